@@ -1,0 +1,1 @@
+"""Far agents: providers in the cloud, their prices, and the gateway that holds their keys."""

@@ -1,0 +1,1 @@
+"""Near agents: models that run on the user's own device."""

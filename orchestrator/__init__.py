@@ -1,0 +1,1 @@
+"""Strategies, router, tools and the command line: what turns agents into an application."""

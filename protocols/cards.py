@@ -1,0 +1,79 @@
+"""What an agent says about itself: who it is, what it can do, what it costs."""
+
+from datetime import date
+from decimal import Decimal
+from enum import StrEnum
+
+from pydantic import Field
+
+from .messages import Value
+from .steps import Usage
+
+_MILLION = Decimal(1_000_000)
+
+
+class Side(StrEnum):
+    """Where an agent computes, seen from the user's device."""
+
+    NEAR = "near"
+    """On the user's own device; text does not leave it."""
+    FAR = "far"
+    """In the cloud or on another machine."""
+
+
+class Capabilities(Value):
+    """What an agent enforces, not what it attempts. A flag is true only if the conformance suite proves it."""
+
+    tools: bool = False
+    """Emits `ToolCalled` with arguments valid against the tool's schema."""
+    json_schema: bool = False
+    """`output_schema` is enforced while decoding, or validated with a typed error."""
+    confidence: bool = False
+    """`Finished.confidence` is present."""
+    seed: bool = False
+    """Same request and seed give the same text."""
+    cancellation: bool = False
+    """Closing the stream stops the compute, not only the stream."""
+
+
+class Limits(Value):
+    """Bounds that the agent enforces."""
+
+    context_tokens: int | None = Field(default=None, gt=0)
+    """Prompt and output together; None: unknown."""
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    concurrency: int = Field(default=1, gt=0)
+    """Steps that make progress at the same time; further ones wait."""
+
+
+class Prices(Value):
+    """US dollars per million tokens, with the source they were read from."""
+
+    input: Decimal = Field(ge=0)
+    output: Decimal = Field(ge=0)
+    cached_input: Decimal | None = Field(default=None, ge=0)
+    """None: cached tokens cost as much as others."""
+    source: str
+    as_of: date
+
+    def dollars(self, usage: Usage) -> Decimal:
+        """The price of `usage`."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        fresh_tokens = usage.input_tokens - usage.cached_tokens
+        total = fresh_tokens * self.input + usage.cached_tokens * cached + usage.output_tokens * self.output
+        return total / _MILLION
+
+
+class AgentCard(Value):
+    """An agent's description of itself."""
+
+    name: str = Field(min_length=1)
+    side: Side
+    model: str = Field(min_length=1)
+    description: str = ""
+    world: str | None = None
+    """The only subject that the model knows (the shipped models are trained on one small world); None: general."""
+    capabilities: Capabilities = Capabilities()
+    limits: Limits = Limits()
+    prices: Prices | None = None
+    """None: the price is unknown, which is not the same as free."""

@@ -1,0 +1,211 @@
+"""Every error that crosses a boundary of nearfar.
+
+    NearfarError
+      x UserError                 the request, the configuration or the credential is at fault: do not retry
+        + InvalidRequest
+          - ContextOverflow
+        + ConfigError
+        + Unauthenticated
+        + PermissionDenied
+          - PrivacyViolation
+        + NotFound
+          - ModelNotFound
+        + IdempotencyConflict
+        + Unsupported
+      x AgentError                the agent or the way to it is at fault: another agent may do better
+        + Unavailable
+          - WorkerCrashed
+          - ResumeLost
+        + ModelError
+        + RateLimited
+        + QuotaExceeded
+        + ProviderAuthError
+        + DeadlineExceeded
+        + Stalled
+        + ContentFiltered
+        + InvalidOutput
+        + Cancelled
+        + InternalError
+
+`MAPPINGS` is the one table from these classes to gRPC and HTTP status; the wire carries the class by its `reason`, so that both
+ends raise the same class.
+"""
+
+from dataclasses import dataclass
+
+
+class NearfarError(Exception):
+    """Base of all errors. `str(error)` is one sentence; `hint` says what to do about it."""
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.retry_after = retry_after
+        """Seconds after which the same request may succeed, where the other side said so."""
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UserError(NearfarError):
+    """The request, the configuration or the credential is at fault."""
+
+
+class InvalidRequest(UserError):
+    """The request contradicts itself or the contract."""
+
+
+class ContextOverflow(InvalidRequest):
+    """The prompt does not fit into the model's context window."""
+
+
+class ConfigError(UserError):
+    """A configuration file, option or environment variable is wrong."""
+
+
+class Unauthenticated(UserError):
+    """The caller's token is missing or wrong."""
+
+
+class PermissionDenied(UserError):
+    """The caller is known but may not do this."""
+
+
+class PrivacyViolation(PermissionDenied):
+    """Private text was about to leave the device."""
+
+
+class NotFound(UserError):
+    """What the request names does not exist."""
+
+
+class ModelNotFound(NotFound):
+    """The model file or the provider's model does not exist."""
+
+
+class IdempotencyConflict(UserError):
+    """The idempotency key was used before for a different request."""
+
+
+class Unsupported(UserError):
+    """The agent does not have the capability that the request needs."""
+
+
+class AgentError(NearfarError):
+    """The agent or the way to it is at fault."""
+
+
+class Unavailable(AgentError):
+    """The agent cannot be reached, or is shutting down."""
+
+
+class WorkerCrashed(Unavailable):
+    """The process that ran the model died in mid-step; the next step starts a new one."""
+
+
+class ResumeLost(Unavailable):
+    """The connection broke and the server no longer holds the step, so its rest cannot be had."""
+
+
+class ModelError(AgentError):
+    """The model file cannot be used: damaged, of an unknown architecture, or too large."""
+
+
+class RateLimited(AgentError):
+    """The provider asks to slow down; see `retry_after`."""
+
+
+class QuotaExceeded(AgentError):
+    """The provider's account has no credit left."""
+
+
+class ProviderAuthError(AgentError):
+    """The provider refused the gateway's own key."""
+
+
+class DeadlineExceeded(AgentError):
+    """The step took longer than its `timeout`."""
+
+
+class Stalled(AgentError):
+    """The stream was open but silent for too long."""
+
+
+class ContentFiltered(AgentError):
+    """The provider's safety filter stopped the answer."""
+
+
+class InvalidOutput(AgentError):
+    """The agent produced something that does not keep the contract: a malformed stream or schema-invalid output."""
+
+
+class Cancelled(AgentError):
+    """The step was cancelled by somebody else than the one who reads this."""
+
+
+class InternalError(AgentError):
+    """A defect on the other side; its log has the details."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """How one error class travels."""
+
+    grpc_status: str
+    """Name of the `grpc.StatusCode`; a name, so that errors can be imported without grpc."""
+    http_status: int
+    retryable: bool = False
+    """The same request may succeed later at the same agent."""
+
+
+MAPPINGS: dict[type[NearfarError], Mapping] = {
+    InvalidRequest: Mapping("INVALID_ARGUMENT", 400),
+    ContextOverflow: Mapping("OUT_OF_RANGE", 413),
+    ConfigError: Mapping("FAILED_PRECONDITION", 400),
+    Unauthenticated: Mapping("UNAUTHENTICATED", 401),
+    PermissionDenied: Mapping("PERMISSION_DENIED", 403),
+    PrivacyViolation: Mapping("PERMISSION_DENIED", 403),
+    NotFound: Mapping("NOT_FOUND", 404),
+    ModelNotFound: Mapping("NOT_FOUND", 404),
+    IdempotencyConflict: Mapping("ALREADY_EXISTS", 409),
+    Unsupported: Mapping("UNIMPLEMENTED", 501),
+    Unavailable: Mapping("UNAVAILABLE", 503, retryable=True),
+    WorkerCrashed: Mapping("UNAVAILABLE", 503, retryable=True),
+    ResumeLost: Mapping("DATA_LOSS", 503),
+    ModelError: Mapping("FAILED_PRECONDITION", 500),
+    RateLimited: Mapping("RESOURCE_EXHAUSTED", 429, retryable=True),
+    QuotaExceeded: Mapping("RESOURCE_EXHAUSTED", 402),
+    ProviderAuthError: Mapping("FAILED_PRECONDITION", 502),
+    DeadlineExceeded: Mapping("DEADLINE_EXCEEDED", 504, retryable=True),
+    Stalled: Mapping("DEADLINE_EXCEEDED", 504, retryable=True),
+    ContentFiltered: Mapping("ABORTED", 422),
+    InvalidOutput: Mapping("DATA_LOSS", 502),
+    Cancelled: Mapping("CANCELLED", 499),
+    InternalError: Mapping("INTERNAL", 500),
+}
+
+BY_REASON: dict[str, type[NearfarError]] = {cls.__name__: cls for cls in MAPPINGS}
+"""The inverse: the class by the `reason` that travels."""
+
+_BY_GRPC_STATUS: dict[str, type[NearfarError]] = {}
+for _error, _mapping in MAPPINGS.items():
+    _BY_GRPC_STATUS.setdefault(_mapping.grpc_status, _error)
+
+
+def is_retryable(error: NearfarError) -> bool:
+    """Whether the same request may succeed later at the same agent."""
+    return MAPPINGS[type(error)].retryable
+
+
+def from_grpc_status(status: str, message: str) -> NearfarError:
+    """The error for a status that carries no nearfar `reason`, as a proxy or a foreign server sends it."""
+    return _BY_GRPC_STATUS.get(status, InternalError)(message)
+
+
+def from_http_status(status: int, message: str) -> NearfarError:
+    """The error for a foreign HTTP status: the exact entry of the table where there is one, else its class of hundreds."""
+    for error, mapping in MAPPINGS.items():
+        if mapping.http_status == status:
+            return error(message)
+    return Unavailable(message) if status >= 500 else InvalidRequest(message)

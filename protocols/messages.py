@@ -1,0 +1,96 @@
+"""What a conversation is made of: messages, tools and the results of calling them."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+JsonSchema = dict[str, Any]
+"""A JSON Schema document (draft 2020-12), as a parsed object."""
+
+ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
+"""A tool's name: what every provider's dialect accepts."""
+
+
+class Value(BaseModel):
+    """Base of all contract types: immutable, and closed to unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Sensitivity(StrEnum):
+    """Which sides may see the text of a request. Unknown means private: the zero value is the safe one."""
+
+    PRIVATE = "private"
+    """Stays on this device; far agents refuse it."""
+    PUBLIC = "public"
+    """May be sent to any configured agent."""
+
+
+class ToolSpec(Value):
+    """A tool that an agent may call."""
+
+    name: ToolName
+    description: str = ""
+    parameters: JsonSchema = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    """JSON Schema of the arguments; its top level is an object."""
+
+    @model_validator(mode="after")
+    def _parameters_describe_an_object(self) -> "ToolSpec":
+        if self.parameters.get("type") != "object":
+            raise ValueError(f'parameters of tool {self.name!r} must be a JSON Schema of "type": "object"')
+        return self
+
+
+class ToolCall(Value):
+    """An agent's request to run a tool."""
+
+    id: str = Field(min_length=1)
+    """Unique within the conversation; its `ToolResult` refers to it."""
+    name: str = Field(min_length=1)
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class ToolResult(Value):
+    """What a tool returned, as text for the model."""
+
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    content: str
+    is_error: bool = False
+    """The tool failed; `content` says how, so that the model can react."""
+
+
+class Message(Value):
+    """One turn of a conversation."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Only on assistant messages."""
+    tool_result: ToolResult | None = None
+    """Exactly on tool messages."""
+
+    @model_validator(mode="after")
+    def _parts_fit_the_role(self) -> "Message":
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError(f"a {self.role} message cannot carry tool_calls")
+        if (self.tool_result is not None) != (self.role == "tool"):
+            raise ValueError("a tool message carries exactly one tool_result, and no other message does")
+        return self
+
+    @classmethod
+    def system(cls, text: str) -> "Message":
+        return cls(role="system", text=text)
+
+    @classmethod
+    def user(cls, text: str) -> "Message":
+        return cls(role="user", text=text)
+
+    @classmethod
+    def assistant(cls, text: str = "", tool_calls: tuple[ToolCall, ...] = ()) -> "Message":
+        return cls(role="assistant", text=text, tool_calls=tool_calls)
+
+    @classmethod
+    def tool(cls, result: ToolResult) -> "Message":
+        return cls(role="tool", tool_result=result)

@@ -1,0 +1,122 @@
+"""One turn of an agent: the request that starts it and the events it streams."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+from uuid import uuid4
+
+from pydantic import Field, model_validator
+
+from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolSpec, Value
+
+
+class ToolChoice(StrEnum):
+    """Whether the agent may, must or must not call a tool in this step."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+class FinishReason(StrEnum):
+    """Why a step ended without an error."""
+
+    STOP = "stop"
+    """The agent said all it wanted, or met a stop sequence."""
+    TOOL_CALLS = "tool_calls"
+    """The agent waits for the results of the calls it made."""
+    LENGTH = "length"
+    """`max_output_tokens` or the context window was reached."""
+
+
+class Usage(Value):
+    """Tokens of one or more steps."""
+
+    input_tokens: int = Field(default=0, ge=0)
+    """Prompt tokens, cached ones included."""
+    output_tokens: int = Field(default=0, ge=0)
+    cached_tokens: int = Field(default=0, ge=0)
+    """The part of `input_tokens` that was read from a prefix cache."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+        )
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+
+class StepRequest(Value):
+    """Everything an agent needs for one turn; steps are stateless, so this holds the whole conversation."""
+
+    messages: tuple[Message, ...] = Field(min_length=1)
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = ToolChoice.AUTO
+    output_schema: JsonSchema | None = None
+    """The final text must be JSON valid against this schema."""
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    """None: as many as the agent's limits allow."""
+    temperature: float = Field(default=0.0, ge=0.0, le=2.0)
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=8)
+    timeout: float | None = Field(default=None, gt=0)
+    """Seconds the whole step may take; None: no limit of its own."""
+    sensitivity: Sensitivity = Sensitivity.PRIVATE
+    idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=128)
+    """Names this step: asking again with the same key and content replays it and is paid once."""
+
+    @model_validator(mode="after")
+    def _tools_are_distinct_and_present(self) -> "StepRequest":
+        names = [tool.name for tool in self.tools]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two tools share one name: {sorted(names)}")
+        if self.tool_choice is ToolChoice.REQUIRED and not names:
+            raise ValueError("tool_choice is 'required' but no tools are given")
+        return self
+
+
+class TextDelta(Value):
+    """A further piece of the agent's text."""
+
+    type: Literal["text"] = "text"
+    text: str = Field(min_length=1)
+
+
+class ToolCalled(Value):
+    """A complete tool call: its name is known and its arguments are valid against the tool's schema."""
+
+    type: Literal["tool_call"] = "tool_call"
+    call: ToolCall
+
+
+class Finished(Value):
+    """The last event of every step that did not fail."""
+
+    type: Literal["finished"] = "finished"
+    reason: FinishReason
+    usage: Usage
+    model: str
+    """The model that really answered."""
+    confidence: float | None = Field(default=None, ge=0.0, le=1.0)
+    """exp of the lowest mean token log-probability over any 4 consecutive generated tokens (DeepConf's
+    lowest-group confidence, arXiv 2508.15260, on a short window); None where log-probabilities are not known."""
+
+
+StepEvent = Annotated[TextDelta | ToolCalled | Finished, Field(discriminator="type")]
+"""What a step streams: any number of `TextDelta` and `ToolCalled`, then exactly one `Finished`, or one error."""
+
+
+class StepReply(Value):
+    """A finished step, collected."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    finished: Finished
+
+    @property
+    def message(self) -> Message:
+        """The assistant message that continues the conversation."""
+        return Message.assistant(self.text, self.tool_calls)

@@ -1,0 +1,1 @@
+"""Public tests and fault tools for implementers of `Agent`."""
