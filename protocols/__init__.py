@@ -33,6 +33,7 @@ from .errors import (
     UserError,
     WorkerCrashed,
 )
+from .fakes import ScriptedAgent
 from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
 from .steps import Finished, FinishReason, StepEvent, StepReply, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
 
@@ -66,6 +67,7 @@ __all__ = [
     "QuotaExceeded",
     "RateLimited",
     "ResumeLost",
+    "ScriptedAgent",
     "Sensitivity",
     "Side",
     "Stalled",

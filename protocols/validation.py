@@ -5,12 +5,15 @@ Schemas are draft 2020-12. References are resolved inside the document only: not
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from pydantic import JsonValue
 
-from .errors import InvalidOutput, InvalidRequest
-from .messages import JsonSchema, ToolCall, ToolSpec
+from .cards import AgentCard, Side
+from .errors import InvalidOutput, InvalidRequest, PrivacyViolation, Unsupported
+from .messages import JsonSchema, Sensitivity, ToolCall, ToolSpec
+from .steps import StepRequest
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -27,29 +30,75 @@ def parse_json(text: str) -> JsonValue:
     Raises `ValueError`, whose message says where the text goes wrong.
     """
     try:
-        return cast(JsonValue, json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float))
+        value = cast(JsonValue, json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float))
+        if "\\u" in text:  # an escape can write half of a character, which no other part could send on
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("it holds half of a surrogate pair") from None
+    return value
+
+
+def check_request(card: AgentCard, request: StepRequest) -> None:
+    """What every agent refuses before it computes or sends anything.
+
+    Raises `PrivacyViolation` for private text at a far agent, `Unsupported` for tools or a schema that the agent does not
+    handle, `InvalidRequest` for an empty prompt or a broken schema. A seed is a hint: agents without seeds ignore it.
+    """
+    check_privacy(card, request)
+    last = request.messages[-1]
+    if last.role in ("system", "user") and not last.text.strip():
+        raise InvalidRequest("the prompt is empty", hint="the last message must have text")
+    if request.tools and not card.capabilities.tools:
+        raise Unsupported(f"agent {card.name!r} cannot call tools", hint="leave out tools or ask another agent")
+    if request.output_schema is not None and not card.capabilities.json_schema:
+        raise Unsupported(f"agent {card.name!r} cannot enforce output_schema", hint="leave it out or ask another agent")
+    if request.output_schema is not None:
+        check_schema(request.output_schema, "output_schema")
+    for tool in request.tools:
+        check_schema(tool.parameters, f"parameters of tool {tool.name!r}")
+
+
+def check_privacy(card: AgentCard, request: StepRequest) -> None:
+    """Raise `PrivacyViolation` if `request` may not leave the device and the agent is not on it."""
+    if card.side is Side.FAR and request.sensitivity is Sensitivity.PRIVATE:
+        raise PrivacyViolation(
+            f"agent {card.name!r} is far and the request is private",
+            hint="set sensitivity to public if its text may leave the device, or ask a near agent",
+        )
 
 
 def check_schema(schema: JsonSchema, what: str) -> None:
     """Raise `InvalidRequest` if `schema` is not a usable schema; `what` names it in the message."""
+    try:
+        problem = _schema_problem(json.dumps(schema, sort_keys=True))
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{what} is not JSON: {error}", hint=_SCHEMA_HINT) from error
+    except RecursionError:
+        raise InvalidRequest(f"{what} is nested too deeply", hint=_SCHEMA_HINT) from None
+    if problem:
+        raise InvalidRequest(f"{what} {problem}", hint=_SCHEMA_HINT)
+
+
+@lru_cache(maxsize=256)  # an agent sends the same tools with every step, and the check takes about a millisecond each
+def _schema_problem(schema_json: str) -> str | None:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from referencing import Registry
-    from referencing.exceptions import NoSuchResource, Unresolvable
+    from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
+    schema = json.loads(schema_json)
+    resource = DRAFT202012.create_resource(schema)
     try:
         Draft202012Validator.check_schema(schema)
-        resource = DRAFT202012.create_resource(schema)
         _check_references(resource, Registry().resolver_with_root(resource))
     except SchemaError as error:
-        raise InvalidRequest(f"{what} is not a valid JSON Schema: {_short(error.message)}", hint=_SCHEMA_HINT) from error
-    except (Unresolvable, NoSuchResource) as error:
-        raise InvalidRequest(f"{what} refers to {error.ref!r}, which it does not contain", hint=_SCHEMA_HINT) from error
-    except RecursionError:
-        raise InvalidRequest(f"{what} is nested too deeply", hint=_SCHEMA_HINT) from None
+        return f"is not a valid JSON Schema: {_short(error.message)}"
+    except Unresolvable as error:
+        return f"refers to {error.ref!r}, which it does not contain"
+    return None
 
 
 def parse_output(text: str, schema: JsonSchema) -> JsonValue:

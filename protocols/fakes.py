@@ -1,0 +1,245 @@
+"""`ScriptedAgent`: an agent that says what you wrote, at the pace you set, and otherwise keeps the contract like a real one."""
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import anyio
+
+from .cards import AgentCard, Capabilities, Limits, Prices, Side
+from .errors import ContextOverflow, DeadlineExceeded, InvalidOutput, NearfarError, NotFound, Unavailable
+from .messages import ToolCall
+from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
+from .validation import check_arguments, check_request, parse_output
+
+ScriptItem: TypeAlias = str | ToolCall | Finished | NearfarError | anyio.Event
+"""Text (one `TextDelta`), a call (one `ToolCalled`), an error to raise, an event to wait for, or a `Finished` instead of the usual one."""
+
+Reply: TypeAlias = ScriptItem | Sequence[ScriptItem]
+Script: TypeAlias = Iterable[Reply] | Callable[[StepRequest], Reply]
+"""One reply per step, in order, or a function from the request to its reply."""
+
+Pace: TypeAlias = float | Callable[[], Awaitable[object]]
+"""Seconds before each event, or a function whose result is awaited before each event."""
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def count_tokens(text: str) -> int:
+    """Words and punctuation marks: the tokens of a `ScriptedAgent`."""
+    return len(_TOKEN.findall(text))
+
+
+class ScriptedAgent:
+    """Answers the n-th step with the n-th reply of its script.
+
+    It enforces what a real agent enforces: tool arguments, `output_schema`, `stop`, `max_output_tokens`, the context window,
+    `timeout`, `limits.concurrency` and privacy. `NotFound` says that the script has no reply left.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        name: str = "scripted",
+        side: Side = Side.NEAR,
+        model: str = "scripted",
+        capabilities: Capabilities | None = None,
+        limits: Limits | None = None,
+        prices: Prices | None = None,
+        confidence: float | None = None,
+        pace: Pace = 0.0,
+    ) -> None:
+        claimed = capabilities or Capabilities(tools=True, json_schema=True, cancellation=True)
+        self._card = AgentCard(
+            name=name,
+            side=side,
+            model=model,
+            description="says what its script says",
+            capabilities=claimed.model_copy(update={"confidence": confidence is not None}),
+            limits=limits or Limits(concurrency=1024),
+            prices=prices,
+        )
+        self._answer = script if callable(script) else _in_order(script, name)
+        self._confidence = confidence
+        self._pace = _as_waiting(pace)
+        self._slots = anyio.Semaphore(self._card.limits.concurrency)
+        self._waits: set[anyio.CancelScope] = set()
+        self._closed = False
+        self.requests: list[StepRequest] = []
+        """Every request, in the order of their arrival."""
+        self.live_steps = 0
+        """Steps that have started and not ended."""
+        self.cancelled_steps = 0
+        """Steps whose reader left before the end."""
+        self.tokens_decoded = 0
+        """Events produced by all steps together."""
+
+    @property
+    def card(self) -> AgentCard:
+        return self._card
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """Stream the next reply of the script."""
+        self.requests.append(request)
+        self.live_steps += 1
+        deadline = None if request.timeout is None else anyio.current_time() + request.timeout
+        holds_slot = False
+        try:
+            plan = self._plan(request)
+            await self._take_slot(deadline)
+            holds_slot = True
+            for item in plan.items:
+                if event := await self._perform(item, request, deadline):
+                    self.tokens_decoded += 1
+                    yield event
+            yield self._finish(plan, request)
+        except (GeneratorExit, anyio.get_cancelled_exc_class()):
+            self.cancelled_steps += 1
+            raise
+        finally:
+            self.live_steps -= 1
+            if holds_slot:
+                self._slots.release()
+
+    async def aclose(self) -> None:
+        """Refuse further steps; running ones raise `Unavailable` at their next event."""
+        self._closed = True
+        for wait in tuple(self._waits):
+            wait.cancel()
+
+    def _plan(self, request: StepRequest) -> "_Plan":
+        self._check_open()
+        check_request(self._card, request)
+        input_tokens = _input_tokens(request)
+        window = self._card.limits.context_tokens
+        if window is not None and input_tokens >= window:
+            raise ContextOverflow(f"the prompt has {input_tokens} tokens and the context window {window}", hint="shorten the conversation")
+        bounds = [request.max_output_tokens, self._card.limits.max_output_tokens, None if window is None else window - input_tokens]
+        reply = self._answer(request)
+        items = reply if isinstance(reply, Sequence) and not isinstance(reply, str) else (reply,)
+        return _cut(items, stop=request.stop, max_tokens=min((bound for bound in bounds if bound is not None), default=None))
+
+    async def _perform(self, item: ScriptItem, request: StepRequest, deadline: float | None) -> StepEvent | None:
+        """The event of one script item, when its time has come."""
+        if isinstance(item, anyio.Event):
+            await self._wait(item.wait, deadline)
+            return None
+        if isinstance(item, Finished):
+            return None
+        if self._pace is not None:
+            await self._wait(self._pace, deadline)
+        self._check_open()
+        _check_deadline(deadline)
+        if isinstance(item, NearfarError):
+            raise item
+        if isinstance(item, str):
+            return TextDelta(text=item)
+        check_arguments(item, () if request.tool_choice is ToolChoice.NONE else request.tools)
+        return ToolCalled(call=item)
+
+    def _finish(self, plan: "_Plan", request: StepRequest) -> Finished:
+        self._check_open()
+        if plan.finished is not None:
+            return plan.finished
+        if request.tool_choice is ToolChoice.REQUIRED and plan.reason is FinishReason.STOP:
+            raise InvalidOutput("tool_choice is 'required' and the script calls no tool")
+        if request.output_schema is not None and plan.reason is FinishReason.STOP:
+            parse_output(plan.text, request.output_schema)
+        usage = Usage(input_tokens=_input_tokens(request), output_tokens=plan.output_tokens)
+        return Finished(reason=plan.reason, usage=usage, model=self._card.model, confidence=self._confidence)
+
+    async def _take_slot(self, deadline: float | None) -> None:
+        try:
+            self._slots.acquire_nowait()
+        except anyio.WouldBlock:
+            await self._wait(self._slots.acquire, deadline)
+
+    async def _wait(self, waiting: Callable[[], Awaitable[object]], deadline: float | None) -> None:
+        with anyio.CancelScope(deadline=float("inf") if deadline is None else deadline) as scope:
+            self._waits.add(scope)
+            try:
+                await waiting()
+            finally:
+                self._waits.discard(scope)
+        if scope.cancelled_caught:
+            self._check_open()
+            raise DeadlineExceeded("the step took longer than its timeout")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"agent {self._card.name!r} is closed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A reply within the limits of its request."""
+
+    items: tuple[ScriptItem, ...]
+    reason: FinishReason
+
+    @property
+    def text(self) -> str:
+        return "".join(item for item in self.items if isinstance(item, str))
+
+    @property
+    def finished(self) -> Finished | None:
+        return next((item for item in self.items if isinstance(item, Finished)), None)
+
+    @property
+    def output_tokens(self) -> int:
+        calls = (item for item in self.items if isinstance(item, ToolCall))
+        return count_tokens(self.text) + sum(count_tokens(f"{call.name} {call.arguments}") for call in calls)
+
+
+def _in_order(script: Iterable[Reply], name: str) -> Callable[[StepRequest], Reply]:
+    replies: Iterator[Reply] = iter(script)
+
+    def answer(request: StepRequest) -> Reply:
+        for reply in replies:
+            return reply
+        raise NotFound(f"the script of agent {name!r} has no reply left", hint="add one reply per step, or pass a function")
+
+    return answer
+
+
+def _as_waiting(pace: Pace) -> Callable[[], Awaitable[object]] | None:
+    if callable(pace):
+        return pace
+    return partial(anyio.sleep, pace) if pace else None
+
+
+def _cut(items: Sequence[ScriptItem], *, stop: Sequence[str], max_tokens: int | None) -> _Plan:
+    """`items` up to the first stop sequence and at most `max_tokens` of text."""
+    text = "".join(item for item in items if isinstance(item, str))
+    end = min((text.find(sequence) for sequence in stop if sequence in text), default=len(text))
+    token_ends = [match.end() for match in _TOKEN.finditer(text)] if max_tokens is not None else []
+    if max_tokens is not None and len(token_ends) > max_tokens and token_ends[max_tokens - 1] < end:
+        return _Plan(items=_up_to(items, token_ends[max_tokens - 1]), reason=FinishReason.LENGTH)
+    kept = tuple(items) if end == len(text) else _up_to(items, end)
+    calls = any(isinstance(item, ToolCall) for item in kept)
+    return _Plan(items=kept, reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
+
+
+def _up_to(items: Sequence[ScriptItem], end: int) -> tuple[ScriptItem, ...]:
+    """`items` up to character `end` of their text."""
+    kept: list[ScriptItem] = []
+    position = 0
+    for item in items:
+        kept.append(item[: end - position] if isinstance(item, str) else item)
+        position += len(item) if isinstance(item, str) else 0
+        if position >= end:
+            break
+    return tuple(item for item in kept if item != "")
+
+
+def _input_tokens(request: StepRequest) -> int:
+    results = (message.tool_result.content for message in request.messages if message.tool_result)
+    return sum(count_tokens(message.text) for message in request.messages) + sum(map(count_tokens, results))
+
+
+def _check_deadline(deadline: float | None) -> None:
+    if deadline is not None and anyio.current_time() >= deadline:
+        raise DeadlineExceeded("the step took longer than its timeout")
