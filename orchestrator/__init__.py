@@ -1,1 +1,38 @@
-"""Strategies, router, tools and the command line: what turns agents into an application."""
+"""Strategies, router, tools and the command line: what turns agents into an application.
+
+The names below are loaded when they are first used, so that the command line answers without loading LangGraph.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .config import Config, load_config
+    from .events import TaskEvent
+    from .hybrid import Hybrid
+    from .policy import Mode, Strategy
+    from .results import Attempt, Result
+    from .tools import Tool, tool
+
+__all__ = ["Attempt", "Config", "Hybrid", "Mode", "Result", "Strategy", "TaskEvent", "Tool", "load_config", "tool"]
+
+_MODULE_OF = {
+    "Attempt": "results",
+    "Config": "config",
+    "Hybrid": "hybrid",
+    "Mode": "policy",
+    "Result": "results",
+    "Strategy": "policy",
+    "TaskEvent": "events",
+    "Tool": "tools",
+    "load_config": "config",
+    "tool": "tools",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,116 @@
+"""The `nearfar` command. Only typer is imported here: each command loads what it needs when it runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+
+app = typer.Typer(
+    name="nearfar",
+    help="Agents that run on this device and ask the cloud only when it pays.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+serve = typer.Typer(help="Serve agents to other processes and machines over gRPC.", no_args_is_help=True)
+app.add_typer(serve, name="serve")
+
+
+@app.command()
+def run(
+    prompt: Annotated[str, typer.Argument(help="The task. `-` reads it from standard input.")],
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+    schema: Annotated[Path | None, typer.Option(help="JSON Schema file that the answer must be valid against.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for the whole task.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run one task and print the answer, who gave it and what it cost."""
+    from .run import run_task
+
+    selection = options.Selection(config, near, far, strategy, mode, public, tools)
+    run_task(sys.stdin.read() if prompt == "-" else prompt, selection, schema=schema, timeout=timeout, as_json=as_json)
+
+
+@app.command()
+def chat(
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+) -> None:
+    """Talk to the agents, turn by turn."""
+    from .run import chat_with
+
+    chat_with(options.Selection(config, near, far, strategy, mode, public, tools))
+
+
+@app.command()
+def demo(
+    tasks: Annotated[int, typer.Option(min=1, help="Unseen tasks per strategy.")] = 60,
+    seed: Annotated[int, typer.Option(help="Of the world that the tasks are drawn from.")] = 2026,
+    report: Annotated[Path, typer.Option(help="Where the HTML report is written.")] = Path("report.html"),
+    as_json: options.AsJson = False,
+) -> None:
+    """Solve unseen tasks on the device, in the cloud and with a cascade, offline, and compare them."""
+    from .demo import run_demo
+
+    run_demo(tasks=tasks, seed=seed, report=report, as_json=as_json)
+
+
+@app.command()
+def doctor(config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Say what is installed, what this machine has, what works, and what to do about the rest."""
+    from .doctor import run_doctor
+
+    run_doctor(config=config, as_json=as_json)
+
+
+@serve.command("gateway")
+def serve_gateway(
+    config: options.Config = None,
+    far: options.Far = None,
+    address: options.Address = "127.0.0.1:7443",
+    certificate: options.Certificate = None,
+    key: options.PrivateKey = None,
+    tokens: options.TokenFile = None,
+    insecure: options.Insecure = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Serve the far agent: this process holds the provider's key, its callers only a token."""
+    from .serve import run_gateway
+
+    run_gateway(config, far, options.Listening(address, certificate, key, tokens, insecure), as_json=as_json)
+
+
+@serve.command("agent")
+def serve_agent(
+    config: options.Config = None,
+    near: options.Near = None,
+    address: options.Address = "127.0.0.1:7444",
+    certificate: options.Certificate = None,
+    key: options.PrivateKey = None,
+    tokens: options.TokenFile = None,
+    insecure: options.Insecure = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Serve this machine's near agent to other processes."""
+    from .serve import run_agent
+
+    run_agent(config, near, options.Listening(address, certificate, key, tokens, insecure), as_json=as_json)
+
+
+def main() -> None:
+    """Entry point of the `nearfar` command."""
+    app()

@@ -1,0 +1,59 @@
+"""Running a command's coroutine: errors become messages and exit codes, Ctrl-C closes what is open."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ...protocols import NearfarError, UserError
+
+output = Console()
+"""Where answers go."""
+notes = Console(stderr=True)
+"""Where progress, warnings and errors go, so that standard output can be piped."""
+
+EXIT_FAILED = 1
+"""The agents or the way to them failed."""
+EXIT_USAGE = 2
+"""The command, the configuration or a credential is at fault."""
+EXIT_INTERRUPTED = 130
+
+
+def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
+    """Run `work` to its end and exit with a fitting code where it fails."""
+    try:
+        asyncio.run(work)
+    except KeyboardInterrupt:
+        notes.print("[dim]stopped[/dim]")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except NearfarError as error:
+        fail(error, as_json=as_json)
+
+
+def fail(error: NearfarError, *, as_json: bool) -> NoReturn:
+    """Print the error and exit."""
+    if as_json:
+        print_json({"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}})
+    else:
+        notes.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+        for note in getattr(error, "__notes__", []):
+            notes.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+        if error.hint:
+            notes.print(Text(f"  {error.hint}", style="yellow"), soft_wrap=True)
+    raise typer.Exit(EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILED)
+
+
+def warn(text: str) -> None:
+    """Print a warning."""
+    notes.print(Text.assemble(("note: ", "bold yellow"), text), soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Print one line of JSON on standard output, at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,54 @@
+"""The options that commands share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Configuration file; ./nearfar.toml unless given.", show_default=False)
+]
+Near = Annotated[str | None, typer.Option(help="Model on this device: a GGUF file, or `near`, which ships with nearfar.")]
+Far = Annotated[
+    str | None,
+    typer.Option(help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, a GGUF file, or `far`."),
+]
+StrategyName = Annotated[str | None, typer.Option("--strategy", "-s", help="device, cloud, route or cascade.")]
+ModeName = Annotated[
+    str | None, typer.Option("--mode", "-m", help="only_on_device, prefer_on_device, auto, prefer_in_cloud or only_in_cloud.")
+]
+Public = Annotated[bool, typer.Option("--public", help="The task's text may leave this device. Without it, it does not.")]
+Tools = Annotated[Path | None, typer.Option(help="Python file whose @tool functions the agents may call.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Address = Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one) or unix:/path.")]
+Certificate = Annotated[Path | None, typer.Option(help="TLS certificate chain (PEM); needed for any address off loopback.")]
+PrivateKey = Annotated[Path | None, typer.Option("--key", help="Private key of the certificate (PEM).")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--tokens", help="File of `caller = \"token\"` lines (mode 0600); else $NEARFAR_TOKEN is the token.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text. Refused for any address but loopback and unix sockets.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which agents, tools and policy a command works with."""
+
+    config: Path | None
+    near: str | None
+    far: str | None
+    strategy: str | None
+    mode: str | None
+    public: bool
+    tools: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where and how a server listens."""
+
+    address: str
+    certificate: Path | None
+    key: Path | None
+    tokens: Path | None
+    insecure: bool

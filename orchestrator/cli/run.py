@@ -1,0 +1,122 @@
+"""`nearfar run` and `nearfar chat`."""
+
+import json
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+from rich.markup import escape
+
+from ...protocols import ConfigError, Message, NearfarError
+from ..config import Config
+from ..events import AgentText, AttemptEnded, AttemptStarted, TaskEvent, TaskFinished, ToolFinished, ToolStarted
+from ..hybrid import Hybrid, TaskOptions
+from ..results import Result
+from .console import execute, notes, output, print_json
+from .options import Selection
+from .selection import chosen_config, open_hybrid, warn_outside_world
+
+_SHOWN_RESULT = 200
+
+
+def run_task(prompt: str, selection: Selection, *, schema: Path | None, timeout: float | None, as_json: bool) -> None:
+    """Run one task; the answer goes to standard output, what happens on the way to standard error."""
+
+    async def work() -> None:
+        options: TaskOptions = {"output_schema": _read_schema(schema) if schema else None, "timeout": timeout}
+        config = chosen_config(selection)
+        warn_outside_world(prompt, config)
+        async with open_hybrid(selection, config) as hybrid:
+            if as_json:
+                result = await hybrid.run(prompt, **options)
+                print_json(result.model_dump(mode="json"))
+            else:
+                result = await _show(hybrid, prompt, options)
+                notes.print(f"[dim]{summary(result)}[/dim]")
+
+    execute(work(), as_json=as_json)
+
+
+def chat_with(selection: Selection) -> None:
+    """Read turns from the terminal until end of input; a failed turn is reported and the conversation goes on."""
+
+    async def work() -> None:
+        config = chosen_config(selection)
+        async with open_hybrid(selection, config) as hybrid:
+            notes.print("[dim]end with Ctrl-D[/dim]")
+            await _converse(hybrid, config)
+
+    execute(work())
+
+
+async def _converse(hybrid: Hybrid, config: Config) -> None:
+    history: list[Message] = []
+    while (said := await anyio.to_thread.run_sync(_read_turn, abandon_on_cancel=True)) is not None:
+        if not said.strip():
+            continue
+        warn_outside_world(said, config)
+        try:
+            result = await _show(hybrid, [*history, Message.user(said)], {})
+        except NearfarError as error:
+            notes.print(f"[red]error:[/red] {escape(str(error))}")
+            continue
+        notes.print(f"[dim]{summary(result)}[/dim]")
+        history += [Message.user(said), Message.assistant(result.text)]
+
+
+def _read_turn() -> str | None:
+    """What the user typed; None at the end of input."""
+    try:
+        return output.input("[bold]> [/bold]")
+    except EOFError:
+        return None
+
+
+async def _show(hybrid: Hybrid, prompt: str | list[Message], options: TaskOptions) -> Result:
+    """Run a task and print it as it happens: text as it streams, except that a draft which may still be rejected stays dim."""
+    async with aclosing(hybrid.stream(prompt, **options)) as events:  # type: ignore[type-var]  # an async generator, annotated as an iterator
+        async for event in events:
+            _show_event(event)
+            if isinstance(event, TaskFinished):
+                output.print(escape(event.result.text), highlight=False)
+                return event.result
+    raise AssertionError("a stream of events ends with TaskFinished or an error")
+
+
+def _show_event(event: TaskEvent) -> None:
+    match event:
+        case AttemptStarted():
+            notes.print(f"[dim]{event.agent} ({escape(event.model)}):[/dim]")
+        case AgentText():
+            notes.print(f"[dim]{escape(event.text)}[/dim]", end="", highlight=False)
+        case ToolStarted():
+            arguments = json.dumps(event.call.arguments, ensure_ascii=False)
+            notes.print(f"[cyan]  {event.call.name}[/cyan][dim]{escape(arguments)}[/dim]", highlight=False)
+        case ToolFinished():
+            style = "red" if event.result.is_error else "dim"
+            notes.print(f"[{style}]  -> {escape(event.result.content[:_SHOWN_RESULT])}[/{style}]", highlight=False)
+        case AttemptEnded() if event.attempt.outcome != "accepted":
+            notes.print(f"\n[yellow]{event.attempt.agent} {event.attempt.outcome}: {escape(event.attempt.reason)}[/yellow]")
+        case AttemptEnded():
+            notes.print()
+
+
+def summary(result: Result) -> str:
+    """One line: who answered, how sure, at what cost."""
+    where = "on this device" if result.served_on_device else "in the cloud"
+    confidence = "" if result.confidence is None else f", confidence {result.confidence:.2f}"
+    fallback = " after a fallback" if result.was_fallback else ""
+    dollars = "price unknown" if result.dollars is None else f"${result.dollars:.6f}"
+    tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
+    return f"{result.model} {where}{fallback}{confidence}; {tokens}, {dollars}, {result.seconds:.2f} s"
+
+
+def _read_schema(path: Path) -> dict[str, Any]:
+    try:
+        schema = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not a JSON file: {error}", hint="--schema names a JSON Schema file") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f"{path} holds no JSON object", hint="--schema names a JSON Schema file")
+    return schema

@@ -1,0 +1,107 @@
+"""From command-line options to a `Hybrid`."""
+
+import importlib.util
+from pathlib import Path
+
+from ...protocols import ConfigError
+from ..compose import EMBEDDED, LlamaConfig, NearConfig, parse_far
+from ..config import Config, load_config
+from ..hybrid import Hybrid
+from ..task import Policy
+from ..tools import Tool, tool
+from ..worlds.search import SearchWorld, understands
+from .console import warn
+from .options import Selection
+
+DEFAULT_CONFIG = Path("nearfar.toml")
+DEMO_SEED = 2026
+"""Of the world that `nearfar demo` draws its tasks from, and that the shipped models look things up in."""
+
+
+def read_config(path: Path | None) -> Config | None:
+    """The named file, else ./nearfar.toml where there is one."""
+    if path is None and not DEFAULT_CONFIG.exists():
+        return None
+    return load_config(path or DEFAULT_CONFIG)
+
+
+def chosen_config(selection: Selection) -> Config:
+    """The configuration with the options laid over it. Without either, the two models that ship with nearfar."""
+    config = read_config(selection.config)
+    if config is None:
+        nothing_named = selection.near is None and selection.far is None
+        config = Config(near=NearConfig(), far=parse_far("far")) if nothing_named else Config()
+    return Config(
+        near=NearConfig(model=selection.near) if selection.near else config.near,
+        far=parse_far(selection.far) if selection.far else config.far,
+        policy=_chosen_policy(selection, config.policy),
+    )
+
+
+def open_hybrid(selection: Selection, config: Config) -> Hybrid:
+    """A `Hybrid` for the options; the shipped models get their world's own tool when no other tools are named."""
+    tools = load_tools(selection.tools) if selection.tools else []
+    if not tools and _all_embedded(config):
+        tools = [world_tool(SearchWorld(DEMO_SEED, "test"))]
+    return Hybrid.from_config(config, tools=tools)
+
+
+def warn_outside_world(prompt: str, config: Config) -> None:
+    """Say so where a shipped model is asked something that it cannot know."""
+    if not _some_embedded(config) or understands(prompt.strip()):
+        return
+    example = SearchWorld(DEMO_SEED, "test").tasks(1)[0].question
+    warn(
+        "the models that ship with nearfar are tiny and know only the search world of the demo; this prompt is outside it, so the "
+        f'answer will be nonsense. Try "{example}", or name a real model: --near FILE.gguf, --far openai:MODEL'
+    )
+
+
+def world_tool(world: SearchWorld) -> Tool:
+    """The search world's only tool."""
+
+    async def lookup(entity: str, attribute: str) -> str:
+        """Look up one attribute of one person, company, city or country."""
+        return world.lookup(entity, attribute)
+
+    return tool(lookup)
+
+
+def load_tools(path: Path) -> list[Tool]:
+    """The `@tool` functions of a Python file. Raises `ConfigError` where the file cannot be run or has none."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"{path} is not a Python file", hint="--tools names a .py file with @tool functions")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the file is the user's own program; whatever stops it is reported, not traced
+        raise ConfigError(f"{path} fails while it is loaded: {type(error).__name__}: {error}") from error
+    tools = [value for value in vars(module).values() if isinstance(value, Tool)]
+    if not tools:
+        raise ConfigError(f"{path} has no tools", hint="decorate a typed function: from nearfar.orchestrator import tool; @tool")
+    return tools
+
+
+def _chosen_policy(selection: Selection, policy: Policy) -> Policy:
+    changes = {"strategy": selection.strategy, "mode": selection.mode, "sensitivity": "public" if selection.public else None}
+    given = {name: value for name, value in changes.items() if value is not None}
+    try:
+        return Policy.model_validate({**policy.model_dump(), **given})
+    except ValueError as error:
+        known = "strategies: device, cloud, route, cascade; modes: only_on_device, prefer_on_device, auto, prefer_in_cloud, only_in_cloud"
+        raise ConfigError(f"unknown value among {given}", hint=known) from error
+
+
+def _models(config: Config) -> list[str | None]:
+    """The local models of both sides; None for a side that runs something else."""
+    sides = [side for side in (config.near, config.far) if side is not None]
+    return [side.model if isinstance(side, LlamaConfig) else None for side in sides]
+
+
+def _all_embedded(config: Config) -> bool:
+    return all(model in EMBEDDED for model in _models(config))
+
+
+def _some_embedded(config: Config) -> bool:
+    return any(model in EMBEDDED for model in _models(config))

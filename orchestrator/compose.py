@@ -1,0 +1,162 @@
+"""The composition root: the one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""
+
+import os
+from collections.abc import Awaitable, Callable
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..cloud.config import ProviderConfig
+from ..protocols import Agent, ConfigError, Side
+from ..protocols.messages import Value
+from .team import Member
+
+EMBEDDED = ("near", "far")
+"""The small models that ship with nearfar; they know nothing but the search world of the demo."""
+
+
+class LlamaConfig(Value):
+    """A GGUF model run by llama.cpp on this machine."""
+
+    model: str = "near"
+    """Path of a GGUF file, or `near` / `far` for the ones that ship with nearfar."""
+    context_tokens: int | None = Field(default=None, gt=0)
+    """Of prompt and output together; None: what the model was trained for, at most 8192."""
+    parallel: int = Field(default=4, gt=0, le=64)
+    """Steps that are decoded in one batch."""
+    threads: int | None = Field(default=None, gt=0)
+    """None: one per core, at most 8."""
+    gpu_layers: int = Field(default=0, ge=-1)
+    """Layers kept on the GPU, where llama.cpp was built for one; -1 means all."""
+
+
+class NearConfig(LlamaConfig):
+    """The `[near]` section."""
+
+
+class LocalFarConfig(LlamaConfig):
+    """A `[far]` section whose model is a GGUF too, served by a gateway process on this machine: offline and without a key."""
+
+    provider: Literal["llama"] = "llama"
+    model: str = "far"
+
+
+class GatewayConfig(Value):
+    """A `[far]` section that names a gateway which runs elsewhere."""
+
+    provider: Literal["gateway"]
+    address: str = Field(min_length=1)
+    """`host:port` or `unix:/path`."""
+    agent: str = ""
+    """Name of the agent there; empty means the gateway's first."""
+    token_variable: str = "NEARFAR_TOKEN"
+    """Environment variable that holds the bearer token."""
+    certificate: Path | None = None
+    """PEM file of the authority that signed the gateway's certificate; None: the system's authorities."""
+
+
+FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
+_FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
+
+
+def model_path(name: str) -> Path:
+    """The file of an embedded model, or the path that `name` is."""
+    if name in EMBEDDED:
+        with as_file(files("nearfar.device") / "models" / f"{name}.gguf") as path:
+            return path
+    return Path(name).expanduser()
+
+
+def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
+    """The near side, opened on first use."""
+    if near is None:
+        return None
+    if isinstance(near, (str, Path)):
+        near = NearConfig(model=str(near))
+    if isinstance(near, NearConfig):
+        config = near
+        return Member("near", Side.NEAR, lambda: open_llama(config, name="near", side=Side.NEAR))
+    return _borrowed(near, Side.NEAR)
+
+
+def far_member(far: Agent | FarConfig | str | Path | None) -> Member | None:
+    """The far side, always met through gRPC; where no gateway is named, one is started as a child process on first use."""
+    if far is None:
+        return None
+    if isinstance(far, (str, Path)):
+        far = parse_far(str(far))
+    if isinstance(far, (ProviderConfig, LocalFarConfig, GatewayConfig)):
+        return Member("far", Side.FAR, _far_opener(far))
+    return _borrowed(far, Side.FAR)
+
+
+def parse_far(text: str) -> FarConfig:
+    """The short form of a far side: `PROVIDER:MODEL`, `gateway:ADDRESS`, `far`, or the path of a GGUF file."""
+    provider, _, rest = text.partition(":")
+    fields: dict[str, object]
+    if provider == "gateway":
+        fields = {"provider": provider, "address": rest}
+    elif text in EMBEDDED or text.endswith(".gguf"):
+        fields = {"provider": "llama", "model": text}
+    else:
+        fields = {"provider": provider, "model": rest}
+    try:
+        return _FAR.validate_python(fields)
+    except ValidationError as error:
+        hint = 'write "openai:MODEL", "anthropic:MODEL", "gemini:MODEL", "gateway:HOST:PORT", "far" or the path of a .gguf file'
+        raise ConfigError(f"{text!r} does not name a far agent", hint=hint) from error
+
+
+async def open_llama(config: LlamaConfig, *, name: str, side: Side) -> Agent:
+    """Load a GGUF model. Raises `ModelNotFound` or `ModelError`, and `ConfigError` where llama.cpp is not installed."""
+    try:
+        from ..device.llama import LlamaAgent  # the extra may not be installed, and starting is slow
+    except ImportError as error:
+        raise ConfigError("llama.cpp is not installed", hint='pip install "nearfar[llama]"') from error
+    return await LlamaAgent.load(
+        model_path(config.model),
+        name=name,
+        side=side,
+        context_tokens=config.context_tokens,
+        parallel=config.parallel,
+        threads=config.threads,
+        gpu_layers=config.gpu_layers,
+    )
+
+
+async def open_far_in_process(config: FarConfig) -> Agent:
+    """The far agent itself, as the gateway process runs it. A `GatewayConfig` has none: it is somewhere else."""
+    if isinstance(config, GatewayConfig):
+        raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
+    if isinstance(config, LocalFarConfig):
+        return await open_llama(config, name="far", side=Side.FAR)
+    try:
+        from ..cloud.provider import build_provider
+    except ImportError as error:
+        raise ConfigError("the cloud providers are not installed", hint='pip install "nearfar[cloud]"') from error
+    return build_provider(config)
+
+
+def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
+    async def connect() -> Agent:
+        from ..protocols.client import RemoteAgent
+
+        assert isinstance(config, GatewayConfig), "chosen below"
+        token = os.environ.get(config.token_variable)
+        return await RemoteAgent.connect(config.address, agent=config.agent, token=token)
+
+    async def start() -> Agent:
+        from .gateway_process import GatewayProcess
+
+        return await GatewayProcess.start(config)
+
+    return connect if isinstance(config, GatewayConfig) else start
+
+
+def _borrowed(agent: Agent, side: Side) -> Member:
+    """A member for an agent that somebody else opened and will close."""
+    if agent.card.side is not side:
+        raise ConfigError(f"agent {agent.card.name!r} says that it is on the {agent.card.side} side, not the {side} side")
+    return Member(agent.card.name, side, agent)

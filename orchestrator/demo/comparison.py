@@ -1,0 +1,165 @@
+"""Running the same tasks through several strategies and adding up what comes out."""
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from decimal import Decimal
+
+from ...protocols import NearfarError, Prices, Sensitivity, Side
+from ...protocols.messages import Value
+from ..compose import LocalFarConfig, NearConfig
+from ..gateway_process import GatewayProcess
+from ..hybrid import Hybrid
+from ..policy import Strategy
+from ..task import Policy
+from ..tools import Tool
+from ..worlds.search import SearchTask, score
+
+STRATEGIES = (Strategy.DEVICE, Strategy.CLOUD, Strategy.CASCADE)
+
+_Z95 = 1.96
+
+
+class Outcome(Value):
+    """One task under one strategy."""
+
+    task: str
+    hops: int
+    question: str
+    expected: str
+    answer: str
+    """The error, in brackets, where the task failed."""
+    correct: bool
+    side: Side | None
+    """Which side's answer stood; None where the task failed."""
+    far_calls: int
+    far_tokens: int
+    near_tokens: int
+    far_dollars: Decimal
+    """At the stated reference price."""
+    seconds: float
+
+
+class Row(Value):
+    """One strategy over all tasks."""
+
+    strategy: Strategy
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def score(self) -> float:
+        """Share of right answers."""
+        return sum(outcome.correct for outcome in self.outcomes) / len(self.outcomes)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson score interval of `score` (Wilson 1927)."""
+        count = len(self.outcomes)
+        middle = (self.score + _Z95**2 / (2 * count)) / (1 + _Z95**2 / count)
+        spread = self.score * (1 - self.score) / count + _Z95**2 / (4 * count**2)
+        half = _Z95 / (1 + _Z95**2 / count) * math.sqrt(spread)
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+    @property
+    def far_calls(self) -> int:
+        return sum(outcome.far_calls for outcome in self.outcomes)
+
+    @property
+    def far_tokens(self) -> int:
+        return sum(outcome.far_tokens for outcome in self.outcomes)
+
+    @property
+    def near_tokens(self) -> int:
+        return sum(outcome.near_tokens for outcome in self.outcomes)
+
+    @property
+    def dollars(self) -> Decimal:
+        return sum((outcome.far_dollars for outcome in self.outcomes), Decimal(0))
+
+    @property
+    def seconds(self) -> float:
+        return sum(outcome.seconds for outcome in self.outcomes)
+
+    @property
+    def on_device(self) -> float:
+        """Share of tasks whose answer came from the device."""
+        return sum(outcome.side is Side.NEAR for outcome in self.outcomes) / len(self.outcomes)
+
+    def summary(self) -> dict[str, object]:
+        """The row as a script reads it."""
+        return {
+            "strategy": self.strategy.value,
+            "tasks": len(self.outcomes),
+            "score": round(self.score, 4),
+            "score_interval_95": [round(bound, 4) for bound in self.interval],
+            "served_on_device": round(self.on_device, 4),
+            "far_calls": self.far_calls,
+            "far_tokens": self.far_tokens,
+            "near_tokens": self.near_tokens,
+            "reference_dollars": float(self.dollars),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@asynccontextmanager
+async def demo_hybrid(tool: Tool) -> AsyncIterator[Hybrid]:
+    """The shipped pair: the near model in this process's worker, the far one behind a gateway process on loopback gRPC."""
+    gateway = await GatewayProcess.start(LocalFarConfig(threads=1), address="127.0.0.1:0")
+    try:
+        policy = Policy(sensitivity=Sensitivity.PUBLIC)
+        async with Hybrid(near=NearConfig(threads=1), far=gateway, tools=[tool], policy=policy) as hybrid:
+            yield hybrid
+    finally:
+        await gateway.aclose()
+
+
+async def solve(hybrid: Hybrid, task: SearchTask, strategy: Strategy, reference: Prices) -> Outcome:
+    """Run one task; a failure is an outcome too."""
+    # The demo compares the sides, so neither may stand in for the other unless the strategy says so.
+    mode = {Strategy.DEVICE: "only_on_device", Strategy.CLOUD: "only_in_cloud"}.get(strategy, "auto")
+    try:
+        result = await hybrid.run(task.question, strategy=strategy, mode=mode)
+    except NearfarError as error:
+        return _failed(task, error)
+    return Outcome(
+        task=task.identifier,
+        hops=task.hops,
+        question=task.question,
+        expected=task.answer,
+        answer=result.text,
+        correct=bool(score(result.text, task)),
+        side=result.side,
+        far_calls=result.far.steps,
+        far_tokens=result.far.usage.total_tokens,
+        near_tokens=result.near.usage.total_tokens,
+        far_dollars=reference.dollars(result.far.usage),
+        seconds=result.seconds,
+    )
+
+
+def findings(rows: Sequence[Row]) -> dict[str, float]:
+    """What the rows show, as figures: the gap between the sides, and what the cascade keeps and spends of far's score and tokens."""
+    by_strategy = {row.strategy: row for row in rows}
+    device, cloud, cascade = (by_strategy[strategy] for strategy in STRATEGIES)
+    return {
+        "far_minus_near_points": round(100 * (cloud.score - device.score), 2),
+        "cascade_score_share": round(cascade.score / cloud.score, 4) if cloud.score else 0.0,
+        "cascade_far_token_share": round(cascade.far_tokens / cloud.far_tokens, 4) if cloud.far_tokens else 0.0,
+    }
+
+
+def _failed(task: SearchTask, error: NearfarError) -> Outcome:
+    return Outcome(
+        task=task.identifier,
+        hops=task.hops,
+        question=task.question,
+        expected=task.answer,
+        answer=f"[{type(error).__name__}: {error.message}]",
+        correct=False,
+        side=None,
+        far_calls=0,
+        far_tokens=0,
+        near_tokens=0,
+        far_dollars=Decimal(0),
+        seconds=0.0,
+    )

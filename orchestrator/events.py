@@ -1,0 +1,67 @@
+"""What a running task streams."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..protocols import Side, ToolCall, ToolResult
+from ..protocols.messages import Value
+from .policy import RouteDecision
+from .results import Attempt, Result
+
+
+class Routed(Value):
+    """The router has decided who tries first."""
+
+    type: Literal["routed"] = "routed"
+    decision: RouteDecision
+
+
+class AttemptStarted(Value):
+    """An agent begins, with an empty slate: text streamed before belongs to an attempt that was given up."""
+
+    type: Literal["attempt_started"] = "attempt_started"
+    agent: str
+    side: Side
+    model: str
+
+
+class AgentText(Value):
+    """A further piece of the current agent's text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ToolStarted(Value):
+    """The current agent called a tool."""
+
+    type: Literal["tool_started"] = "tool_started"
+    call: ToolCall
+
+
+class ToolFinished(Value):
+    """A tool returned."""
+
+    type: Literal["tool_finished"] = "tool_finished"
+    result: ToolResult
+
+
+class AttemptEnded(Value):
+    """An attempt was accepted, rejected by the evidence, or failed."""
+
+    type: Literal["attempt_ended"] = "attempt_ended"
+    attempt: Attempt
+
+
+class TaskFinished(Value):
+    """The last event of a task that did not fail."""
+
+    type: Literal["task_finished"] = "task_finished"
+    result: Result
+
+
+TaskEvent = Annotated[
+    Routed | AttemptStarted | AgentText | ToolStarted | ToolFinished | AttemptEnded | TaskFinished,
+    Field(discriminator="type"),
+]

@@ -1,0 +1,172 @@
+"""A gateway of this `Hybrid`'s own: a child process, for users who have configured no gateway.
+
+It listens on a unix socket in a private folder, or on a loopback port behind a fresh token. Parent and child speak JSON lines over
+the child's standard streams: the far configuration goes in, then either the address or an error comes out. The child serves until its standard input closes, so it never outlives its parent.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import anyio.abc
+from anyio.streams.buffered import BufferedByteReceiveStream
+from pydantic import TypeAdapter
+
+from ..protocols import AgentCard, NearfarError, StepEvent, StepRequest, Unavailable, stream
+from ..protocols.client import RemoteAgent
+from ..protocols.errors import BY_REASON
+from .compose import FarConfig, open_far_in_process
+
+_START_SECONDS = 120.0
+"""Loading a large model from a slow disk takes this long at most."""
+_STOP_SECONDS = 5.0
+_MAXIMUM_LINE = 65_536
+_RESUME_SECONDS = 2.0
+"""A broken private socket means a dead child, so resuming is given up soon."""
+_CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
+
+
+class GatewayProcess:
+    """The far agent behind a gateway in a child process; an `Agent` that starts the child anew when it has died."""
+
+    def __init__(self, config: FarConfig, *, address: str | None = None) -> None:
+        self._config = config
+        self._folder = Path(tempfile.mkdtemp(prefix="nearfar-"))
+        self._address = address or f"unix:{self._folder}/gateway"
+        self._token = secrets.token_urlsafe()
+        self._process: anyio.abc.Process | None = None
+        self._remote: RemoteAgent | None = None
+        self._starting = anyio.Lock()
+
+    @classmethod
+    async def start(cls, config: FarConfig, *, address: str | None = None) -> "GatewayProcess":
+        """Start the child and connect.
+
+        Args:
+            config: the far agent that the child opens.
+            address: `HOST:PORT` on loopback; None: a unix socket in a private folder.
+
+        Raises what opening the far agent raises in the child, `Unavailable` where the child dies or hangs while it starts.
+        """
+        gateway = cls(config, address=address)
+        try:
+            await gateway._connected()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await gateway.aclose()
+            raise
+        return gateway
+
+    @property
+    def card(self) -> AgentCard:
+        assert self._remote is not None, "start() has connected"
+        return self._remote.card
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the child that serves now; None once it was closed."""
+        return self._process.pid if self._process is not None else None
+
+    async def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:
+        remote = await self._connected()
+        async with stream(remote, request) as events:
+            async for event in events:
+                yield event
+
+    async def aclose(self) -> None:
+        """Stop the child: it gets a few seconds to end by itself."""
+        await self._stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _connected(self) -> RemoteAgent:
+        async with self._starting:
+            if self._remote is not None and self._process is not None and self._process.returncode is None:
+                return self._remote
+            await self._stop()
+            self._process = await anyio.open_process(
+                [sys.executable, "-m", "nearfar.orchestrator.gateway_process"], stderr=None, start_new_session=True
+            )
+            address = await self._handshake(self._process)
+            self._remote = await RemoteAgent.connect(address, token=self._token, resume_timeout=_RESUME_SECONDS)
+            return self._remote
+
+    async def _handshake(self, process: anyio.abc.Process) -> str:
+        assert process.stdin is not None and process.stdout is not None, "both are pipes by default"
+        order = {"far": self._config.model_dump(mode="json"), "address": self._address, "token": self._token}
+        try:
+            with anyio.fail_after(_START_SECONDS):
+                await process.stdin.send(json.dumps(order).encode() + b"\n")
+                line = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", _MAXIMUM_LINE)
+        except TimeoutError:
+            raise Unavailable(f"the gateway process did not start within {_START_SECONDS:g} s") from None
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise Unavailable("the gateway process died while it started", hint="its error is printed above") from None
+        answer: dict[str, str] = json.loads(line)
+        if "error" in answer:
+            raise BY_REASON[answer["error"]](answer["message"], hint=answer["hint"])
+        return answer["address"]
+
+    async def _stop(self) -> None:
+        remote, self._remote = self._remote, None
+        process, self._process = self._process, None
+        if remote is not None:
+            await remote.aclose()
+        if process is None:
+            return
+        assert process.stdin is not None, "a pipe by default"
+        await process.stdin.aclose()
+        with anyio.move_on_after(_STOP_SECONDS):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+        await process.aclose()
+
+
+async def serve_until_parent_leaves() -> None:
+    """The child: open the far agent, serve it, and stop when standard input closes."""
+    reader = await _standard_input()
+    order = json.loads(await reader.readline())
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            from ..cloud.gateway import serve_gateway
+
+            agent = await open_far_in_process(_CONFIG.validate_python(order["far"]))
+            stack.push_async_callback(agent.aclose)
+            server = await stack.enter_async_context(serve_gateway({agent.card.name: agent}, order["address"], tokens={"parent": order["token"]}))
+        except NearfarError as error:
+            _answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
+            return
+        _answer({"address": server.address})
+        await reader.read()
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+def _answer(message: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Entry point of the child process."""
+    logging.basicConfig(level=logging.WARNING, format="nearfar gateway: %(message)s")
+    # Ctrl-C reaches the whole terminal; the parent decides when the gateway stops.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(serve_until_parent_leaves())
+
+
+if __name__ == "__main__":
+    main()

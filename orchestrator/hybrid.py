@@ -1,0 +1,210 @@
+"""`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
+
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+import anyio
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.store.base import BaseStore
+from langgraph.types import Checkpointer
+
+from ..protocols import Agent, ConfigError, DeadlineExceeded, InvalidRequest, JsonSchema, Message, Sensitivity, Side
+from ..protocols.validation import check_schema, parse_output
+from .compose import FarConfig, NearConfig, far_member, near_member
+from .config import Config, load_config
+from .events import TaskEvent, TaskFinished
+from .nodes import TaskState
+from .policy import Mode, Strategy
+from .results import Attempt, Result, spent
+from .task import Policy, Task, conversation
+from .task_graph import build_task_graph
+from .team import Team
+from .tools import Tool
+
+_NODES_PER_TURN = 2
+_NODES_PER_ATTEMPT = 3
+
+
+class TaskOptions(TypedDict, total=False):
+    """What a single task may say differently from the policy."""
+
+    strategy: Strategy | str
+    mode: Mode | str
+    sensitivity: Sensitivity | str
+    output_schema: JsonSchema | None
+    """The answer must be JSON valid against this schema; `Result.output` is the parsed value."""
+    timeout: float | None
+    """Seconds for the whole task."""
+    idempotency_key: str
+    """Names the task; two different tasks must not share one."""
+    thread_id: str
+    """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
+
+
+class Hybrid:
+    """A near and a far agent that serve tasks together.
+
+    Use it as an async context manager: agents, models and gateway processes that it opens are closed with it, agents that were
+    passed in are not. Everything is opened on first use, so a task that stays on the device needs no key and no network.
+
+    Args:
+        near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), a `NearConfig`, or any `Agent`.
+        far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
+            `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
+        tools: what the agents may call.
+        policy: how tasks are served unless they say otherwise.
+        checkpointer, store: passed to LangGraph's `compile`.
+    """
+
+    def __init__(
+        self,
+        *,
+        near: Agent | NearConfig | str | Path | None = None,
+        far: Agent | FarConfig | str | Path | None = None,
+        tools: Sequence[Tool] = (),
+        policy: Policy | None = None,
+        checkpointer: Checkpointer = None,
+        store: BaseStore | None = None,
+    ) -> None:
+        _check_distinct(tools)
+        self.policy = policy or Policy()
+        members = [member for member in (near_member(near), far_member(far)) if member is not None]
+        if not members:
+            raise ConfigError("neither a near nor a far agent is given", hint='for a first try: Hybrid(near="near", far="far")')
+        self.team = Team(tuple(members))
+        self._has_checkpointer = checkpointer is not None
+        self.graph: CompiledStateGraph[TaskState, None, TaskState, TaskState] = build_task_graph(
+            self.team, tools, checkpointer=checkpointer, store=store
+        )
+        """The compiled LangGraph graph; input `{"task": Task(...).model_dump(mode="json")}`."""
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Config | str | Path = "nearfar.toml",
+        *,
+        tools: Sequence[Tool] = (),
+        checkpointer: Checkpointer = None,
+        store: BaseStore | None = None,
+    ) -> Self:
+        """The same from a `nearfar.toml`. Raises `ConfigError` that names the key and the line."""
+        loaded = config if isinstance(config, Config) else load_config(Path(config))
+        return cls(near=loaded.near, far=loaded.far, tools=tools, policy=loaded.policy, checkpointer=checkpointer, store=store)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
+        with anyio.CancelScope(shield=True):
+            await self.team.aclose()
+
+    async def run(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> Result:
+        """Serve one task and return its outcome.
+
+        Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
+        that contradict each other.
+        """
+        task, config = self._task(prompt, options)
+        started = time.monotonic()
+        with _deadline(task, started):
+            state = await self.graph.ainvoke({"task": task.model_dump(mode="json")}, config)
+        return _result(task, state, time.monotonic() - started)
+
+    async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncIterator[TaskEvent]:
+        """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
+        task, config = self._task(prompt, options)
+        started = time.monotonic()
+        final: dict[str, Any] = {}
+        modes: list[Any] = ["custom", "values"]
+        running = self.graph.astream({"task": task.model_dump(mode="json")}, config, stream_mode=modes)
+        async with aclosing(running) as parts:  # type: ignore[type-var]  # an async generator, annotated as an iterator
+            while (item := await _next_part(parts, task, started)) is not None:
+                kind, part = item
+                if kind == "custom":
+                    yield part
+                else:
+                    final = part
+        yield TaskFinished(result=_result(task, final, time.monotonic() - started))
+
+    def _task(self, prompt: str | Sequence[Message], options: TaskOptions) -> tuple[Task, RunnableConfig]:
+        output_schema = options.get("output_schema")
+        if output_schema is not None:
+            check_schema(output_schema, "output_schema")
+        policy = self._policy_of(options)
+        keys: dict[str, Any] = {name: options[name] for name in ("idempotency_key", "timeout") if name in options}  # type: ignore[literal-required]  # names of the TypedDict above
+        task = Task(messages=conversation(prompt), output_schema=output_schema, policy=policy, **keys)
+        turns = policy.maximum_turns * _NODES_PER_TURN + _NODES_PER_ATTEMPT
+        config: RunnableConfig = {"recursion_limit": 2 + turns * len(self.team)}
+        if self._has_checkpointer:
+            config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
+        return task, config
+
+    def _policy_of(self, options: TaskOptions) -> Policy:
+        changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}  # type: ignore[literal-required]  # names of the TypedDict above
+        try:
+            return Policy.model_validate({**self.policy.model_dump(), **changes})
+        except ValueError as error:
+            allowed = f"strategy: {_names(Strategy)}; mode: {_names(Mode)}; sensitivity: {_names(Sensitivity)}"
+            raise InvalidRequest(f"unknown value among {changes}", hint=allowed) from error
+
+
+def _names(kind: type[Strategy] | type[Mode] | type[Sensitivity]) -> str:
+    return ", ".join(member.value for member in kind)
+
+
+def _check_distinct(tools: Sequence[Tool]) -> None:
+    names = [tool.spec.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two tools are called {name!r}", hint="give one of them another name: @tool(name=...)")
+
+
+@contextmanager
+def _deadline(task: Task, started: float) -> Iterator[None]:
+    """The task's own time limit, as an error of the tree."""
+    left = None if task.timeout is None else task.timeout - (time.monotonic() - started)
+    with anyio.move_on_after(left) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise DeadlineExceeded(f"the task took longer than its {task.timeout:g} s", hint="raise its timeout")
+
+
+async def _next_part(parts: AsyncIterator[Any], task: Task, started: float) -> tuple[str, Any] | None:
+    """The next part of a LangGraph stream; the limit is around each wait, since a cancel scope must not be left open by a yield."""
+    with _deadline(task, started):
+        try:
+            kind, part = await anext(parts)
+        except StopAsyncIteration:
+            return None
+    return kind, part
+
+
+def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
+    attempts = tuple(Attempt.model_validate(attempt) for attempt in state["attempts"])
+    text = state["messages"][-1]["text"]
+    accepted = attempts[-1]
+    given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
+    return Result(
+        text=text,
+        output=parse_output(text, task.output_schema) if task.output_schema is not None else None,
+        agent=accepted.agent,
+        side=accepted.side,
+        model=accepted.model or accepted.agent,
+        served_on_device=accepted.side is Side.NEAR,
+        was_fallback=len(attempts) > 1,
+        attempts=attempts,
+        reasons=(*state["decision"]["reasons"], *given_up),
+        confidence=accepted.confidence,
+        near=spent(attempts, Side.NEAR),
+        far=spent(attempts, Side.FAR),
+        seconds=seconds,
+    )

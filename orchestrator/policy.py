@@ -1,0 +1,141 @@
+"""The rules that decide which agents may serve a task, and in which order."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from ..protocols import Capabilities, ConfigError, PrivacyViolation, Sensitivity, Side, Unsupported
+from ..protocols.messages import Value
+
+
+class Mode(StrEnum):
+    """How far the user lets a task go from the device."""
+
+    ONLY_ON_DEVICE = "only_on_device"
+    PREFER_ON_DEVICE = "prefer_on_device"
+    AUTO = "auto"
+    """Both sides; the near one first, since it is free."""
+    PREFER_IN_CLOUD = "prefer_in_cloud"
+    ONLY_IN_CLOUD = "only_in_cloud"
+
+
+class Strategy(StrEnum):
+    """The shape in which the two sides work on a task."""
+
+    DEVICE = "device"
+    """The near agent alone."""
+    CLOUD = "cloud"
+    """The far agent; the near one steps in where it fails and the mode allows."""
+    ROUTE = "route"
+    """The rules pick a side before any token; the other one is the fallback."""
+    CASCADE = "cascade"
+    """The near agent drafts; evidence about the draft decides whether the far one answers instead."""
+
+
+class Candidate(Protocol):
+    """What the rules know of an agent before it is opened."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def side(self) -> Side: ...
+    @property
+    def capabilities(self) -> Capabilities | None: ...
+
+
+class Needs(Value):
+    """What a task asks of an agent."""
+
+    tools: bool = False
+    json_schema: bool = False
+
+    def missing_in(self, capabilities: Capabilities) -> list[str]:
+        wanted = {"tools": self.tools, "json_schema": self.json_schema}
+        return [name for name, needed in wanted.items() if needed and not getattr(capabilities, name)]
+
+
+class RouteDecision(Value):
+    """Which agents will be tried, in order, and why."""
+
+    strategy: Strategy
+    mode: Mode
+    candidates: tuple[str, ...]
+    """Names of the agents that remain, the first one first."""
+    judged: bool
+    """Every draft but the last candidate's must pass the evidence checks."""
+    reasons: tuple[str, ...]
+
+
+_SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
+    Mode.ONLY_ON_DEVICE: (Side.NEAR,),
+    Mode.PREFER_ON_DEVICE: (Side.NEAR, Side.FAR),
+    Mode.AUTO: (Side.NEAR, Side.FAR),
+    Mode.PREFER_IN_CLOUD: (Side.FAR, Side.NEAR),
+    Mode.ONLY_IN_CLOUD: (Side.FAR,),
+}
+
+
+def decide(agents: Sequence[Candidate], *, strategy: Strategy, mode: Mode, sensitivity: Sensitivity, needs: Needs) -> RouteDecision:
+    """Apply the hard rules: mode, strategy, sensitivity, then capability.
+
+    Raises `ConfigError` where strategy and mode contradict each other or no agent of the wanted side is configured,
+    `PrivacyViolation` where only far agents remain for a private task, `Unsupported` where none has the capabilities.
+    """
+    order = _order(strategy, mode)
+    reasons = [f"strategy {strategy}, mode {mode}: {' then '.join(order)}"]
+    remaining = [agent for side in order for agent in agents if agent.side is side]
+    if not remaining:
+        raise ConfigError(f"no {' or '.join(order)} agent is configured", hint=f"strategy {strategy} with mode {mode} needs one")
+    remaining = _keep_private(remaining, sensitivity, reasons)
+    remaining = _keep_capable(remaining, needs, reasons)
+    return RouteDecision(
+        strategy=strategy,
+        mode=mode,
+        candidates=tuple(agent.name for agent in remaining),
+        judged=strategy is Strategy.CASCADE,
+        reasons=tuple(reasons),
+    )
+
+
+def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
+    """The sides to try, in order."""
+    allowed = _SIDES_OF_MODE[mode]
+    first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(strategy)
+    if first is not None and first not in allowed:
+        raise ConfigError(f"strategy {strategy} contradicts mode {mode}", hint="change one of the two")
+    if strategy is Strategy.DEVICE:
+        return (Side.NEAR,)
+    if strategy is Strategy.CLOUD:
+        return tuple(sorted(allowed, key=lambda side: side is not Side.FAR))
+    if strategy is Strategy.CASCADE:
+        return tuple(sorted(allowed, key=lambda side: side is not Side.NEAR))
+    return allowed
+
+
+def _keep_private(agents: list[Candidate], sensitivity: Sensitivity, reasons: list[str]) -> list[Candidate]:
+    if sensitivity is Sensitivity.PUBLIC:
+        return agents
+    kept = [agent for agent in agents if agent.side is Side.NEAR]
+    for agent in agents:
+        if agent not in kept:
+            reasons.append(f"{agent.name} left out: the task is private and stays on this device")
+    if not kept:
+        raise PrivacyViolation(
+            "the task is private and only far agents could serve it",
+            hint='pass sensitivity="public" if its text may leave this device',
+        )
+    return kept
+
+
+def _keep_capable(agents: list[Candidate], needs: Needs, reasons: list[str]) -> list[Candidate]:
+    kept = []
+    for agent in agents:
+        # A far agent that was never met may have any capability; it says so itself when it is opened.
+        missing = needs.missing_in(agent.capabilities) if agent.capabilities is not None else []
+        if missing:
+            reasons.append(f"{agent.name} left out: it lacks {' and '.join(missing)}")
+        else:
+            kept.append(agent)
+    if not kept:
+        raise Unsupported("no agent has the capabilities that the task needs", hint="; ".join(reasons[1:]))
+    return kept

@@ -1,0 +1,92 @@
+"""What a task came to: the answer, who gave it, what was tried, what it cost."""
+
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from ..protocols import AgentCard, Side, Usage
+from ..protocols.messages import Value
+
+Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
+
+
+class Attempt(Value):
+    """One agent's try at the task."""
+
+    agent: str
+    side: Side
+    model: str | None
+    """None where the agent could not even be opened."""
+    outcome: Literal["running", "accepted", "rejected", "failed"]
+    """`rejected` by the evidence, or `failed` with an error."""
+    reason: str
+    """Why it ended so, as a sentence."""
+    steps: int
+    """Turns that the agent took."""
+    usage: Usage
+    dollars: Dollars = None
+    seconds: float
+    confidence: float | None = None
+    """The lowest of its steps' confidences; None where it is unknown."""
+
+
+class SideUsage(Value):
+    """What one side spent on the task, over all attempts."""
+
+    usage: Usage = Usage()
+    dollars: Dollars = Decimal(0)
+    steps: int = 0
+
+    def plus(self, attempt: Attempt) -> "SideUsage":
+        unknown = self.dollars is None or attempt.dollars is None
+        return SideUsage(
+            usage=self.usage + attempt.usage,
+            dollars=None if unknown else (self.dollars or Decimal(0)) + (attempt.dollars or Decimal(0)),
+            steps=self.steps + attempt.steps,
+        )
+
+
+class Result(Value):
+    """The outcome of a task."""
+
+    text: str
+    output: JsonValue = None
+    """The parsed answer, where the task gave an `output_schema`."""
+    agent: str
+    side: Side
+    model: str
+    served_on_device: bool
+    """The answer, whatever was tried before it, was computed on this device."""
+    was_fallback: bool
+    """The answer came from another agent than the one tried first."""
+    attempts: tuple[Attempt, ...]
+    reasons: tuple[str, ...]
+    """Every decision on the way, in order."""
+    confidence: float | None
+    near: SideUsage
+    far: SideUsage
+    seconds: float
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """Both sides together; None where a price is unknown."""
+        if self.near.dollars is None or self.far.dollars is None:
+            return None
+        return self.near.dollars + self.far.dollars
+
+
+def price(card: AgentCard, usage: Usage) -> Decimal | None:
+    """The dollars for `usage`; None where the agent's price is unknown. Nothing used is always free."""
+    if usage.total_tokens == 0:
+        return Decimal(0)
+    return card.prices.dollars(usage) if card.prices is not None else None
+
+
+def spent(attempts: tuple[Attempt, ...], side: Side) -> SideUsage:
+    """What the attempts on one side spent."""
+    total = SideUsage()
+    for attempt in attempts:
+        if attempt.side is side:
+            total = total.plus(attempt)
+    return total

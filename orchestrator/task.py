@@ -1,0 +1,50 @@
+"""What a task asks for, and how far the user lets it go."""
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+from pydantic import Field
+
+from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
+from ..protocols.messages import Value
+from .policy import Mode, Needs, Strategy
+
+
+class Policy(Value):
+    """How tasks are served unless they say otherwise: the `[policy]` section of nearfar.toml."""
+
+    strategy: Strategy = Strategy.CASCADE
+    mode: Mode = Mode.AUTO
+    sensitivity: Sensitivity = Sensitivity.PRIVATE
+    """Of tasks that do not state their own."""
+    minimum_confidence: float = Field(default=0.7, ge=0, le=1)
+    """A cascade distrusts a draft whose confidence is below."""
+    attempt_timeout: float = Field(default=60, gt=0)
+    """Seconds an agent gets before the next candidate takes over; the last candidate is not bound by it."""
+    maximum_turns: int = Field(default=16, gt=0)
+    """Steps of one agent on one task."""
+    maximum_output_tokens: int | None = Field(default=None, gt=0)
+    """Of each step; None: as many as the agent allows."""
+
+
+class Task(Value):
+    """One task with everything that decides how it is served."""
+
+    messages: tuple[Message, ...]
+    output_schema: JsonSchema | None = None
+    timeout: float | None = Field(default=None, gt=0)
+    """Seconds for the whole task, over all attempts."""
+    idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=100)
+    """Names the task: its steps' keys derive from it, so a repeated task is not paid twice within the gateway's window."""
+    policy: Policy = Policy()
+
+    def needs(self, *, has_tools: bool) -> Needs:
+        return Needs(tools=has_tools, json_schema=self.output_schema is not None)
+
+
+def conversation(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
+    """The messages of a prompt. Raises `InvalidRequest` where there is nothing to answer."""
+    messages = (Message.user(prompt),) if isinstance(prompt, str) else tuple(prompt)
+    if not messages or not any(message.text.strip() for message in messages if message.role == "user"):
+        raise InvalidRequest("the prompt is empty", hint="give the task some text")
+    return messages

@@ -1,0 +1,65 @@
+"""The agents of one `Hybrid`, each opened when it is first needed."""
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import anyio
+
+from ..protocols import Agent, Capabilities, ConfigError, Side
+
+
+class Member:
+    """An agent of the team, by name.
+
+    `source` is either an agent that somebody else opened and closes, or a function that opens one: until it is first needed a
+    model is not loaded, a gateway not started, a key not read.
+    """
+
+    def __init__(self, name: str, side: Side, source: Agent | Callable[[], Awaitable[Agent]]) -> None:
+        self.name = name
+        self.side = side
+        self._source = source
+        self._agent: Agent | None = source if isinstance(source, Agent) else None
+        self._opening = anyio.Lock()
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """None until the agent was opened."""
+        return self._agent.card.capabilities if self._agent is not None else None
+
+    async def open(self) -> Agent:
+        """The agent, opened on first use. Raises what loading or connecting raises."""
+        async with self._opening:
+            if self._agent is None:
+                assert not isinstance(self._source, Agent), "a borrowed agent is open from the start"
+                self._agent = await self._source()
+            return self._agent
+
+    async def aclose(self) -> None:
+        """Close the agent if this member opened it."""
+        if self._agent is not None and not isinstance(self._source, Agent):
+            agent, self._agent = self._agent, None
+            await agent.aclose()
+
+
+class Team:
+    """The agents that tasks may be given to, by name. Raises `ConfigError` where two share one."""
+
+    def __init__(self, members: tuple[Member, ...]) -> None:
+        self._members = {member.name: member for member in members}
+        if len(self._members) < len(members):
+            raise ConfigError(f"two agents are called {members[0].name!r}", hint="give them different names")
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, name: str) -> Member:
+        return self._members[name]
+
+    async def aclose(self) -> None:
+        """Close every agent that was opened, also where closing one of them fails."""
+        async with anyio.create_task_group() as closing:
+            for member in self:
+                closing.start_soon(member.aclose)
