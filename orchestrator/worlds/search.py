@@ -30,35 +30,49 @@ _TEST_SHARE: Final = 0.2
 
 _WORDS: Final[Mapping[str, tuple[str, str]]] = {
     "person": (
-        "Mira Tomas Elin Jonas Ruth Pavel Ines Oskar Lena Hugo Vera Marek Anya Felix Nora Ivan Clara "
-        "Emil Dora Stefan Greta Anton Irma Lukas Tess Viktor Alma Boris Edith Conrad Maya Otto Sonja "
-        "Albert Livia Bruno Hanna Leo Petra Samuel",
-        "Falk Berg Novak Lind Weiss Orlov Silva Holm Kramer Duarte Voss Nemec Aalto Brandt Costa Dahl "
-        "Engel Farkas Gruber Hansen Ivanov Jansen Keller Larsen Moreau Nilsen Olsen Petrov Quinn Rossi "
-        "Stark Tanaka Urban Vogel Winter Young Zeman Marsh Pike Thorn",
+        (
+            "Mira Tomas Elin Jonas Ruth Pavel Ines Oskar Lena Hugo Vera Marek Anya Felix Nora Ivan Clara "
+            "Emil Dora Stefan Greta Anton Irma Lukas Tess Viktor Alma Boris Edith Conrad Maya Otto Sonja "
+            "Albert Livia Bruno Hanna Leo Petra Samuel"
+        ),
+        (
+            "Falk Berg Novak Lind Weiss Orlov Silva Holm Kramer Duarte Voss Nemec Aalto Brandt Costa Dahl "
+            "Engel Farkas Gruber Hansen Ivanov Jansen Keller Larsen Moreau Nilsen Olsen Petrov Quinn Rossi "
+            "Stark Tanaka Urban Vogel Winter Young Zeman Marsh Pike Thorn"
+        ),
     ),
     "company": (
-        "Orbix Lumen Vertex Halcyon Quanta Nimbus Cobalt Zephyr Aurora Beacon Crestline Delta Ember "
-        "Fathom Granite Horizon Ionic Juniper Kestrel Lattice Meridian Northwind Onyx Pinnacle Quartz "
-        "Redwood Summit Tidal Umbra Vantage",
+        (
+            "Orbix Lumen Vertex Halcyon Quanta Nimbus Cobalt Zephyr Aurora Beacon Crestline Delta Ember "
+            "Fathom Granite Horizon Ionic Juniper Kestrel Lattice Meridian Northwind Onyx Pinnacle Quartz "
+            "Redwood Summit Tidal Umbra Vantage"
+        ),
         "Labs Works Group Systems Foods Mills Press Motors Freight Optics",
     ),
     "city": (
         "Port New East West Upper Lower Saint Fort Lake Mount",
-        "Alder Bram Corvin Dunmore Elster Farrow Galen Hollis Istria Jarrow Kelso Lorne Merrow Norden "
-        "Oslen Parma Querin Ravel Selby Torren Ulmar Verin Wexley Yarrow Zadar Ashby Birk Calder Doran "
-        "Esker",
+        (
+            "Alder Bram Corvin Dunmore Elster Farrow Galen Hollis Istria Jarrow Kelso Lorne Merrow Norden "
+            "Oslen Parma Querin Ravel Selby Torren Ulmar Verin Wexley Yarrow Zadar Ashby Birk Calder Doran "
+            "Esker"
+        ),
     ),
     "country": (
-        "Velden Sorra Kaltia Morvan Tavira Ostrava Belmar Carinth Drusia Estova Ferrin Galdor Helvar "
-        "Istmar Jutria Korvia",
+        (
+            "Velden Sorra Kaltia Morvan Tavira Ostrava Belmar Carinth Drusia Estova Ferrin Galdor Helvar "
+            "Istmar Jutria Korvia"
+        ),
         "Republic Kingdom Union Isles League Federation",
     ),
     "thing": (
-        "Amber Silent Crimson Hollow Golden Paper Velvet Frozen Copper Gentle Broken Silver Wooden "
-        "Distant Painted Marble",
-        "Kettle Lantern Compass Anchor Violin Mirror Falcon Garden Bridge Ladder Candle Feather Hammer "
-        "Engine Basket Window",
+        (
+            "Amber Silent Crimson Hollow Golden Paper Velvet Frozen Copper Gentle Broken Silver Wooden "
+            "Distant Painted Marble"
+        ),
+        (
+            "Kettle Lantern Compass Anchor Violin Mirror Falcon Garden Bridge Ladder Candle Feather Hammer "
+            "Engine Basket Window"
+        ),
     ),
 }
 

@@ -1,0 +1,1 @@
+"""Trains, exports and measures the two small models that ship with Nearfar. Not part of the wheel."""
