@@ -87,6 +87,7 @@ class ScriptedAgent:
         self.live_steps += 1
         deadline = None if request.timeout is None else anyio.current_time() + request.timeout
         holds_slot = False
+        finished = False
         try:
             plan = self._plan(request)
             await self._take_slot(deadline)
@@ -95,9 +96,11 @@ class ScriptedAgent:
                 if event := await self._perform(item, request, deadline):
                     self.tokens_decoded += 1
                     yield event
-            yield self._finish(plan, request)
+            last = self._finish(plan, request)
+            finished = True
+            yield last
         except (GeneratorExit, anyio.get_cancelled_exc_class()):
-            self.cancelled_steps += 1
+            self.cancelled_steps += not finished
             raise
         finally:
             self.live_steps -= 1

@@ -1,1 +1,1 @@
-"""Public tests and fault tools for implementers of `Agent`."""
+"""What an implementation of `Agent` is tested with: the conformance suite, its transports and a chaos proxy."""
