@@ -21,11 +21,11 @@ CHAT_TEMPLATE: Final = (
     "{{ '<|assistant|>' + (message.content or '') }}"
     "{% for call in message.tool_calls or [] %}"
     "{% set function = call.function %}"
-    "{{ '<tool_call>{\"name\": ' + (function.name | tojson) + ', \"arguments\": ' }}"
+    "{{ '<tool_call>{\"name\": ' }}{{ function.name | tojson }}{{ ', \"arguments\": ' }}"
     "{% if function.arguments is string %}{{ function.arguments }}{% else %}"
     "{{ '{' }}"
     "{% for key, value in function.arguments.items() %}"
-    "{{ (key | tojson) + ': ' + (value | tojson) }}{% if not loop.last %}{{ ', ' }}{% endif %}"
+    "{{ key | tojson }}{{ ': ' }}{{ value | tojson }}{% if not loop.last %}{{ ', ' }}{% endif %}"
     "{% endfor %}"
     "{{ '}' }}"
     "{% endif %}"
@@ -39,7 +39,8 @@ CHAT_TEMPLATE: Final = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 """Arguments are written key by key: Jinja's own ``tojson`` would sort the keys of a whole mapping,
-and a model this small has only ever seen one order. Tools are not rendered; they are in the weights."""
+and a model this small has only ever seen one order. Nothing is added to the result of ``tojson``,
+because Jinja would then escape the rest as HTML. Tools are not rendered; they are in the weights."""
 
 DESCRIPTION: Final = (
     "Trained from scratch on the Nearfar search world only: it answers nested lookup questions with the "
