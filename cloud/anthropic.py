@@ -1,0 +1,237 @@
+"""The Anthropic Messages dialect.
+
+System messages become the top-level `system` text, tool results become blocks of a user turn. Thinking blocks are not text, but the
+API wants those of a turn with tool calls back unchanged, so they travel as `Ending.continuity`.
+"""
+
+import re
+
+from pydantic import JsonValue
+
+from ..protocols import (
+    Capabilities,
+    ContentFiltered,
+    FinishReason,
+    InvalidOutput,
+    InvalidRequest,
+    JsonSchema,
+    Message,
+    StepRequest,
+    ToolChoice,
+    Usage,
+)
+from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
+
+VERSION = "2023-06-01"
+DEFAULT_MAX_TOKENS = 8192
+"""The API demands a limit; this one holds where neither the request nor the agent has one."""
+
+_REASONS = {
+    "end_turn": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "tool_use": FinishReason.TOOL_CALLS,
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+}
+_CHOICES = {ToolChoice.AUTO: "auto", ToolChoice.NONE: "none", ToolChoice.REQUIRED: "any"}
+# Models before Opus 4.7 take a temperature; later ones refuse the field.
+_TAKES_TEMPERATURE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?(?:-\d{8}|-latest)?$)")
+_FOREIGN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+
+_MARKS = ErrorMarks(
+    overflow=("prompt is too long", "exceed context limit", "request_too_large"),
+    quota=("billing_error", "credit balance is too low"),
+    filtered=("content filtering policy",),
+    key=("authentication_error",),
+    statuses={
+        "invalid_request_error": 400,
+        "authentication_error": 401,
+        "billing_error": 402,
+        "permission_error": 403,
+        "not_found_error": 404,
+        "request_too_large": 413,
+        "rate_limit_error": 429,
+        "api_error": 500,
+        "timeout_error": 504,
+        "overloaded_error": 529,
+    },
+)
+# Constraints that the API's structured outputs refuse; the answer is checked against the full schema afterwards.
+_UNSUPPORTED = frozenset(
+    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
+    + ("minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties")
+)
+
+
+class AnthropicDialect:
+    """Messages API, version 2023-06-01."""
+
+    name = "anthropic"
+    default_base_url = "https://api.anthropic.com/v1"
+    default_key_variable = "ANTHROPIC_API_KEY"
+    errors = _MARKS
+
+    def __init__(self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None) -> None:
+        """`temperature`: whether the model takes one; None: as its name says."""
+        self._temperature = temperature
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
+
+    def path(self, model: str) -> str:
+        return "/messages"
+
+    def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
+        headers = {"anthropic-version": VERSION}
+        return headers if key is None else headers | {"x-api-key": key}
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject:
+        body: JsonObject = {
+            "model": model,
+            "max_tokens": max_output_tokens or DEFAULT_MAX_TOKENS,
+            "messages": _turns(request.messages, continuity),
+            "stream": True,
+        }
+        if system := "\n\n".join(message.text for message in request.messages if message.role == "system"):
+            body["system"] = system
+        takes_temperature = self._temperature
+        if takes_temperature or (takes_temperature is None and _TAKES_TEMPERATURE.match(model)):
+            body["temperature"] = min(request.temperature, 1.0)
+        if request.stop:
+            body["stop_sequences"] = list(request.stop)
+        if request.tools:
+            body["tools"] = [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools
+            ]
+            body["tool_choice"] = {"type": _CHOICES[request.tool_choice]}
+        if request.output_schema is not None:
+            body["output_config"] = {"format": {"type": "json_schema", "schema": _closed(request.output_schema)}}
+        return body
+
+    def decoder(self) -> "AnthropicDecoder":
+        return AnthropicDecoder()
+
+
+class AnthropicDecoder:
+    """Reads the stream's events; each names its type inside its data."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, JsonObject] = {}
+        self._json: dict[int, list[str]] = {}
+        self._usage: JsonObject = {}
+        self._model: str | None = None
+        self._reason: str | None = None
+        self._stopped = False
+
+    def feed(self, chunk: JsonObject) -> str:
+        match chunk.get("type"):
+            case "message_start":
+                message = as_object(chunk.get("message"))
+                self._model = as_text(message.get("model")) or None
+                self._usage |= as_object(message.get("usage"))
+            case "content_block_start":
+                block = as_object(chunk.get("content_block"))
+                self._blocks[as_count(chunk.get("index"))] = dict(block)
+                return as_text(block.get("text"))
+            case "content_block_delta":
+                return self._delta(as_count(chunk.get("index")), as_object(chunk.get("delta")))
+            case "message_delta":
+                self._reason = as_text(as_object(chunk.get("delta")).get("stop_reason")) or self._reason
+                self._usage |= {name: value for name, value in as_object(chunk.get("usage")).items() if value is not None}
+            case "message_stop":
+                self._stopped = True
+        return ""
+
+    def end(self) -> Ending:
+        if not self._stopped or self._reason is None:
+            raise InvalidOutput("the stream ended before the provider said why it stopped", hint="try again")
+        if self._reason == "refusal":
+            raise ContentFiltered("the model refused to answer", hint="rephrase the request, or use another model")
+        if self._reason not in _REASONS:
+            raise InvalidOutput(f"the provider stopped for a reason that a step cannot have: {self._reason[:40]!r}")
+        calls = tuple(self._call(index) for index, block in sorted(self._blocks.items()) if block.get("type") == "tool_use")
+        thinking: list[JsonValue] = [
+            block for _, block in sorted(self._blocks.items()) if block.get("type") in ("thinking", "redacted_thinking")
+        ]
+        return Ending(_REASONS[self._reason], calls, _usage(self._usage), self._model, continuity=thinking or None)
+
+    def _delta(self, index: int, delta: JsonObject) -> str:
+        block = self._blocks.setdefault(index, {})
+        match delta.get("type"):
+            case "text_delta":
+                return as_text(delta.get("text"))
+            case "input_json_delta":
+                self._json.setdefault(index, []).append(as_text(delta.get("partial_json")))
+            case "thinking_delta":
+                block["thinking"] = as_text(block.get("thinking")) + as_text(delta.get("thinking"))
+            case "signature_delta":
+                block["signature"] = as_text(delta.get("signature"))
+        return ""
+
+    def _call(self, index: int) -> RawCall:
+        block = self._blocks[index]
+        written = "".join(self._json.get(index, ()))
+        return RawCall(as_text(block.get("name")), written or as_object(block.get("input")), as_text(block.get("id")) or None)
+
+
+def _turns(messages: tuple[Message, ...], continuity: Continuity) -> list[JsonValue]:
+    """Turns of alternating roles: neighbours of one role are joined."""
+    turns: list[tuple[str, list[JsonValue]]] = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        role = "assistant" if message.role == "assistant" else "user"
+        blocks = _blocks(message, continuity)
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+        elif blocks:
+            turns.append((role, blocks))
+    if not turns:
+        raise InvalidRequest("the conversation holds no text but the system's", hint="add a user message")
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def _blocks(message: Message, continuity: Continuity) -> list[JsonValue]:
+    if message.tool_result is not None:
+        result = message.tool_result
+        return [{"type": "tool_result", "tool_use_id": _id(result.call_id), "content": result.content, "is_error": result.is_error}]
+    blocks: list[JsonValue] = []
+    if message.tool_calls:
+        blocks += as_objects(continuity.recall(message.tool_calls[0].id))
+    if message.text.strip():
+        blocks.append({"type": "text", "text": message.text})
+    for call in message.tool_calls:
+        blocks.append({"type": "tool_use", "id": _id(call.id), "name": call.name, "input": call.arguments})
+    return blocks
+
+
+def _id(call_id: str) -> str:
+    # The API takes only these characters, and a call may stem from another agent.
+    return _FOREIGN_ID.sub("_", call_id)
+
+
+def _usage(usage: JsonObject) -> Usage | None:
+    if "output_tokens" not in usage:
+        return None
+    cached = as_count(usage.get("cache_read_input_tokens"))
+    fresh = as_count(usage.get("input_tokens")) + as_count(usage.get("cache_creation_input_tokens"))
+    return Usage(input_tokens=fresh + cached, output_tokens=as_count(usage.get("output_tokens")), cached_tokens=cached)
+
+
+def _closed(schema: JsonSchema) -> JsonObject:
+    """`schema` as structured outputs take it: objects closed, number and length limits left out."""
+    closed: JsonObject = {}
+    for name, value in schema.items():
+        if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            closed[name] = {key: _part(part) for key, part in value.items()}
+        elif name in ("enum", "const", "default", "required", "examples"):
+            closed[name] = value
+        elif name not in _UNSUPPORTED:
+            closed[name] = _part(value)
+    if closed.get("type") == "object" and not isinstance(closed.get("additionalProperties"), dict):
+        closed["additionalProperties"] = False
+    return closed
+
+
+def _part(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return _closed(value)
+    return [_part(item) for item in value] if isinstance(value, list) else value

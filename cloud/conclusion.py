@@ -1,0 +1,100 @@
+"""What follows when a provider's stream has ended: its tool calls and text are checked, and `Finished` closes the step."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from uuid import uuid4
+
+from pydantic import JsonValue, ValidationError
+
+from ..protocols import (
+    Finished,
+    FinishReason,
+    InvalidOutput,
+    StepRequest,
+    ToolCall,
+    ToolChoice,
+    ToolSpec,
+    Usage,
+)
+from ..protocols.validation import check_arguments, parse_json, parse_output
+from .dialect import Ending, JsonObject, RawCall
+from .redact import quote
+
+_BYTES_PER_TOKEN = 4
+_logger = logging.getLogger(__name__)
+
+
+def checked_calls(ending: Ending, request: StepRequest) -> tuple[ToolCall, ...]:
+    """The tool calls of a finished stream. Raises `InvalidOutput` if they break the contract or the request.
+
+    A stream cut off by its length limit has none: its last call may be half a call.
+    """
+    if ending.reason is FinishReason.LENGTH:
+        return ()
+    if ending.calls and request.tool_choice is ToolChoice.NONE:
+        raise InvalidOutput("the provider called a tool although tool_choice is 'none'", hint="the server ignores tool_choice")
+    if not ending.calls and (request.tool_choice is ToolChoice.REQUIRED or ending.reason is FinishReason.TOOL_CALLS):
+        raise InvalidOutput("the provider called no tool although it had to", hint="try again, or use a model that calls tools")
+    taken = {call.id for message in request.messages for call in message.tool_calls}
+    calls = []
+    for raw in ending.calls:
+        call = _checked(raw, request.tools, taken)
+        taken.add(call.id)
+        calls.append(call)
+    return tuple(calls)
+
+
+def check_text(text: str, ending: Ending, request: StepRequest) -> None:
+    """Raise `InvalidOutput` if `text` is final and does not match the request's output schema."""
+    if request.output_schema is not None and ending.reason is FinishReason.STOP and not ending.calls:
+        parse_output(text, request.output_schema)
+
+
+def finished(ending: Ending, usage: Usage, *, model: str, called: bool) -> Finished:
+    """The step's last event. Some servers say "stop" after a tool call, so the calls decide."""
+    reason = FinishReason.TOOL_CALLS if called else ending.reason
+    return Finished(reason=reason, usage=usage, model=ending.model or model, confidence=ending.confidence)
+
+
+def estimated_usage(body: JsonObject, written_bytes: int) -> Usage:
+    """A stand-in where the provider reports no usage: one token per 4 bytes, which is near for English and never 0."""
+    _logger.warning("the provider reported no usage: it is estimated from the text's length")
+    read_bytes = sum(len(text.encode()) for text in _texts(body))
+    return Usage(input_tokens=_tokens(read_bytes), output_tokens=_tokens(written_bytes))
+
+
+def _checked(raw: RawCall, tools: Sequence[ToolSpec], taken: set[str]) -> ToolCall:
+    arguments = _arguments(raw)
+    # Servers that number calls anew in every turn would repeat ids within a conversation.
+    identity = raw.id if raw.id and raw.id not in taken else f"call_{uuid4().hex}"
+    try:
+        call = ToolCall(id=identity, name=raw.name, arguments=arguments)
+    except ValidationError as error:
+        problem = "; ".join(part["msg"] for part in error.errors())
+        raise InvalidOutput(f"the provider sent an unusable tool call: {quote(problem)}") from None
+    check_arguments(call, tools)
+    return call
+
+
+def _arguments(raw: RawCall) -> JsonObject:
+    if not isinstance(raw.arguments, str):
+        return raw.arguments
+    try:
+        value = parse_json(raw.arguments.strip() or "{}")
+    except ValueError as error:
+        raise InvalidOutput(f"the arguments of the call of {raw.name!r} are not JSON: {error}", hint="try again") from None
+    if not isinstance(value, dict):
+        raise InvalidOutput(f"the arguments of the call of {raw.name!r} are not a JSON object", hint="try again")
+    return value
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _tokens(size: int) -> int:
+    return -(-size // _BYTES_PER_TOKEN)

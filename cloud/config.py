@@ -1,0 +1,104 @@
+"""The configuration of a provider agent, and the agent it describes."""
+
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from ..protocols import Limits, Prices
+from .anthropic import AnthropicDialect
+from .dialect import Dialect
+from .gemini import GeminiDialect
+from .keys import StoredKey
+from .openai import OpenAIDialect
+from .prices import price_of
+from .provider import ProviderAgent, Timeouts
+from .retry import RetryPolicy
+
+
+class ProviderConfig(BaseModel):
+    """One model at one provider, as it stands in a configuration file. It names a key's variable, never the key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    provider: Literal["openai", "anthropic", "gemini"]
+    """The API's dialect; "openai" also means every compatible server."""
+    model: str = Field(min_length=1)
+    name: str | None = Field(default=None, min_length=1)
+    """The agent's name; None: the model's."""
+    base_url: str | None = None
+    """Root of the API; None: the provider's own."""
+    key_variable: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Environment variable, or keyring entry, that holds the key. None: the provider's usual one, or no key where `base_url` is set."""
+    prices: Prices | None = None
+    """None: from nearfar's table, where it knows this model at the provider's own address."""
+    context_tokens: int | None = Field(default=None, gt=0)
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    concurrency: int = Field(default=16, gt=0)
+    """HTTP calls at the same time; further ones wait."""
+    tools: bool = True
+    """False: the server does not enforce tool calls; steps with tools are refused."""
+    json_schema: Literal["native", "llama"] | None = "native"
+    """How the server takes an output schema: in its API's way, as llama-cpp-python's server does, or not at all."""
+    logprobs: bool = False
+    """Ask for token log-probabilities, which give steps a confidence (only "openai")."""
+    temperature: bool | None = None
+    """Whether the model takes a temperature; None: as its name says."""
+    connect_timeout: float = Field(default=10.0, gt=0)
+    idle_timeout: float = Field(default=60.0, gt=0)
+    """Seconds of silence after which a step fails."""
+    step_timeout: float = Field(default=600.0, gt=0)
+    max_calls: int = Field(default=3, ge=1, le=10)
+    """Upstream calls per step, retries included."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _address_is_complete(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("give the whole address, such as http://127.0.0.1:8000/v1")
+        if parts.username or parts.password or parts.query:
+            raise ValueError("no credentials or query in base_url: name the key's environment variable in key_variable")
+        return value
+
+    @model_validator(mode="after")
+    def _options_fit_the_dialect(self) -> Self:
+        if self.provider != "openai" and (self.logprobs or self.json_schema == "llama"):
+            raise ValueError('logprobs and json_schema = "llama" exist only for provider = "openai"')
+        return self
+
+
+def build_provider(config: ProviderConfig) -> ProviderAgent:
+    """The agent that `config` describes. Reads no key and opens no connection: the first step does."""
+    dialect = _dialect(config)
+    hosted = config.base_url is None
+    variable = config.key_variable or (dialect.default_key_variable if hosted else None)
+    return ProviderAgent(
+        dialect,
+        config.model,
+        key=None if variable is None else StoredKey(variable),
+        base_url=config.base_url,
+        name=config.name,
+        limits=Limits(context_tokens=config.context_tokens, max_output_tokens=config.max_output_tokens, concurrency=config.concurrency),
+        prices=config.prices or (price_of(config.provider, config.model) if hosted else None),
+        timeouts=Timeouts(connect=config.connect_timeout, idle=config.idle_timeout, step=config.step_timeout),
+        retry=RetryPolicy(calls=config.max_calls),
+    )
+
+
+def _dialect(config: ProviderConfig) -> Dialect:
+    match config.provider:
+        case "openai":
+            return OpenAIDialect(
+                hosted=config.base_url is None,
+                tools=config.tools,
+                json_schema=config.json_schema,
+                logprobs=config.logprobs,
+                temperature=config.temperature,
+            )
+        case "anthropic":
+            return AnthropicDialect(tools=config.tools, json_schema=config.json_schema is not None, temperature=config.temperature)
+        case "gemini":
+            return GeminiDialect(tools=config.tools, json_schema=config.json_schema is not None, temperature=config.temperature)

@@ -1,0 +1,119 @@
+"""What distinguishes one provider API from another: how a step is written down, and how its stream is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from ..protocols import Capabilities, FinishReason, StepRequest, Usage
+
+JsonObject = dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class RawCall:
+    """A tool call as the provider sent it, before its arguments are checked."""
+
+    name: str
+    arguments: str | JsonObject
+    """JSON text where the API streams it in pieces, an object where it sends it whole."""
+    id: str | None = None
+    """None: the provider gave none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known when a stream has ended properly."""
+
+    reason: FinishReason
+    calls: tuple[RawCall, ...] = ()
+    usage: Usage | None = None
+    """None: the provider did not say."""
+    model: str | None = None
+    """The model that answered, if the provider named it."""
+    confidence: float | None = None
+    continuity: JsonValue = None
+    """What this dialect needs back, verbatim, when the results of `calls` are sent; None: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMarks:
+    """Lower-case fragments of error codes and messages by which a provider's kinds of error are told apart."""
+
+    overflow: tuple[str, ...] = ()
+    quota: tuple[str, ...] = ()
+    filtered: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    """HTTP status that an error object in mid-stream stands for, by its type."""
+
+
+class Decoder(Protocol):
+    """Reads one stream. A `NearfarError` that it raises ends the step."""
+
+    def feed(self, chunk: JsonObject) -> str:
+        """Take the next JSON object of the stream; returns the further text in it, or ""."""
+        ...
+
+    def end(self) -> Ending:
+        """The stream has ended. Raises `InvalidOutput` if the provider had not finished."""
+        ...
+
+
+class Continuity(Protocol):
+    """What earlier turns left behind for their provider, by the id of the turn's first tool call."""
+
+    def recall(self, call_id: str) -> JsonValue:
+        """What `Ending.continuity` was for the turn, or None if it is not known (any more)."""
+        ...
+
+
+class Dialect(Protocol):
+    """One provider API. Stateless: one object serves many agents."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def default_base_url(self) -> str: ...
+
+    @property
+    def default_key_variable(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def errors(self) -> ErrorMarks: ...
+
+    def path(self, model: str) -> str:
+        """What follows the base URL."""
+        ...
+
+    def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]: ...
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject: ...
+
+    def decoder(self) -> Decoder: ...
+
+
+def as_object(value: JsonValue) -> JsonObject:
+    """`value` if it is an object, else an empty one: providers leave out what they do not have."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_objects(value: JsonValue) -> list[JsonObject]:
+    """The objects in `value` if it is an array."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def as_text(value: JsonValue) -> str:
+    """`value` if it is a string, else ""."""
+    return value if isinstance(value, str) else ""
+
+
+def as_count(value: JsonValue) -> int:
+    """`value` if it is a token count, else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,198 @@
+"""From what a provider or the way to it did wrong to the error tree."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from ..protocols import (
+    ConfigError,
+    ContentFiltered,
+    ContextOverflow,
+    InvalidOutput,
+    InvalidRequest,
+    ModelNotFound,
+    NearfarError,
+    ProviderAuthError,
+    QuotaExceeded,
+    RateLimited,
+    Stalled,
+    Unavailable,
+)
+from ..protocols.validation import parse_json
+from .dialect import ErrorMarks, JsonObject, as_object, as_objects, as_text
+from .redact import quote
+
+_KINDS = ("code", "type", "status", "reason")
+_DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
+
+_HINTS: dict[type[NearfarError], str] = {
+    ContextOverflow: "shorten the conversation, or use a model with a larger context window",
+    ModelNotFound: "check the model's name, and that base_url is the API's root (usually it ends in a version such as /v1)",
+    ProviderAuthError: "check that the key is current, belongs to this provider and may use this model",
+    QuotaExceeded: "top up the provider's account, or raise its spending limit",
+    RateLimited: "wait, lower the concurrency, or ask the provider for a higher limit",
+    Unavailable: "the provider has trouble; try again later or fall back to another agent",
+    ContentFiltered: "rephrase the request, or use another model",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A provider's complaint, taken apart."""
+
+    status: int | None
+    kinds: str = ""
+    """Its codes and types, lower-case, separated by spaces."""
+    message: str = ""
+    retry_after: float | None = None
+
+
+def fault_of(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
+    """The complaint in an HTTP error response."""
+    text = body.decode("utf-8", errors="replace")
+    retry_after = parse_retry_after(headers.get("retry-after"))
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return Fault(status, message=_not_json(text, headers), retry_after=retry_after)
+    document = as_object(value) or next(iter(as_objects(value)), {})
+    fault = fault_in(document) or Fault(None, message=text)
+    return Fault(status, fault.kinds, fault.message, retry_after if retry_after is not None else fault.retry_after)
+
+
+def fault_in(document: JsonObject) -> Fault | None:
+    """The complaint in a JSON object: an error response, or an error in mid-stream. None if it holds none."""
+    error = document.get("error")
+    if error is None and ("detail" in document or document.get("object") == "error"):
+        error = document if "message" in document else str(document.get("detail"))
+    if error is None or error is False:
+        return None
+    fields = as_object(error)
+    details = as_objects(fields.get("details"))
+    kinds = " ".join(as_text(part.get(kind)).lower() for part in (fields, *details) for kind in _KINDS)
+    code = fields.get("code")
+    status = code if isinstance(code, int) and 400 <= code < 600 else None
+    message = as_text(error) or as_text(fields.get("message")) or str(error)
+    return Fault(status, " ".join(kinds.split()), message, _retry_delay(details))
+
+
+def error_for(fault: Fault, marks: ErrorMarks, *, provider: str, secrets: tuple[str, ...]) -> NearfarError:
+    """The error that a provider's complaint stands for."""
+    status = fault.status or next((marks.statuses[kind] for kind in fault.kinds.split() if kind in marks.statuses), None)
+    error = _class_of(fault, status, marks)
+    said = quote(fault.message, secrets=secrets) or "no message"
+    where = f"HTTP {status}" if status else "an error in mid-stream"
+    hint = _HINTS.get(error, "see the provider's message")
+    return error(f"{provider} answered {where}: {said}", hint=hint, retry_after=fault.retry_after)
+
+
+def redirect_error(provider: str, location: str) -> NearfarError:
+    """Redirects are not followed: they would carry the key to wherever they point."""
+    return InvalidOutput(f"{provider} redirects to {quote(location)!r}", hint="set base_url to the final address")
+
+
+def content_type_error(provider: str, content_type: str) -> NearfarError:
+    """A success that is no event stream: a web page, a login portal, or an API that cannot stream."""
+    return InvalidOutput(
+        f"{provider} answered with {quote(content_type) or 'no content type'!r} instead of an event stream",
+        hint="check that base_url is the API's root, not a web page, and that the server can stream",
+    )
+
+
+@contextmanager
+def transport_errors(provider: str, address: str, idle_seconds: float) -> Iterator[None]:
+    """Turn httpx's errors into the error tree.
+
+    `from None`, because an httpx error refers to its request and so to the key in the request's headers.
+    """
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        said = quote(str(error)) or type(error).__name__
+        message = f"{provider} cannot be reached at {address}: {said}"
+        raise Unavailable(message, hint="check base_url, that the server runs, and the network") from None
+    except httpx.TimeoutException:
+        message = f"{provider} was silent for {idle_seconds:g} s"
+        raise Stalled(message, hint="try again, fall back to another agent, or allow a longer idle time") from None
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+        raise ConfigError(f"base_url is not usable: {quote(str(error))}", hint="give an http:// or https:// address") from None
+    except httpx.DecodingError as error:
+        raise InvalidOutput(f"{provider} sent a body that cannot be decoded: {quote(str(error))}") from None
+    except (httpx.TransportError, httpx.StreamError) as error:
+        said = quote(str(error)) or type(error).__name__
+        raise Unavailable(f"the connection to {provider} broke: {said}", hint="try again") from None
+
+
+def parse_retry_after(value: str | None) -> float | None:
+    """Seconds from a Retry-After header, which holds seconds or an HTTP date. None if it is missing or unreadable."""
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        return _seconds_until(value)
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def _seconds_until(date: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _retry_delay(details: list[JsonObject]) -> float | None:
+    for detail in details:
+        if match := _DELAY.fullmatch(as_text(detail.get("retryDelay"))):
+            return float(match[1])
+    return None
+
+
+def _class_of(fault: Fault, status: int | None, marks: ErrorMarks) -> type[NearfarError]:
+    evidence = f"{fault.kinds} {fault.message}".lower()
+    named: dict[type[NearfarError], tuple[str, ...]] = {
+        QuotaExceeded: marks.quota,
+        ProviderAuthError: marks.key,
+        ContextOverflow: marks.overflow,
+        ContentFiltered: marks.filtered,
+        ModelNotFound: marks.model,
+    }
+    if status is None or status <= 500:
+        for error, fragments in named.items():
+            if any(fragment in evidence for fragment in fragments):
+                return error
+    return _by_status(status)
+
+
+def _by_status(status: int | None) -> type[NearfarError]:
+    match status:
+        case 401 | 403:
+            return ProviderAuthError
+        case 402:
+            return QuotaExceeded
+        case 404:
+            return ModelNotFound
+        case 408 | 409 | 425:
+            return Unavailable
+        case 413:
+            return ContextOverflow
+        case 429:
+            return RateLimited
+        case None:
+            return Unavailable
+        case _:
+            return InvalidRequest if status < 500 else Unavailable
+
+
+def _not_json(text: str, headers: Mapping[str, str]) -> str:
+    if "html" in headers.get("content-type", "") or text.lstrip().lower().startswith(("<!doctype", "<html")):
+        return "an HTML page instead of an API's answer"
+    return text or "an empty body"

@@ -1,0 +1,173 @@
+"""The Gemini dialect (`streamGenerateContent`).
+
+Gemini 3 and later sign their function calls and refuse a conversation that comes back without the signatures. Steps are stateless, so
+the signed parts travel as `Ending.continuity`; for a call whose signature is not known, because another agent made it or this process
+restarted, the API documents a placeholder that switches the check off.
+"""
+
+import re
+
+from pydantic import JsonValue
+
+from ..protocols import Capabilities, ContentFiltered, FinishReason, InvalidOutput, InvalidRequest, Message, StepRequest, ToolChoice, Usage
+from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
+
+_UNSIGNED = "skip_thought_signature_validator"
+_NEVER_SIGNS = re.compile(r"(?:models/)?gemini-[12]\b")
+_MODES = {ToolChoice.AUTO: "AUTO", ToolChoice.NONE: "NONE", ToolChoice.REQUIRED: "ANY"}
+_FILTERED = frozenset(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"))
+
+_MARKS = ErrorMarks(
+    overflow=("exceeds the maximum number of tokens", "input token count"),
+    key=("api_key_invalid", "api key not valid", "api key expired"),
+    quota=("prepayment credits are depleted",),
+    statuses={
+        "invalid_argument": 400,
+        "unauthenticated": 401,
+        "permission_denied": 403,
+        "not_found": 404,
+        "resource_exhausted": 429,
+        "internal": 500,
+        "unavailable": 503,
+        "deadline_exceeded": 504,
+    },
+)
+
+
+class GeminiDialect:
+    """Gemini API, v1beta."""
+
+    name = "gemini"
+    default_base_url = "https://generativelanguage.googleapis.com/v1beta"
+    default_key_variable = "GEMINI_API_KEY"
+    errors = _MARKS
+
+    def __init__(self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None) -> None:
+        """`temperature`: whether the model takes one; None: yes."""
+        self._temperature = temperature is not False
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
+
+    def path(self, model: str) -> str:
+        return f"/{model if '/' in model else f'models/{model}'}:streamGenerateContent?alt=sse"
+
+    def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
+        # In a header, because addresses are logged.
+        return {} if key is None else {"x-goog-api-key": key}
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject:
+        body: JsonObject = {
+            "contents": _contents(request.messages, continuity, signs=_NEVER_SIGNS.match(model) is None),
+            "generationConfig": self._generation(request, max_output_tokens),
+        }
+        if system := "\n\n".join(message.text for message in request.messages if message.role == "system"):
+            body["systemInstruction"] = {"parts": [{"text": system}]}
+        if request.tools:
+            declarations: list[JsonValue] = [
+                {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters} for tool in request.tools
+            ]
+            body["tools"] = [{"functionDeclarations": declarations}]
+            body["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[request.tool_choice]}}
+        return body
+
+    def decoder(self) -> "GeminiDecoder":
+        return GeminiDecoder()
+
+    def _generation(self, request: StepRequest, max_output_tokens: int | None) -> JsonObject:
+        config: JsonObject = {}
+        if self._temperature:
+            config["temperature"] = request.temperature
+        if max_output_tokens is not None:
+            config["maxOutputTokens"] = max_output_tokens
+        if request.seed is not None:
+            config["seed"] = request.seed
+        if request.stop:
+            config["stopSequences"] = list(request.stop)
+        if request.output_schema is not None:
+            config |= {"responseMimeType": "application/json", "responseJsonSchema": request.output_schema}
+        return config
+
+
+class GeminiDecoder:
+    """Reads `GenerateContentResponse` objects."""
+
+    def __init__(self) -> None:
+        self._parts: list[JsonObject] = []
+        self._reason: str | None = None
+        self._usage: Usage | None = None
+        self._model: str | None = None
+
+    def feed(self, chunk: JsonObject) -> str:
+        self._model = as_text(chunk.get("modelVersion")) or self._model
+        if usage := as_object(chunk.get("usageMetadata")):
+            self._usage = _usage(usage)
+        if blocked := as_text(as_object(chunk.get("promptFeedback")).get("blockReason")):
+            raise ContentFiltered(f"the provider blocked the prompt: {blocked[:40]}", hint="rephrase the request, or use another model")
+        return "".join(self._candidate(candidate) for candidate in as_objects(chunk.get("candidates"))[:1])
+
+    def end(self) -> Ending:
+        if self._reason is None:
+            raise InvalidOutput("the stream ended before the provider said why it stopped", hint="try again")
+        if self._reason in _FILTERED:
+            raise ContentFiltered(f"the provider withheld the answer: {self._reason}", hint="rephrase the request, or use another model")
+        if self._reason not in ("STOP", "MAX_TOKENS"):
+            raise InvalidOutput(f"the provider stopped without a usable answer: {self._reason[:40]}", hint="try again")
+        calls = tuple(_call(part) for part in self._parts)
+        reason = FinishReason.LENGTH if self._reason == "MAX_TOKENS" else FinishReason.TOOL_CALLS if calls else FinishReason.STOP
+        signed: list[JsonValue] = list(self._parts)
+        return Ending(reason, calls, self._usage, self._model, continuity=signed or None)
+
+    def _candidate(self, candidate: JsonObject) -> str:
+        self._reason = as_text(candidate.get("finishReason")) or self._reason
+        parts = as_objects(as_object(candidate.get("content")).get("parts"))
+        self._parts += [part for part in parts if isinstance(part.get("functionCall"), dict)]
+        return "".join(as_text(part.get("text")) for part in parts if not part.get("thought"))
+
+
+def _call(part: JsonObject) -> RawCall:
+    call = as_object(part.get("functionCall"))
+    return RawCall(as_text(call.get("name")), as_object(call.get("args")), as_text(call.get("id")) or None)
+
+
+def _contents(messages: tuple[Message, ...], continuity: Continuity, *, signs: bool) -> list[JsonValue]:
+    """Turns of alternating roles: neighbours of one role, such as the results of parallel calls, are joined."""
+    turns: list[tuple[str, list[JsonValue]]] = []
+    provider_ids: dict[str, str] = {}
+    for message in messages:
+        if message.role == "system":
+            continue
+        role = "model" if message.role == "assistant" else "user"
+        parts = _parts(message, continuity, provider_ids, signs=signs)
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(parts)
+        elif parts:
+            turns.append((role, parts))
+    if not turns:
+        raise InvalidRequest("the conversation holds no text but the system's", hint="add a user message")
+    return [{"role": role, "parts": parts} for role, parts in turns]
+
+
+def _parts(message: Message, continuity: Continuity, provider_ids: dict[str, str], *, signs: bool) -> list[JsonValue]:
+    if (result := message.tool_result) is not None:
+        response: JsonObject = {"error": result.content} if result.is_error else {"result": result.content}
+        identity: JsonObject = {"id": provider_ids[result.call_id]} if result.call_id in provider_ids else {}
+        return [{"functionResponse": {"name": result.name, "response": response, **identity}}]
+    parts: list[JsonValue] = [{"text": message.text}] if message.text else []
+    if not message.tool_calls:
+        return parts
+    known = as_objects(continuity.recall(message.tool_calls[0].id))
+    if len(known) == len(message.tool_calls):
+        for call, part in zip(message.tool_calls, known, strict=True):
+            if identity_given := as_text(as_object(part.get("functionCall")).get("id")):
+                provider_ids[call.id] = identity_given
+        return [*parts, *known]
+    calls: list[JsonObject] = [{"functionCall": {"name": call.name, "args": call.arguments}} for call in message.tool_calls]
+    if signs:
+        calls[0]["thoughtSignature"] = _UNSIGNED
+    return [*parts, *calls]
+
+
+def _usage(usage: JsonObject) -> Usage:
+    read = as_count(usage.get("promptTokenCount")) + as_count(usage.get("toolUsePromptTokenCount"))
+    written = as_count(usage.get("candidatesTokenCount")) + as_count(usage.get("thoughtsTokenCount"))
+    cached = as_count(usage.get("cachedContentTokenCount"))
+    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read))

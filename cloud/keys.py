@@ -1,0 +1,64 @@
+"""Provider keys: read from the environment or the operating system's keyring when a step needs one, and never shown."""
+
+import os
+from typing import Protocol
+
+from ..protocols import ConfigError
+
+KEYRING_SERVICE = "nearfar"
+
+
+class Key(Protocol):
+    """Where a provider's key comes from. Its `repr` never holds the key."""
+
+    def reveal(self) -> str:
+        """The key itself. May block on the keyring. Raises `ConfigError` if there is none."""
+        ...
+
+
+class StoredKey:
+    """A key in an environment variable, or under the same name in the keyring (service "nearfar")."""
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+
+    def __repr__(self) -> str:
+        return f"StoredKey({self.variable!r})"
+
+    def reveal(self) -> str:
+        key = os.environ.get(self.variable, "").strip() or _from_keyring(self.variable)
+        if not key:
+            raise ConfigError(
+                f"no key for the provider: the environment variable {self.variable} is not set",
+                hint=f"export {self.variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {self.variable}",
+            )
+        if not key.isascii() or not key.isprintable():
+            raise ConfigError(f"the key in {self.variable} holds characters that no HTTP header can carry", hint="copy the key again")
+        return key
+
+
+class GivenKey:
+    """A key that the program already holds."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __repr__(self) -> str:
+        return "GivenKey(...)"
+
+    def reveal(self) -> str:
+        return self._key
+
+
+def _from_keyring(name: str) -> str:
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError:
+        return ""
+    try:
+        return (keyring.get_password(KEYRING_SERVICE, name) or "").strip()
+    except KeyringError as error:
+        raise ConfigError(
+            f"the keyring could not be read for {name}: {type(error).__name__}", hint=f"unlock it, or export {name}=..."
+        ) from error

@@ -1,0 +1,233 @@
+"""The OpenAI chat-completions dialect, as OpenAI, vLLM, llama-server, Ollama, OpenRouter and many others speak it.
+
+Servers differ in what they leave out, so the decoder takes what comes: usage in the last chunk, in every chunk or nowhere; tool calls
+whole or in pieces, with or without index and id; reasoning in fields of its own, which are skipped.
+"""
+
+import json
+import re
+from typing import Literal
+
+from pydantic import JsonValue
+
+from ..protocols import Capabilities, ContentFiltered, FinishReason, InvalidOutput, JsonSchema, Message, StepRequest, ToolSpec, Usage
+from .confidence import LowestWindow
+from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
+
+JsonSchemaForm = Literal["native", "llama"]
+"""How a server takes an output schema: "native" as `json_schema`, "llama" inside `json_object` (llama-cpp-python's server)."""
+
+_REASONS = {
+    "stop": FinishReason.STOP,
+    "eos": FinishReason.STOP,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
+    "length": FinishReason.LENGTH,
+}
+# OpenAI's models up to this generation take a temperature; its reasoning models refuse one.
+_TAKES_TEMPERATURE = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4o)")
+
+_MARKS = ErrorMarks(
+    overflow=(
+        "context_length_exceeded",
+        "exceed_context_size",
+        "maximum context length",
+        "exceeds the available context size",
+        "exceed context window",
+        "context window of",
+        "prompt is too long",
+    ),
+    quota=("insufficient_quota", "billing_hard_limit", "insufficient credits", "exceeded your current quota"),
+    filtered=("content_filter", "content_policy", "content management policy", "responsibleaipolicyviolation"),
+    key=("invalid_api_key", "incorrect api key"),
+    model=("model_not_found", "model_not_available"),
+    statuses={"rate_limit_exceeded": 429, "server_error": 500, "invalid_request_error": 400, "overloaded": 503},
+)
+
+
+class OpenAIDialect:
+    """Chat completions. The defaults are OpenAI's own; `hosted=False` makes them those of the compatible servers."""
+
+    name = "openai"
+    default_base_url = "https://api.openai.com/v1"
+    default_key_variable = "OPENAI_API_KEY"
+    errors = _MARKS
+
+    def __init__(
+        self,
+        *,
+        hosted: bool = True,
+        tools: bool = True,
+        json_schema: JsonSchemaForm | None = "native",
+        logprobs: bool = False,
+        temperature: bool | None = None,
+    ) -> None:
+        """`temperature`: whether the model takes one; None: as its name says."""
+        self._hosted = hosted
+        self._json_schema = json_schema
+        self._logprobs = logprobs
+        self._temperature = temperature
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema is not None, confidence=logprobs)
+
+    def path(self, model: str) -> str:
+        return "/chat/completions"
+
+    def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
+        headers = {"Idempotency-Key": idempotency_key}
+        return headers if key is None else headers | {"Authorization": f"Bearer {key}"}
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject:
+        body: JsonObject = {
+            "model": model,
+            "messages": [_message(message) for message in request.messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if max_output_tokens is not None:
+            body["max_completion_tokens" if self._hosted else "max_tokens"] = max_output_tokens
+        if self._takes_temperature(model):
+            body["temperature"] = request.temperature
+        if request.seed is not None:
+            body["seed"] = request.seed
+        if request.stop:
+            body["stop"] = list(request.stop)
+        if self._logprobs:
+            body["logprobs"] = True
+        if request.tools:
+            body |= {"tools": [_tool(tool) for tool in request.tools], "tool_choice": request.tool_choice.value}
+        if request.output_schema is not None:
+            body["response_format"] = self._response_format(request.output_schema)
+        return body
+
+    def decoder(self) -> "OpenAIDecoder":
+        return OpenAIDecoder()
+
+    def _takes_temperature(self, model: str) -> bool:
+        if self._temperature is not None:
+            return self._temperature
+        return not self._hosted or _TAKES_TEMPERATURE.match(model) is not None
+
+    def _response_format(self, schema: JsonSchema) -> JsonObject:
+        if self._json_schema == "llama":
+            return {"type": "json_object", "schema": schema}
+        return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": _is_strict(schema)}}
+
+
+class OpenAIDecoder:
+    """Reads `chat.completion.chunk` objects."""
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._reason: str | None = None
+        self._refused = False
+        self._usage: Usage | None = None
+        self._model: str | None = None
+        self._confidence = LowestWindow()
+
+    def feed(self, chunk: JsonObject) -> str:
+        self._model = as_text(chunk.get("model")) or self._model
+        if usage := as_object(chunk.get("usage")):
+            self._usage = _usage(usage)
+        return "".join(self._choice(choice) for choice in as_objects(chunk.get("choices")) if not choice.get("index"))
+
+    def end(self) -> Ending:
+        if self._reason is None:
+            raise InvalidOutput("the stream ended before the provider said why it stopped", hint="try again")
+        if self._refused or self._reason == "content_filter":
+            raise ContentFiltered("the provider withheld the answer", hint="rephrase the request, or use another model")
+        if self._reason not in _REASONS:
+            raise InvalidOutput(f"the provider stopped for an unknown reason {self._reason[:40]!r}")
+        return Ending(
+            reason=_REASONS[self._reason],
+            calls=tuple(call.finished() for call in self._calls),
+            usage=self._usage,
+            model=self._model,
+            confidence=self._confidence.value,
+        )
+
+    def _choice(self, choice: JsonObject) -> str:
+        # Whole messages in place of deltas come from servers that only pretend to stream.
+        delta = as_object(choice.get("delta")) or as_object(choice.get("message"))
+        for piece in as_objects(delta.get("tool_calls")):
+            self._piece(piece)
+        for token in as_objects(as_object(choice.get("logprobs")).get("content")):
+            if isinstance(logprob := token.get("logprob"), int | float):
+                self._confidence.add(logprob)
+        self._refused = self._refused or bool(as_text(delta.get("refusal")))
+        self._reason = as_text(choice.get("finish_reason")) or self._reason
+        return as_text(delta.get("content"))
+
+    def _piece(self, piece: JsonObject) -> None:
+        function = as_object(piece.get("function"))
+        name, identity = as_text(function.get("name")), as_text(piece.get("id"))
+        call = self._call_of(piece.get("index"), identity, name)
+        call.id = call.id or identity
+        call.name = call.name or name
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):
+            call.whole = arguments
+        else:
+            call.pieces.append(as_text(arguments))
+
+    def _call_of(self, index: JsonValue, identity: str, name: str) -> "_Call":
+        """The call that a piece continues. Without an index, a new id or name begins a new one."""
+        if index is not None:
+            known = [call for call in self._calls if call.index == index]
+        else:
+            known = self._calls[-1:]
+            begins = identity not in ("", *(call.id for call in known)) or (name and not identity)
+            known = [] if begins else known
+        if not known:
+            known = [_Call(index)]
+            self._calls += known
+        return known[-1]
+
+
+class _Call:
+    """A tool call that is still arriving."""
+
+    def __init__(self, index: JsonValue) -> None:
+        self.index = index
+        self.id = ""
+        self.name = ""
+        self.pieces: list[str] = []
+        self.whole: JsonObject | None = None
+
+    def finished(self) -> RawCall:
+        return RawCall(self.name, "".join(self.pieces) if self.whole is None else self.whole, self.id or None)
+
+
+def _message(message: Message) -> JsonObject:
+    if message.tool_result is not None:
+        return {"role": "tool", "tool_call_id": message.tool_result.call_id, "content": message.tool_result.content}
+    written: JsonObject = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        written["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
+            for call in message.tool_calls
+        ]
+    return written
+
+
+def _tool(tool: ToolSpec) -> JsonObject:
+    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
+
+
+def _usage(usage: JsonObject) -> Usage:
+    read = as_count(usage.get("prompt_tokens"))
+    cached = as_count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    return Usage(input_tokens=read, output_tokens=as_count(usage.get("completion_tokens")), cached_tokens=min(cached, read))
+
+
+def _is_strict(schema: JsonValue) -> bool:
+    """Whether OpenAI's strict mode accepts `schema`: every object closed, every property required."""
+    if isinstance(schema, list):
+        return all(_is_strict(part) for part in schema)
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object" or "properties" in schema:
+        required = schema.get("required")
+        listed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+        if schema.get("additionalProperties") is not False or listed != set(as_object(schema.get("properties"))):
+            return False
+    return all(_is_strict(part) for part in schema.values())

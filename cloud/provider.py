@@ -1,0 +1,251 @@
+"""A far agent: a model behind a provider's HTTP API."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import anyio
+import anyio.to_thread
+import httpx
+from pydantic import JsonValue
+
+from ..protocols import (
+    AgentCard,
+    Capabilities,
+    Limits,
+    NearfarError,
+    Prices,
+    Side,
+    StepEvent,
+    StepRequest,
+    TextDelta,
+    ToolCall,
+    ToolCalled,
+    Unavailable,
+)
+from ..protocols.validation import check_request
+from .conclusion import check_text, checked_calls, estimated_usage, finished
+from .deadline import Deadline
+from .dialect import Decoder, Dialect, Ending, JsonObject
+from .failures import content_type_error, error_for, fault_in, fault_of, redirect_error, transport_errors
+from .keys import Key
+from .retry import RetryPolicy
+from .streaming import SurrogateJoiner, json_events
+
+_ERROR_BYTES = 65536
+_REMEMBERED_TURNS = 4096
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds that a provider may take."""
+
+    connect: float = 10.0
+    idle: float = 60.0
+    """Longest silence, before the first byte or between two."""
+    step: float = 600.0
+    """The whole step with its retries; a shorter `StepRequest.timeout` wins."""
+
+
+class ProviderAgent:
+    """An `Agent` over one model of one provider. It never sends private text."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        model: str,
+        *,
+        key: Key | None = None,
+        base_url: str | None = None,
+        name: str | None = None,
+        capabilities: Capabilities | None = None,
+        limits: Limits | None = None,
+        prices: Prices | None = None,
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """`key` None: the server wants none. `capabilities` None: the dialect's."""
+        self._dialect = dialect
+        self._model = model
+        self._key = key
+        self._base_url = (base_url or dialect.default_base_url).rstrip("/")
+        self._timeouts = timeouts or Timeouts()
+        self._retry = retry or RetryPolicy()
+        self._turns = _Turns()
+        self._card = AgentCard(
+            name=name or model,
+            side=Side.FAR,
+            model=model,
+            description=f"{model} over the {dialect.name} API",
+            capabilities=capabilities or dialect.capabilities,
+            limits=limits or Limits(concurrency=16),
+            prices=prices,
+        )
+        self._client: httpx.AsyncClient | None = None
+        self._closed = False
+        self._deadlines: set[Deadline] = set()
+
+    @property
+    def card(self) -> AgentCard:
+        return self._card
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """One call of the model. It is repeated only while nothing was emitted, see `RetryPolicy`."""
+        self._check(request)
+        with self._limited(request) as deadline:
+            async with aclosing(self._calls(request, deadline)) as events:
+                async for event in events:
+                    yield event
+
+    async def _calls(self, request: StepRequest, deadline: Deadline) -> AsyncGenerator[StepEvent, None]:
+        key = None if self._key is None else await deadline.run(partial(anyio.to_thread.run_sync, self._key.reveal, abandon_on_cancel=True))
+        calls_made, emitted = 0, False
+        while True:
+            calls_made += 1
+            try:
+                async with aclosing(self._call(request, key, deadline)) as events:
+                    async for event in events:
+                        emitted = True
+                        yield event
+                return
+            except NearfarError as error:
+                delay = self._retry.delay(error, calls_made=calls_made, seconds_left=deadline.seconds_left)
+                if emitted or delay is None:
+                    raise
+                _logger.warning("%s: call %d failed, the next one follows in %.1f s: %s", self._card.name, calls_made, delay, error)
+            await deadline.run(partial(anyio.sleep, delay))
+
+    async def aclose(self) -> None:
+        """Close all connections; steps under way end with `Unavailable`."""
+        self._closed = True
+        for deadline in tuple(self._deadlines):
+            deadline.abort(self._closed_error())
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _call(self, request: StepRequest, key: str | None, deadline: Deadline) -> AsyncGenerator[StepEvent, None]:
+        limit = _smaller(request.max_output_tokens, self._card.limits.max_output_tokens)
+        body = self._dialect.body(request, self._model, max_output_tokens=limit, continuity=self._turns)
+        decoder, joiner, text = self._dialect.decoder(), SurrogateJoiner(), [""]
+        with transport_errors(self._provider, self._base_url, self._timeouts.idle):
+            async with self._open(body, request, key, deadline) as response, aclosing(json_events(response)) as chunks:
+                while (chunk := await deadline.run(partial(anext, chunks, None))) is not None:
+                    text.append(joiner.join(self._feed(decoder, chunk, key)))
+                    if text[-1]:
+                        yield TextDelta(text=text[-1])
+        if rest := joiner.rest():
+            text.append(rest)
+            yield TextDelta(text=rest)
+        for event in self._conclude(decoder.end(), request, body, "".join(text)):
+            yield event
+
+    @asynccontextmanager
+    async def _open(
+        self, body: JsonObject, request: StepRequest, key: str | None, deadline: Deadline
+    ) -> AsyncGenerator[httpx.Response, None]:
+        """The response to one HTTP call, if it is an event stream; it is closed on the way out, which ends the provider's work."""
+        client = self._connected()
+        headers = self._dialect.headers(key, request.idempotency_key) | {"Accept": "text/event-stream"}
+        message = client.build_request("POST", self._base_url + self._dialect.path(self._model), headers=headers, json=body)
+        response = await deadline.run(partial(client.send, message, stream=True))
+        try:
+            await self._refuse_failure(response, key, deadline)
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _refuse_failure(self, response: httpx.Response, key: str | None, deadline: Deadline) -> None:
+        if response.is_redirect:
+            raise redirect_error(self._provider, response.headers.get("location", ""))
+        if not response.is_success:
+            fault = fault_of(response.status_code, response.headers, await deadline.run(partial(_beginning, response)))
+            raise error_for(fault, self._dialect.errors, provider=self._provider, secrets=(key or "",))
+        content_type = response.headers.get("content-type", "")
+        if "text/event-stream" not in content_type.lower():
+            raise content_type_error(self._provider, content_type)
+
+    def _feed(self, decoder: Decoder, chunk: JsonObject, key: str | None) -> str:
+        if fault := fault_in(chunk):
+            raise error_for(fault, self._dialect.errors, provider=self._provider, secrets=(key or "",))
+        return decoder.feed(chunk)
+
+    def _conclude(self, ending: Ending, request: StepRequest, body: JsonObject, text: str) -> list[StepEvent]:
+        calls = checked_calls(ending, request)
+        check_text(text, ending, request)
+        if calls and ending.continuity is not None:
+            self._turns.remember(calls[0].id, ending.continuity)
+        usage = ending.usage or estimated_usage(body, _written_bytes(text, calls))
+        events: list[StepEvent] = [ToolCalled(call=call) for call in calls]
+        return [*events, finished(ending, usage, model=self._model, called=bool(calls))]
+
+    def _check(self, request: StepRequest) -> None:
+        """Refuse what must not or cannot be sent, before anything is."""
+        if self._closed:
+            raise self._closed_error()
+        check_request(self._card, request)
+
+    def _closed_error(self) -> Unavailable:
+        return Unavailable(f"agent {self._card.name!r} is closed", hint="use it before aclose()")
+
+    @contextmanager
+    def _limited(self, request: StepRequest) -> Iterator[Deadline]:
+        deadline = Deadline(min(self._timeouts.step, request.timeout or self._timeouts.step))
+        self._deadlines.add(deadline)
+        try:
+            yield deadline
+        finally:
+            self._deadlines.discard(deadline)
+
+    @property
+    def _provider(self) -> str:
+        return f"{self._dialect.name} provider of agent {self._card.name!r}"
+
+    def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            timeout = httpx.Timeout(self._timeouts.idle, connect=self._timeouts.connect, pool=None)
+            most = self._card.limits.concurrency
+            self._client = httpx.AsyncClient(
+                headers={"User-Agent": "nearfar"},
+                timeout=timeout,
+                limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
+                follow_redirects=False,
+            )
+        return self._client
+
+
+class _Turns:
+    """The `Continuity` of one agent: the most recent turns, in memory. A turn that it lost costs the model its earlier thoughts only."""
+
+    def __init__(self) -> None:
+        self._by_call: OrderedDict[str, JsonValue] = OrderedDict()
+
+    def recall(self, call_id: str) -> JsonValue:
+        return self._by_call.get(call_id)
+
+    def remember(self, call_id: str, value: JsonValue) -> None:
+        self._by_call[call_id] = value
+        while len(self._by_call) > _REMEMBERED_TURNS:
+            self._by_call.popitem(last=False)
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """The first 64 KiB of a body: an error that is longer is a web page."""
+    read = bytearray()
+    async with aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]  # an async generator behind an iterator's type
+        async for piece in pieces:
+            read += piece
+            if len(read) >= _ERROR_BYTES:
+                break
+    return bytes(read)
+
+
+def _written_bytes(text: str, calls: tuple[ToolCall, ...]) -> int:
+    return len(text.encode()) + sum(len(call.model_dump_json().encode()) for call in calls)
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    return min((value for value in (one, other) if value is not None), default=None)

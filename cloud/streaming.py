@@ -1,0 +1,64 @@
+"""Server-sent events from an HTTP response to JSON objects and text."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import anyio
+import httpx
+from httpx_sse import EventSource, ServerSentEvent
+
+from ..protocols import InvalidOutput
+from ..protocols.validation import parse_json
+from .dialect import JsonObject
+from .redact import quote
+
+_DRAIN_SECONDS = 1.0
+
+
+async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, None]:
+    """The JSON objects of an event stream. Raises `InvalidOutput` if an event is something else."""
+    async with aclosing(EventSource(response).aiter_sse()) as events:
+        async for event in events:
+            data = event.data.strip()
+            if data == "[DONE]":
+                await _drain(events)
+                return
+            if data:
+                yield _json_object(data)
+
+
+async def _drain(events: AsyncGenerator[ServerSentEvent, None]) -> None:
+    # A response read to its end gives its connection back; one that never ends is not waited for.
+    with anyio.move_on_after(_DRAIN_SECONDS):
+        async for _ in events:
+            pass
+
+
+def _json_object(data: str) -> JsonObject:
+    try:
+        value = parse_json(data)
+    except ValueError as error:
+        message = f"the provider's stream is not JSON: {quote(str(error))}; it says {quote(data)!r}"
+        raise InvalidOutput(message, hint="check that base_url speaks the configured dialect") from None
+    if not isinstance(value, dict):
+        message = f"the provider's stream holds {type(value).__name__} where an object is due"
+        raise InvalidOutput(message, hint="check that base_url speaks the configured dialect")
+    return value
+
+
+class SurrogateJoiner:
+    """Joins characters that a server split into two escaped halves, over two chunks; a half without its other half becomes U+FFFD."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def join(self, text: str) -> str:
+        """`text` as valid Unicode, as far as it is complete."""
+        text, self._half = self._half + text, ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def rest(self) -> str:
+        """What remains when the stream has ended."""
+        return "\ufffd" if self._half else ""
