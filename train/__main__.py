@@ -57,6 +57,7 @@ def _add_evaluation(command: argparse.ArgumentParser) -> None:
     command.add_argument("--count", type=int, default=400, help="number of tasks")
     command.add_argument("--seed", type=int, help="first world; by default that of the test")
     command.add_argument("--threshold", type=float, help="confidence from which near is trusted")
+    command.add_argument("--choose", action="store_true", help="choose the threshold on the validation worlds")
     command.add_argument("--json", action="store_true")
     command.set_defaults(run=_evaluate)
 
@@ -105,8 +106,8 @@ def _enlarge(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     from . import evaluate
 
-    seed = evaluate.TEST_SEED if arguments.seed is None else arguments.seed
-    threshold = evaluate.THRESHOLD if arguments.threshold is None else arguments.threshold
+    usual = evaluate.VALIDATION_SEED if arguments.choose else evaluate.TEST_SEED
+    seed = usual if arguments.seed is None else arguments.seed
     paths = {"near": [arguments.near], "far": [arguments.far]}.get(arguments.model, [arguments.near, arguments.far])
     attempts = evaluate.run(paths, arguments.count, seed)
     report: dict[str, object] = {"model": arguments.model, "seed": seed, "tasks": arguments.count}
@@ -114,7 +115,9 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         report["accuracy"] = evaluate.by_hops([(one.task.hops, one.right) for one in attempts[0]])
     else:
         near, far = attempts
-        report |= evaluate.summary(near, far, threshold)
+        threshold = evaluate.THRESHOLD if arguments.threshold is None else arguments.threshold
+        chosen = evaluate.choose_threshold(near, far) if arguments.choose else threshold
+        report |= evaluate.summary(near, far, chosen)
     if arguments.json:
         print(json.dumps(report, indent=2))
     else:

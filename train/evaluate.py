@@ -223,3 +223,15 @@ def summary(near: Sequence[Attempt], far: Sequence[Attempt], threshold: float) -
         "wrong_but_trusted": sum(not one.escalated and not one.near.right for one in done),
         "right_but_escalated": sum(one.escalated and one.near.right for one in done),
     }
+
+
+def choose_threshold(near: Sequence[Attempt], far: Sequence[Attempt], quality: float = 0.96) -> float:
+    """Return the lowest threshold, in hundredths, that keeps ``quality`` of far's accuracy.
+
+    A lower threshold asks far less often. Raises ``ValueError`` if no threshold keeps enough.
+    """
+    wanted = quality * sum(one.right for one in far)
+    for hundredths in range(100):
+        if sum(one.right for one in cascade(near, far, hundredths / 100)) >= wanted:
+            return hundredths / 100
+    raise ValueError(f"no threshold keeps {quality:.0%} of far's accuracy")

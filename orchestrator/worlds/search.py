@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 Split = Literal["train", "test"]
 
-DEMO_WEIGHTS: Final[Mapping[int, float]] = {1: 0.35, 2: 0.30, 3: 0.20, 4: 0.15}
+DEMO_WEIGHTS: Final[Mapping[int, float]] = {1: 0.25, 2: 0.25, 3: 0.25, 4: 0.25}
 """Share of questions by number of hops in the demo mix."""
 
 MOST_HOPS: Final = 4
@@ -234,16 +234,12 @@ def understands(question: str) -> bool:
 
     Models trained on this world answer only such questions; anything else gets nonsense from them.
     """
+    asked = question.strip()
     for phrasing in _PHRASINGS:
         before, after = phrasing.split("{chain}")
-        if question.startswith(before) and question.endswith(after):
-            return _is_chain(question.removeprefix(before).removesuffix(after))
+        if asked.startswith(before) and asked.endswith(after):
+            return _is_chain(asked.removeprefix(before).removesuffix(after))
     return False
-
-
-def vocabulary() -> list[str]:
-    """Return every word that names in this world are made of."""
-    return sorted({word for firsts, seconds in _WORDS.values() for word in f"{firsts} {seconds}".split()})
 
 
 def split_of(name: str) -> Split:
