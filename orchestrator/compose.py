@@ -1,17 +1,22 @@
 """The composition root: the one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..cloud.config import ProviderConfig
-from ..protocols import Agent, ConfigError, Side
+from ..protocols import Agent, ConfigError, Prices, Side
 from ..protocols.messages import Value
 from .team import Member
+
+if TYPE_CHECKING:
+    from ..protocols.security import ServerTls
+    from ..protocols.server import Server
 
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the search world of the demo."""
@@ -55,6 +60,15 @@ class GatewayConfig(Value):
     """Environment variable that holds the bearer token."""
     certificate: Path | None = None
     """PEM file of the authority that signed the gateway's certificate; None: the system's authorities."""
+
+
+class ServeOptions(TypedDict, total=False):
+    """How a server guards its address."""
+
+    tokens: Mapping[str, str]
+    """Caller name -> bearer token; empty: anybody who reaches the address."""
+    tls: "ServerTls | None"
+    insecure: bool
 
 
 FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
@@ -137,6 +151,34 @@ async def open_far_in_process(config: FarConfig) -> Agent:
     except ImportError as error:
         raise ConfigError("the cloud providers are not installed", hint='pip install "nearfar[cloud]"') from error
     return build_provider(config)
+
+
+def serve_near(agent: Agent, address: str, **options: Unpack[ServeOptions]) -> "AbstractAsyncContextManager[Server]":
+    """Serve a near agent to other processes."""
+    from ..protocols.server import serve
+
+    return serve(agent, address, **options)
+
+
+def serve_far(agent: Agent, address: str, **options: Unpack[ServeOptions]) -> "AbstractAsyncContextManager[Server]":
+    """Serve a far agent as a gateway does: callers are known by their tokens, and each step is logged without its content."""
+    from ..cloud.gateway import serve_gateway
+
+    return serve_gateway({agent.card.name: agent}, address, **options)
+
+
+def reference_price() -> tuple[str, Prices]:
+    """The real model, and its price, at which the demo states what its far tokens would cost."""
+    from ..cloud.prices import reference_price as read
+
+    return read()
+
+
+def key_status() -> dict[str, bool]:
+    """For the usual key variable of each provider, whether there is a key; the keys themselves are not looked at."""
+    from ..cloud.keys import default_variables, is_set
+
+    return {variable: is_set(variable) for variable in default_variables()}
 
 
 def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:

@@ -85,16 +85,17 @@ class TaskNodes:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
         turn = Turn(state, self._team)
         started = time.monotonic()
+        if turn.is_exhausted:
+            error = InvalidOutput(f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up")
+            return turn.give_up(error, started, runtime)
         try:
             agent = await turn.member.open()
             if turn.draft is None:
                 turn.begin(agent, runtime, self._specs)
             reply = await self._step(agent, turn, runtime)
-        except InvalidOutput as error:
-            if turn.draft is not None and not state["corrected"]:
-                return turn.correct(error, started)
-            return turn.give_up(error, started, runtime)
         except FALLBACK_ERRORS as error:
+            if isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]:
+                return turn.correct(error, started)
             return turn.give_up(error, started, runtime)
         return {
             "messages": [*state["messages"], _json(reply.message)],
@@ -178,6 +179,11 @@ class Turn:
     def has_successor(self) -> bool:
         return self.position + 1 < len(self.decision.candidates)
 
+    @property
+    def is_exhausted(self) -> bool:
+        """The current agent has used up its turns."""
+        return self.draft is not None and self.draft.steps >= self.task.policy.maximum_turns
+
     def begin(self, agent: Agent, runtime: Runtime[None], tools: Sequence[object]) -> None:
         """Start an attempt. Raises `Unsupported` where the agent, now that it is open, lacks a capability that the task needs."""
         missing = self.task.needs(has_tools=bool(tools)).missing_in(agent.card.capabilities)
@@ -187,12 +193,10 @@ class Turn:
         _emit(runtime, AttemptStarted(agent=self.member.name, side=self.member.side, model=agent.card.model))
 
     def request(self, tools: Sequence[Any]) -> StepRequest:
-        """The next step of the attempt under way. Raises `InvalidOutput` when its turns, `DeadlineExceeded` when its seconds are used up."""
+        """The next step of the attempt under way."""
         draft = self.draft
         policy = self.task.policy
         assert draft is not None, "an attempt is begun before it takes a step"
-        if draft.steps >= policy.maximum_turns:
-            raise InvalidOutput(f"no answer after {draft.steps} turns", hint="raise maximum_turns, or cut the task into smaller ones")
         return StepRequest(
             messages=tuple(Message.model_validate(message) for message in self.state["messages"]),
             tools=tuple(tools),
@@ -226,12 +230,13 @@ class Turn:
 
     def give_up(self, error: NearfarError, started: float, runtime: Runtime[None]) -> TaskState:
         """End the attempt as failed and hand over to the next agent, or raise where there is none."""
-        if not self.has_successor:
-            for attempt in self.state["attempts"]:
-                error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
-            raise error
-        draft = self.draft or self._attempt(None)
-        return self.end(_elapsed(draft, started), "failed", f"{type(error).__name__}: {error}", runtime)
+        draft = _elapsed(self.draft or self._attempt(None), started)
+        ended = self.end(draft, "failed", f"{type(error).__name__}: {error}", runtime)
+        if self.has_successor:
+            return ended
+        for attempt in self.state["attempts"]:
+            error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
+        raise error
 
     def end(self, draft: Attempt, outcome: str, reason: str, runtime: Runtime[None]) -> TaskState:
         """Record the attempt; unless it was accepted, the next agent starts from the task alone."""

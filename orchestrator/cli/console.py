@@ -41,7 +41,8 @@ def fail(error: NearfarError, *, as_json: bool) -> NoReturn:
         print_json({"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}})
     else:
         notes.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
-        for note in getattr(error, "__notes__", []):
+        # LangGraph adds notes about its own tasks, which mean nothing to the user of a command.
+        for note in (note for note in getattr(error, "__notes__", []) if not note.startswith("During task")):
             notes.print(Text(f"  {note}", style="dim"), soft_wrap=True)
         if error.hint:
             notes.print(Text(f"  {error.hint}", style="yellow"), soft_wrap=True)

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
 
 from ...protocols import NearfarError, Prices, Sensitivity, Side
 from ...protocols.messages import Value
 from ..compose import LocalFarConfig, NearConfig
+from ..events import AttemptEnded, TaskFinished
 from ..gateway_process import GatewayProcess
 from ..hybrid import Hybrid
 from ..policy import Strategy
+from ..results import Attempt, spent
 from ..task import Policy
 from ..tools import Tool
 from ..worlds.search import SearchTask, score
@@ -114,26 +116,33 @@ async def demo_hybrid(tool: Tool) -> AsyncIterator[Hybrid]:
 
 
 async def solve(hybrid: Hybrid, task: SearchTask, strategy: Strategy, reference: Prices) -> Outcome:
-    """Run one task; a failure is an outcome too."""
+    """Run one task; a failure is an outcome too, and what its attempts spent still counts."""
     # The demo compares the sides, so neither may stand in for the other unless the strategy says so.
     mode = {Strategy.DEVICE: "only_on_device", Strategy.CLOUD: "only_in_cloud"}.get(strategy, "auto")
+    attempts: list[Attempt] = []
     try:
-        result = await hybrid.run(task.question, strategy=strategy, mode=mode)
+        async with aclosing(hybrid.stream(task.question, strategy=strategy, mode=mode)) as events:
+            async for event in events:
+                if isinstance(event, AttemptEnded):
+                    attempts.append(event.attempt)
+                elif isinstance(event, TaskFinished):
+                    answer, side = event.result.text, event.result.side
     except NearfarError as error:
-        return _failed(task, error)
+        answer, side = f"[{type(error).__name__}: {error.message}]", None
+    near, far = (spent(tuple(attempts), which) for which in (Side.NEAR, Side.FAR))
     return Outcome(
         task=task.identifier,
         hops=task.hops,
         question=task.question,
         expected=task.answer,
-        answer=result.text,
-        correct=bool(score(result.text, task)),
-        side=result.side,
-        far_calls=result.far.steps,
-        far_tokens=result.far.usage.total_tokens,
-        near_tokens=result.near.usage.total_tokens,
-        far_dollars=reference.dollars(result.far.usage),
-        seconds=result.seconds,
+        answer=answer,
+        correct=bool(score(answer, task)),
+        side=side,
+        far_calls=far.steps,
+        far_tokens=far.usage.total_tokens,
+        near_tokens=near.usage.total_tokens,
+        far_dollars=reference.dollars(far.usage),
+        seconds=sum(attempt.seconds for attempt in attempts),
     )
 
 
@@ -147,19 +156,3 @@ def findings(rows: Sequence[Row]) -> dict[str, float]:
         "cascade_far_token_share": round(cascade.far_tokens / cloud.far_tokens, 4) if cloud.far_tokens else 0.0,
     }
 
-
-def _failed(task: SearchTask, error: NearfarError) -> Outcome:
-    return Outcome(
-        task=task.identifier,
-        hops=task.hops,
-        question=task.question,
-        expected=task.answer,
-        answer=f"[{type(error).__name__}: {error.message}]",
-        correct=False,
-        side=None,
-        far_calls=0,
-        far_tokens=0,
-        near_tokens=0,
-        far_dollars=Decimal(0),
-        seconds=0.0,
-    )

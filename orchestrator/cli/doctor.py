@@ -1,0 +1,146 @@
+"""`nearfar doctor`: what is installed, what this machine has, what works, and what to do about the rest."""
+
+import os
+import platform
+import sys
+from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from rich.markup import escape
+
+from ...protocols import ConfigError, NearfarError, Sensitivity, StepRequest, complete
+from ...protocols.messages import Message, Value
+from ..compose import EMBEDDED, key_status, model_path
+from ..config import Config
+from ..hybrid import Hybrid
+from .console import EXIT_FAILED, execute, output, print_json
+from .selection import read_config
+
+Status = Literal["ok", "absent", "broken"]
+_MARKS = {"ok": "[green]ok[/green]", "absent": "[yellow]absent[/yellow]", "broken": "[red]broken[/red]"}
+_EXTRAS = {
+    "llama": ("llama-cpp-python", "llguidance"),
+    "cloud": ("httpx", "keyring"),
+}
+
+
+class Finding(Value):
+    """One thing that was looked at."""
+
+    area: str
+    name: str
+    status: Status
+    detail: str
+    advice: str = ""
+    """What to do about it; empty where there is nothing to do."""
+
+
+def run_doctor(*, config: Path | None, as_json: bool) -> None:
+    """Print the findings; exit with an error where something that was configured or shipped does not work."""
+    broken = False
+
+    async def work() -> None:
+        nonlocal broken
+        findings = []
+        async for finding in _examine(config):
+            findings.append(finding)
+            if not as_json:
+                _print(finding)
+        broken = any(finding.status == "broken" for finding in findings)
+        if as_json:
+            print_json({"findings": [finding.model_dump() for finding in findings], "healthy": not broken})
+
+    execute(work(), as_json=as_json)
+    if broken:
+        raise SystemExit(EXIT_FAILED)
+
+
+async def _examine(config: Path | None) -> AsyncIterator[Finding]:
+    for finding in (*_machine(), *_packages(), *_embedded_models()):
+        yield finding
+    try:
+        loaded = read_config(config)
+    except ConfigError as error:
+        yield Finding(area="config", name=str(config or "nearfar.toml"), status="broken", detail=error.message, advice=error.hint)
+        return
+    if loaded is None:
+        advice = "optional; the models that ship with nearfar are used without one"
+        yield Finding(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
+        loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
+    for finding in _keys():
+        yield finding
+    async for finding in _sides(loaded):
+        yield finding
+
+
+def _machine() -> Iterator[Finding]:
+    detail = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield Finding(area="machine", name="python", status="ok", detail=detail)
+    yield Finding(area="machine", name="cpu", status="ok", detail=f"{os.cpu_count()} cores")
+    yield Finding(area="machine", name="memory", status="ok", detail=f"{_memory_gib():.1f} GiB")
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _packages() -> Iterator[Finding]:
+    yield Finding(area="packages", name="nearfar", status="ok", detail=version("nearfar"))
+    for extra, names in _EXTRAS.items():
+        missing = [name for name in names if _version(name) is None]
+        found = ", ".join(f"{name} {_version(name)}" for name in names if name not in missing)
+        advice = f'"{sys.executable}" -m pip install "nearfar[{extra}]"' if missing else ""
+        status: Status = "absent" if missing else "ok"
+        yield Finding(area="packages", name=f"[{extra}]", status=status, detail=found or f"without {', '.join(missing)}", advice=advice)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _embedded_models() -> Iterator[Finding]:
+    for name in EMBEDDED:
+        path = model_path(name)
+        if path.is_file():
+            yield Finding(area="models", name=name, status="ok", detail=f"{path.stat().st_size / 1e6:.1f} MB, search world only")
+        else:
+            yield Finding(area="models", name=name, status="broken", detail="not in the installation", advice="reinstall nearfar")
+
+
+def _keys() -> Iterator[Finding]:
+    for variable, present in key_status().items():
+        status: Status = "ok" if present else "absent"
+        advice = "" if present else f"export {variable}=... where the gateway runs, if you use this provider"
+        yield Finding(area="keys", name=variable, status=status, detail="set" if present else "not set", advice=advice)
+
+
+async def _sides(config: Config) -> AsyncIterator[Finding]:
+    """Open what is configured and let each side take one real step; a paid provider is opened but not asked."""
+    async with Hybrid.from_config(config) as hybrid:
+        for member in hybrid.team:
+            try:
+                agent = await member.open()
+                card = agent.card
+                detail = f"{card.model}, context {card.limits.context_tokens or 'unknown'}"
+                if card.prices is not None and card.prices.output == 0:
+                    reply = await complete(agent, _PROBE)
+                    detail += f", answered with {reply.finished.usage.output_tokens} tokens"
+                yield Finding(area="agents", name=member.name, status="ok", detail=detail)
+            except NearfarError as error:
+                yield Finding(area="agents", name=member.name, status="broken", detail=error.message, advice=error.hint)
+
+
+_PROBE = StepRequest(
+    messages=(Message.user("What is the mayor of Port Alder?"),), max_output_tokens=8, timeout=60.0, sensitivity=Sensitivity.PUBLIC
+)
+
+
+def _print(finding: Finding) -> None:
+    output.print(f"{finding.area:>9}  {escape(finding.name):<20} {_MARKS[finding.status]:<20} {escape(finding.detail)}", highlight=False)
+    if finding.advice:
+        output.print(f"{'':>9}  {'':<20} [dim]{escape(finding.advice)}[/dim]", highlight=False)

@@ -1,0 +1,107 @@
+"""`nearfar serve gateway` and `nearfar serve agent`."""
+
+import os
+import signal
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import anyio
+
+from ...protocols import Agent, ConfigError, Side
+from ...protocols.security import ServerTls
+from ..compose import FarConfig, NearConfig, open_far_in_process, open_llama, parse_far, serve_far, serve_near
+from .console import execute, notes, print_json
+from .options import Listening
+from .selection import read_config
+
+TOKEN_VARIABLE = "NEARFAR_TOKEN"
+
+
+def run_gateway(config: Path | None, far: str | None, listening: Listening, *, as_json: bool) -> None:
+    """Serve the far agent until Ctrl-C or SIGTERM."""
+
+    async def work() -> None:
+        chosen = _chosen_far(config, far)
+        await _serve(lambda: open_far_in_process(chosen), listening, Side.FAR, as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+def run_agent(config: Path | None, near: str | None, listening: Listening, *, as_json: bool) -> None:
+    """Serve the near agent until Ctrl-C or SIGTERM."""
+
+    async def work() -> None:
+        loaded = read_config(config)
+        chosen = NearConfig(model=near) if near else (loaded.near if loaded else None) or NearConfig()
+        await _serve(lambda: open_llama(chosen, name="near", side=Side.NEAR), listening, Side.NEAR, as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+async def _serve(open_agent: Callable[[], Awaitable[Agent]], listening: Listening, side: Side, *, as_json: bool) -> None:
+    tokens = read_tokens(listening.tokens)
+    tls = _tls(listening)
+    agent = await open_agent()
+    try:
+        serving = serve_far if side is Side.FAR else serve_near
+        async with serving(agent, listening.address, tokens=tokens, tls=tls, insecure=listening.insecure) as server:
+            _announce(agent, server.address, protected=bool(tokens), encrypted=tls is not None, as_json=as_json)
+            await _until_stopped()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await agent.aclose()
+
+
+async def _until_stopped() -> None:
+    """Wait for Ctrl-C or SIGTERM, then return, so that the server drains instead of being torn down."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            return
+
+
+def _announce(agent: Agent, address: str, *, protected: bool, encrypted: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"address": address, "agent": agent.card.model_dump(mode="json"), "tls": encrypted, "token": protected})
+        return
+    guard = "callers need a token" if protected else f"any local process may call it; set {TOKEN_VARIABLE} to change that"
+    notes.print(f"serving [bold]{agent.card.model}[/bold] on [bold]{address}[/bold] ({'TLS' if encrypted else 'plain text'}; {guard})")
+    notes.print("[dim]stop with Ctrl-C[/dim]")
+
+
+def _chosen_far(config: Path | None, far: str | None) -> FarConfig:
+    if far is not None:
+        return parse_far(far)
+    loaded = read_config(config)
+    if loaded is None:
+        return parse_far("far")
+    if loaded.far is None:
+        raise ConfigError("the configuration has no [far] section", hint="add one, or pass --far openai:MODEL")
+    return loaded.far
+
+
+def _tls(listening: Listening) -> ServerTls | None:
+    if (listening.certificate is None) != (listening.key is None):
+        raise ConfigError("--certificate and --key belong together", hint="give both or neither")
+    if listening.certificate is None or listening.key is None:
+        return None
+    return ServerTls(certificate=listening.certificate, key=listening.key)
+
+
+def read_tokens(path: Path | None) -> Mapping[str, str]:
+    """Caller names and their tokens: from the file, else one from the environment, else none.
+
+    Raises `ConfigError` for a file that others may read, that is not TOML, or that has an empty token.
+    """
+    if path is None:
+        token = os.environ.get(TOKEN_VARIABLE)
+        return {"default": token} if token else {}
+    try:
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} may be read by others", hint=f"chmod 600 {path}")
+        tokens = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"the token file {path} cannot be read: {error}") from error
+    if not tokens or not all(isinstance(token, str) and token for token in tokens.values()):
+        raise ConfigError(f"{path} needs one `caller = \"token\"` line for each caller")
+    return tokens

@@ -1,0 +1,104 @@
+"""`nearfar.toml`: what is wrong with it is named with its line."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfar.orchestrator.config import load_config, parse_config
+from nearfar.orchestrator.policy import Mode, Strategy
+from nearfar.protocols import ConfigError
+
+GOOD = """
+[near]
+model = "model.gguf"
+context_tokens = 2048
+
+[far]
+provider = "openai"
+model = "gpt-4o"
+
+[policy]
+mode = "prefer_on_device"
+strategy = "route"
+minimum_confidence = 0.5
+"""
+
+
+def test_a_good_file_is_read() -> None:
+    config = parse_config(GOOD, "nearfar.toml")
+    assert config.near is not None
+    assert config.near.context_tokens == 2048
+    assert config.far is not None
+    assert config.far.provider == "openai"
+    assert config.policy.mode is Mode.PREFER_ON_DEVICE
+    assert config.policy.strategy is Strategy.ROUTE
+
+
+def test_an_empty_file_means_the_defaults() -> None:
+    config = parse_config("", "nearfar.toml")
+    assert config.near is None
+    assert config.policy.strategy is Strategy.CASCADE
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "words"),
+    [
+        ('mode = "prefer_on_device"', 'mod = "prefer_on_device"', 11, ["policy.mod", "unknown key", "'mode'"]),
+        ("context_tokens = 2048", 'context_tokens = "many"', 4, ["near.context_tokens", "integer", "many"]),
+        ("context_tokens = 2048", "context_tokens = -1", 4, ["near.context_tokens", "greater than 0"]),
+        ('mode = "prefer_on_device"', 'mode = "cheap"', 11, ["policy.mode", "only_on_device"]),
+        ("minimum_confidence = 0.5", "minimum_confidence = 7", 13, ["policy.minimum_confidence", "less than or equal to 1"]),
+        ('provider = "openai"', 'provider = "openia"', 6, ["far", "openai"]),
+        ('model = "gpt-4o"', 'modle = "gpt-4o"', 8, ["far.modle", "'model'"]),
+        ("[policy]", "[polcy]", 10, ["polcy", "unknown key", "'policy'"]),
+        ('model = "gpt-4o"', 'model = "gpt-4o"\napi_key = "sk-123"', 9, ["far.api_key", "unknown key"]),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(before: str, after: str, line: int, words: list[str]) -> None:
+    assert before in GOOD
+    with pytest.raises(ConfigError) as caught:
+        parse_config(GOOD.replace(before, after), "nearfar.toml")
+    assert f"nearfar.toml, line {line}:" in caught.value.message
+    for word in words:
+        assert word in caught.value.message
+
+
+def test_several_mistakes_are_all_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config('[policy]\nmode = "x"\nstrategy = "y"\n', "nearfar.toml")
+    assert "line 2" in caught.value.message
+    assert "line 3" in caught.value.message
+
+
+def test_what_is_not_toml_is_named_with_its_line() -> None:
+    with pytest.raises(ConfigError, match="line 2"):
+        parse_config("[near]\nmodel = \n", "nearfar.toml")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no .*nearfar\.toml"):
+        load_config(tmp_path / "nearfar.toml")
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "nearfar.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(path)
+
+
+_VALUES = st.recursive(
+    st.booleans() | st.integers(-5, 5) | st.text(alphabet="abc", max_size=3).map(lambda text: f'"{text}"'),
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@given(st.sampled_from(["near", "far", "policy", "other"]), st.sampled_from(["model", "mode", "threads", "provider", "zzz"]), _VALUES)
+def test_whatever_a_file_sets_it_is_read_or_refused_with_a_line(section: str, key: str, value: object) -> None:
+    text = f"[{section}]\n{key} = {str(value).replace(chr(39), '').lower()}\n"
+    try:
+        parse_config(text, "nearfar.toml")
+    except ConfigError as error:
+        assert "line " in error.message

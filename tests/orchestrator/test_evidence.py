@@ -1,0 +1,59 @@
+"""The checks on a draft that cost no model call."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nearfar.orchestrator.evidence import is_grounded, objection
+from nearfar.protocols import Message, ToolResult
+
+
+def conversation(*results: str, question: str = "Where does Mira Falk work?") -> list[Message]:
+    return [Message.user(question), *(Message.tool(ToolResult(call_id=str(n), name="lookup", content=text)) for n, text in enumerate(results))]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["Orbix Labs", "orbix labs.", "Mira Falk works for Orbix Labs in Lisbon.", "She works at Orbix Labs.", "42", "It has 42 offices."],
+)
+def test_an_answer_found_in_a_tool_result_is_grounded(answer: str) -> None:
+    assert is_grounded(answer, conversation("Orbix Labs, Lisbon", "42 offices"))
+
+
+@pytest.mark.parametrize(
+    "answer", ["Orbix Lab", "Lisb", "Mira Falk works for Halcyon Works in Lisbon.", "It has 43 offices.", "unknown", "Mira Falk", "4"]
+)
+def test_an_answer_found_in_no_tool_result_is_not(answer: str) -> None:
+    assert not is_grounded(answer, conversation("Orbix Labs, Lisbon", "42 offices"))
+
+
+def test_an_error_result_grounds_nothing() -> None:
+    failed = Message.tool(ToolResult(call_id="1", name="lookup", content="nothing found for Orbix Labs", is_error=True))
+    assert not is_grounded("Orbix Labs", [Message.user("Who?"), failed])
+
+
+@given(st.text(alphabet="abcdefgh 123", min_size=1).filter(str.strip), st.text(alphabet="xyz ."))
+def test_every_result_grounds_itself_whatever_stands_around_it(result: str, around: str) -> None:
+    words = result.split()[:8]
+    assert is_grounded(" ".join(words), conversation(f"{around} {result} {around}"))
+
+
+def test_an_empty_draft_is_distrusted() -> None:
+    assert objection("  ", messages=[], has_tools=False, confidence=1.0, minimum_confidence=0.5) == "the draft is empty"
+
+
+def test_a_confidence_below_the_minimum_is_distrusted() -> None:
+    reason = objection("yes", messages=[], has_tools=False, confidence=0.4, minimum_confidence=0.5)
+    assert reason is not None
+    assert "0.40" in reason
+
+
+def test_an_unknown_confidence_is_not_held_against_a_draft() -> None:
+    assert objection("yes", messages=[], has_tools=False, confidence=None, minimum_confidence=0.5) is None
+
+
+def test_without_tools_there_is_nothing_to_be_grounded_in() -> None:
+    assert objection("Lisbon", messages=[Message.user("Where?")], has_tools=False, confidence=0.9, minimum_confidence=0.5) is None
+
+
+def test_with_tools_an_answer_from_memory_is_distrusted() -> None:
+    assert objection("Lisbon", messages=[Message.user("Where?")], has_tools=True, confidence=0.9, minimum_confidence=0.5) is not None
