@@ -1,0 +1,87 @@
+"""Messages as a chat template wants them: Hugging Face's convention, with tool calls as the template can show them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, TypeAlias
+
+from pydantic import JsonValue
+
+from ...protocols import Message, ToolCall, ToolSpec
+
+OPENER: Final = "<tool_call>"
+CLOSER: Final = "</tool_call>"
+
+TemplateMessage: TypeAlias = dict[str, JsonValue]
+
+_EXPLANATION: Final = """\
+You can call these tools. Each line describes one, as JSON:
+<tools>
+{tools}
+</tools>
+To call a tool, answer with exactly this, once for each call:
+{opener}{{"name": "the tool's name", "arguments": {{"an argument": "its value"}}}}{closer}
+Results come back between <tool_response> and </tool_response>."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template is rendered with."""
+
+    messages: tuple[TemplateMessage, ...]
+    tools: tuple[TemplateMessage, ...] = ()
+
+
+def native(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversation:
+    """For templates that show tools and calls themselves."""
+    return Conversation(tuple(_native(message) for message in messages), tuple(_tool(tool) for tool in tools))
+
+
+def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversation:
+    """For templates that know only system, user and assistant, in turn: tools are explained and calls are written as text."""
+    turns = [_plain(message) for message in messages]
+    if tools:
+        explanation = _EXPLANATION.format(tools="\n".join(_compact(_tool(tool)) for tool in tools), opener=OPENER, closer=CLOSER)
+        turns.insert(0, ("system", explanation))
+    merged = [(role, "\n\n".join(text for _, text in group)) for role, group in groupby(turns, key=lambda turn: turn[0])]
+    return Conversation(tuple({"role": role, "content": text} for role, text in merged))
+
+
+def without_system(conversation: Conversation) -> Conversation:
+    """The same with the system text in front of the first user's, for templates that refuse a system message."""
+    first, *rest = conversation.messages
+    if first["role"] != "system" or not rest or rest[0]["role"] != "user":
+        return conversation
+    merged = {**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}
+    return Conversation((merged, *rest[1:]), conversation.tools)
+
+
+def _native(message: Message) -> TemplateMessage:
+    result = message.tool_result
+    if result is not None:
+        return {"role": "tool", "name": result.name, "tool_call_id": result.call_id, "content": result.content}
+    if not message.tool_calls:
+        return {"role": message.role, "content": message.text}
+    calls: list[JsonValue] = [{"type": "function", "id": call.id, "function": _function(call)} for call in message.tool_calls]
+    return {"role": "assistant", "content": message.text, "tool_calls": calls}
+
+
+def _plain(message: Message) -> tuple[str, str]:
+    result = message.tool_result
+    if result is not None:
+        return "user", f"<tool_response>{result.content}</tool_response>"
+    calls = [f"{OPENER}{_compact(_function(call))}{CLOSER}" for call in message.tool_calls]
+    return message.role, "\n".join([message.text, *calls] if message.text else calls)
+
+
+def _function(call: ToolCall) -> dict[str, JsonValue]:
+    return {"name": call.name, "arguments": dict(call.arguments)}
+
+
+def _tool(tool: ToolSpec) -> TemplateMessage:
+    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
+
+
+def _compact(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False)

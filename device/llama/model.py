@@ -1,0 +1,229 @@
+"""llama.cpp's low-level API, as three objects: the model with its vocabulary, the context that decodes, and the batch it decodes.
+
+Only the worker process imports this module.
+"""
+
+import ctypes
+from collections import deque
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+import llama_cpp
+import numpy as np
+
+from ...protocols import ModelError
+from .sampling import Logits
+
+_BATCH: Final = 512
+_PIECE_BYTES: Final = 512
+_ERROR_LEVEL: Final = 4
+_NO_SPACE: Final = 1
+
+_errors: deque[str] = deque(maxlen=20)
+
+
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # a ctypes prototype
+def _keep_errors(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
+    if level == _ERROR_LEVEL:
+        _errors.append(text.decode("utf-8", "replace").strip())
+
+
+def start_backend() -> None:
+    """Prepare llama.cpp once per process; its log is kept to explain errors, and is not printed."""
+    llama_cpp.llama_log_set(_keep_errors, ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+
+
+def _explanation() -> str:
+    """llama.cpp's own last words, the most telling line first."""
+    for line in _errors:
+        if "error loading model:" in line:
+            return line.split("error loading model:", 1)[1].strip()
+    return _errors[-1] if _errors else "llama.cpp gave no reason"
+
+
+class Model:
+    """A loaded model and its vocabulary.
+
+    Raises `ModelError` with llama.cpp's reason if the file cannot be loaded.
+    """
+
+    def __init__(self, path: str, *, gpu_layers: int) -> None:
+        parameters = llama_cpp.llama_model_default_params()
+        parameters.n_gpu_layers = gpu_layers
+        handle = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
+        if not handle:
+            hint = f"update llama-cpp-python ({llama_cpp.__version__} may be too old for this model), or download the file again"
+            raise ModelError(f"llama.cpp cannot load {path}: {_explanation()}", hint=hint)
+        self.handle = handle
+        self.vocabulary = Vocabulary(llama_cpp.llama_model_get_vocab(handle))
+        self.trained_context_tokens = int(llama_cpp.llama_model_n_ctx_train(handle))
+        if not llama_cpp.llama_model_has_decoder(handle) or not self.trained_context_tokens:
+            raise ModelError(f"{path} is no text generator", hint="give a decoder model, such as a Llama or Qwen chat model")
+
+    @property
+    def chat_template(self) -> str | None:
+        template = llama_cpp.llama_model_chat_template(self.handle, None)
+        return template.decode("utf-8", "replace") if template else None
+
+
+class Vocabulary:
+    """Between text and token ids."""
+
+    def __init__(self, handle: llama_cpp.llama_vocab_p) -> None:
+        self.handle = handle
+        self.size = int(llama_cpp.llama_vocab_n_tokens(handle))
+        self.ends: frozenset[int] = frozenset(token for token in range(self.size) if llama_cpp.llama_vocab_is_eog(handle, token))
+        self._pieces: dict[int, bytes] = {}
+
+    @property
+    def start(self) -> int | None:
+        """The token that a prompt begins with, if this model wants one."""
+        return int(llama_cpp.llama_vocab_bos(self.handle)) if llama_cpp.llama_vocab_get_add_bos(self.handle) else None
+
+    @property
+    def start_text(self) -> str:
+        return self._literal(int(llama_cpp.llama_vocab_bos(self.handle)))
+
+    @property
+    def end_text(self) -> str:
+        return self._literal(int(llama_cpp.llama_vocab_eos(self.handle)))
+
+    @cached_property
+    def control_texts(self) -> frozenset[str]:
+        """Texts that the tokenizer would turn into control tokens."""
+        control = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        tokens = (token for token in range(self.size) if llama_cpp.llama_vocab_get_attr(self.handle, token) & control)
+        return frozenset(self._literal(token) for token in tokens) - {""}
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
+        data = text.encode()
+        room = len(data) + 2
+        while True:
+            tokens = (llama_cpp.llama_token * room)()
+            # add_special is off: a start token is the caller's business; parse_special is on.
+            count = llama_cpp.llama_tokenize(self.handle, data, len(data), tokens, room, False, True)
+            if count >= 0:
+                return list(tokens[:count])
+            room = -count
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for in text; none for control tokens."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._render(token)
+        return piece
+
+    def _render(self, token: int) -> bytes:
+        room = _PIECE_BYTES
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            length = llama_cpp.llama_token_to_piece(self.handle, token, buffer, room, 0, False)
+            if length >= 0:
+                return buffer.raw[:length]
+            room = -length
+
+    def _literal(self, token: int) -> str:
+        if token < 0:
+            return ""
+        text: bytes = llama_cpp.llama_vocab_get_text(self.handle, token)
+        return text.decode("utf-8", "replace")
+
+
+class Context:
+    """The key-value cache of all sequences, and the pass through the model that fills it.
+
+    Raises `ModelError` if the memory for it cannot be had.
+    """
+
+    def __init__(self, model: Model, *, cells: int, sequences: int, threads: int) -> None:
+        parameters = llama_cpp.llama_context_default_params()
+        parameters.n_ctx = cells
+        parameters.n_batch = parameters.n_ubatch = _BATCH
+        parameters.n_seq_max = sequences
+        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.kv_unified = True
+        parameters.no_perf = True
+        handle = llama_cpp.llama_init_from_model(model.handle, parameters)
+        if not handle:
+            hint = "give a smaller context_tokens or parallel"
+            raise ModelError(f"llama.cpp cannot make a context of {cells} tokens: {_explanation()}", hint=hint)
+        self._handle = handle
+        self._memory = llama_cpp.llama_get_memory(handle)
+        self._vocabulary_size = model.vocabulary.size
+        self._views: dict[int, Logits] = {}
+        self.cells = int(llama_cpp.llama_n_ctx(handle))
+        self.batch = Batch(_BATCH)
+
+    def decode(self) -> bool:
+        """Run the batch through the model; False if the cache has no room for it.
+
+        Raises `ModelError` if the pass fails.
+        """
+        code = llama_cpp.llama_decode(self._handle, self.batch.native)
+        if code not in (0, _NO_SPACE):
+            raise ModelError(f"llama_decode returned {code}: {_explanation()}", hint="the model or its memory is broken; load it again")
+        return bool(code == 0)
+
+    def logits(self, index: int) -> Logits:
+        """Logits at one position of the decoded batch, valid until the next `decode`."""
+        pointer = llama_cpp.llama_get_logits_ith(self._handle, index)
+        address = ctypes.addressof(pointer.contents)
+        view = self._views.get(address)
+        if view is None:
+            view = self._views[address] = np.ctypeslib.as_array(pointer, (self._vocabulary_size,))
+        return view
+
+    def forget(self, sequence: int, start: int) -> bool:
+        """Drop a sequence's cells from position `start` on; False if this kind of model can only drop all of them."""
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, -1))
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Let `target` use the cells of `source` up to position `end`, exclusive."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, end)
+
+
+class Batch:
+    """The tokens of one pass through the model, in memory that llama.cpp reads in place."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.size = 0
+        self._tokens = np.zeros(capacity, dtype=np.int32)
+        self._positions = np.zeros(capacity, dtype=np.int32)
+        self._sequences = np.zeros(capacity, dtype=np.int32)
+        self._counts = np.ones(capacity, dtype=np.int32)
+        self._wanted = np.zeros(capacity, dtype=np.int8)
+        self._rows = _row_pointers(self._sequences)
+        self.native = llama_cpp.llama_batch(
+            n_tokens=0,
+            token=self._tokens.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_token)),
+            embd=None,
+            pos=self._positions.ctypes.data_as(ctypes.POINTER(llama_cpp.llama_pos)),
+            n_seq_id=self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            seq_id=self._rows,
+            logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def clear(self) -> None:
+        self.size = self.native.n_tokens = 0
+
+    def add(self, tokens: Sequence[int], *, position: int, sequence: int, last: bool) -> int:
+        """Append tokens of one sequence; returns the index of the last one, whose logits are computed if it is the `last` of its step."""
+        start, end = self.size, self.size + len(tokens)
+        self._tokens[start:end] = tokens
+        self._positions[start:end] = range(position, position + len(tokens))
+        self._sequences[start:end] = sequence
+        self._wanted[start:end] = 0
+        self._wanted[end - 1] = last
+        self.size = self.native.n_tokens = end
+        return end - 1
+
+
+def _row_pointers(sequences: np.ndarray[tuple[int], np.dtype[np.int32]]) -> "ctypes.Array[ctypes._Pointer[ctypes.c_int32]]":
+    pointer = ctypes.POINTER(llama_cpp.llama_seq_id)
+    return (pointer * len(sequences))(
+        *(ctypes.cast(sequences.ctypes.data + index * sequences.itemsize, pointer) for index in range(len(sequences)))
+    )

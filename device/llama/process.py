@@ -1,0 +1,216 @@
+"""The agent's handle on one worker process: starts it, sends it steps, hears their events, and notices its death."""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import asdict
+from itertools import count
+from typing import Final, TypeAlias, cast
+
+from pydantic import JsonValue
+
+from ...protocols import ModelError, NearfarError, Stalled, StepRequest, Unavailable, WorkerCrashed
+from .frames import Frame, FrameDecoder, encode
+from .protocol import StepEventKind, WorkerOptions, WorkerReady, WorkerStatistics, error_from_frame
+
+_LOAD_SECONDS: Final = 600.0
+_EXIT_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 60.0
+_GRACE_SECONDS: Final = 10.0
+"""How much longer than its timeout a step may take before the process itself is thought to hang."""
+_STDERR_BYTES: Final = 4096
+
+_LAST: Final = (StepEventKind.FINISHED, StepEventKind.ERROR, StepEventKind.CANCELLED)
+
+WorkerEvent: TypeAlias = tuple[StepEventKind, JsonValue]
+
+class WorkerProcess:
+    """A worker that has loaded its model. Make one with `start`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, path: str) -> None:
+        self._process = process
+        self._path = path
+        self._loaded: asyncio.Future[WorkerReady] = asyncio.get_running_loop().create_future()
+        self._steps: dict[int, asyncio.Queue[WorkerEvent | None]] = {}
+        self._answers: dict[int, asyncio.Future[Frame]] = {}
+        self._identifiers = count(1)
+        self._transport: asyncio.Transport | None = None
+        self._last_words = b""
+        self._closing = False
+        self._watch = asyncio.create_task(self._watch_process())
+        self.live: set[int] = set()
+        """Steps that the process has not yet reported as over."""
+        self.decoded_tokens = 0
+        """Tokens that the process had generated when it last reported."""
+
+    @classmethod
+    async def start(cls, options: WorkerOptions) -> tuple["WorkerProcess", WorkerReady]:
+        """Start a process and load the model in it.
+
+        Raises `ModelError` if the model cannot be loaded, or the process dies of it.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            worker = cls(await _spawn(theirs, options), options.path)
+        try:
+            return worker, await worker._connect(ours)
+        except BaseException:
+            await worker.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None and not self._closing
+
+    async def step(self, request: StepRequest, seconds: float | None) -> AsyncGenerator[WorkerEvent, None]:
+        """Run one step, for `seconds` at most. Closing the iterator early cancels it.
+
+        Raises `WorkerCrashed` if the process dies first, `Unavailable` if it is closed, `Stalled` if it hangs beyond them.
+        """
+        identifier = next(self._identifiers)
+        events = self._steps[identifier] = asyncio.Queue()
+        self.live.add(identifier)
+        self._send({"step": identifier, "request": request.model_dump(mode="json"), "timeout": seconds})
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
+        over = False
+        try:
+            while not over:
+                event = await self._next(events, deadline)
+                over = event[0] in _LAST
+                yield event
+        finally:
+            del self._steps[identifier]
+            if not over:
+                self._send({"cancel": identifier})
+
+    async def statistics(self) -> WorkerStatistics:
+        """The worker's counts, as of when it reads the question."""
+        identifier = next(self._identifiers)
+        answer = self._answers[identifier] = asyncio.get_running_loop().create_future()
+        self._send({"statistics": identifier})
+        try:
+            frame = await asyncio.wait_for(answer, _ANSWER_SECONDS)
+        except TimeoutError as error:
+            message = f"the llama worker has not answered for {_ANSWER_SECONDS:.0f} s"
+            raise Stalled(message, hint="close the agent and load it again") from error
+        finally:
+            del self._answers[identifier]
+        return WorkerStatistics(**cast("dict[str, int]", frame["values"]))
+
+    async def close(self) -> None:
+        """End the process; steps under way end with `Unavailable`."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            await asyncio.wait([self._watch], timeout=_EXIT_SECONDS)
+        finally:
+            if not self._watch.done():
+                self._process.kill()
+        await self._watch
+
+    def received(self, frame: Frame) -> None:
+        """Pass on a frame from the worker."""
+        if "events" in frame:
+            self.decoded_tokens = cast(int, frame["decoded_tokens"])
+            for identifier, kind, payload in cast("list[tuple[int, str, JsonValue]]", frame["events"]):
+                if kind in _LAST:
+                    self.live.discard(identifier)
+                # A step that was just cancelled may still have had something to say.
+                if (queue := self._steps.get(identifier)) is not None:
+                    queue.put_nowait((StepEventKind(kind), payload))
+        elif "statistics" in frame:
+            if (answer := self._answers.get(cast(int, frame["statistics"]))) is not None and not answer.done():
+                answer.set_result(frame)
+        elif "ready" in frame:
+            self._loaded.set_result(WorkerReady(**cast("dict[str, int]", frame["ready"])))
+        else:
+            self._loaded.set_exception(error_from_frame(frame["failed"]))
+
+    async def _next(self, events: "asyncio.Queue[WorkerEvent | None]", deadline: float | None) -> WorkerEvent:
+        if events.empty() and not self.alive:
+            raise self._death()
+        try:
+            async with asyncio.timeout_at(deadline):
+                event = await events.get()
+        except TimeoutError as error:
+            # The worker keeps deadlines itself, unless the model file made it hang.
+            self._process.kill()
+            raise Stalled("the llama worker hangs and was stopped", hint="the next step starts a new one") from error
+        if event is None:
+            raise self._death()
+        return event
+
+    async def _connect(self, connection: socket.socket) -> WorkerReady:
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_unix_connection(lambda: _Receiver(self), sock=connection)
+        try:
+            return await asyncio.wait_for(self._loaded, _LOAD_SECONDS)
+        except TimeoutError as error:
+            raise ModelError(f"{self._path} took longer than {_LOAD_SECONDS:.0f} s to load", hint="use a smaller model") from error
+
+    def _send(self, frame: Frame) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(frame))
+
+    async def _watch_process(self) -> None:
+        """Keep the end of what the process writes to its standard error, and tell everyone who waits when it is gone."""
+        assert self._process.stderr is not None, "it was started with a pipe"
+        while data := await self._process.stderr.read(_STDERR_BYTES):
+            self._last_words = (self._last_words + data)[-_STDERR_BYTES:]
+        await self._process.wait()
+        if self._transport is not None:
+            self._transport.close()
+        self.live.clear()
+        for queue in self._steps.values():
+            queue.put_nowait(None)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self._death())
+        if not self._loaded.done():
+            hint = "the file may be damaged, or too large for this machine's memory"
+            self._loaded.set_exception(ModelError(f"loading {self._path} ended the worker process: {self._cause()}", hint=hint))
+
+    def _death(self) -> NearfarError:
+        if self._closing:
+            return Unavailable("the agent was closed", hint="load it again")
+        return WorkerCrashed(f"the llama worker process died in mid-step: {self._cause()}", hint="the next step starts a new one")
+
+    def _cause(self) -> str:
+        code = self._process.returncode or 0
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        words = self._last_words.decode("utf-8", "replace").strip().splitlines()
+        return f"{cause}, last words: {words[-1]}" if words else cause
+
+
+class _Receiver(asyncio.Protocol):
+    """Cuts what comes from the worker into frames."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._worker = worker
+        self._frames = FrameDecoder()
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._frames.feed(data):
+            self._worker.received(frame)
+
+
+async def _spawn(connection: socket.socket, options: WorkerOptions) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",  # The user's working folder may hold a json.py.
+        "-m",
+        "nearfar.device.llama.worker",
+        str(connection.fileno()),
+        json.dumps(asdict(options)),
+        pass_fds=[connection.fileno()],
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is the parent's to handle; the worker ends with it anyway.
+    )

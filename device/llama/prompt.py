@@ -1,0 +1,84 @@
+"""From a request to prompt tokens.
+
+Text that others wrote must not reach the model as control tokens: a tool result that contains `<|im_end|>` would otherwise end its own
+turn and open another. Such literals are therefore cut into single characters before they are tokenised. All other text, template and
+content alike, is tokenised in one piece, exactly as it was in training.
+
+Only the worker process imports this module.
+"""
+
+import re
+from functools import cached_property
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, JsonValue
+
+from ...protocols import InvalidRequest, StepRequest, ToolChoice
+from .conversation import CLOSER, OPENER, native, plain
+from .model import Model
+from .template import ChatTemplate
+
+_PRIVATE_USE: Final = range(0xE000, 0xF900)
+
+_Value = TypeVar("_Value", bound=BaseModel)
+
+
+class PromptBuilder:
+    """Renders requests with the model's template and tokenises them.
+
+    Raises `ModelError` if the template is unusable.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._vocabulary = model.vocabulary
+        self.template = ChatTemplate(model.chat_template, start_text=self._vocabulary.start_text, end_text=self._vocabulary.end_text)
+
+    def tokens(self, request: StepRequest) -> list[int]:
+        """The prompt of a step.
+
+        Raises `InvalidRequest` if it is empty, or the template refuses the conversation.
+        """
+        if not any(message.text.strip() or message.tool_calls or message.tool_result for message in request.messages):
+            raise InvalidRequest("the prompt is empty", hint="give at least one message with text")
+        tools = () if request.tool_choice is ToolChoice.NONE else request.tools
+        cut = _unused_character(request)
+        messages = [self._defused(message, cut) for message in request.messages]
+        convert = native if self.template.shows_tools else plain
+        rendered = self.template.render(convert(messages, [self._defused(tool, cut) for tool in tools]))
+        return self._tokenize(rendered.split(cut))
+
+    def _tokenize(self, pieces: list[str]) -> list[int]:
+        tokens = [token for piece in pieces if piece for token in self._vocabulary.tokenize(piece)]
+        start = self._vocabulary.start
+        # Many templates write the start token themselves.
+        return tokens if start is None or tokens[:1] == [start] else [start, *tokens]
+
+    def _defused(self, value: _Value, cut: str) -> _Value:
+        if not self._control_text.search(value.model_dump_json()):
+            return value
+        return type(value).model_validate(self._defuse(value.model_dump(), cut))
+
+    def _defuse(self, value: JsonValue, cut: str) -> JsonValue:
+        if isinstance(value, str):
+            return self._control_text.sub(lambda match: cut.join([*match[0], ""]), value)
+        if isinstance(value, list | tuple):
+            return [self._defuse(item, cut) for item in value]
+        if isinstance(value, dict):
+            return {str(self._defuse(key, cut)): self._defuse(item, cut) for key, item in value.items()}
+        return value
+
+    @cached_property
+    def _control_text(self) -> re.Pattern[str]:
+        texts = {text for text in self._vocabulary.control_texts if len(text) > 1}
+        texts |= {text for text in (OPENER, CLOSER) if len(self._vocabulary.tokenize(text)) == 1}
+        longest_first = sorted(texts, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def _unused_character(request: StepRequest) -> str:
+    """A character that occurs nowhere in the request, to mark the cuts with."""
+    text = request.model_dump_json()
+    for code in _PRIVATE_USE:
+        if chr(code) not in text:
+            return chr(code)
+    raise InvalidRequest("the messages use every private-use character", hint="remove characters U+E000 to U+F8FF")

@@ -1,0 +1,83 @@
+"""What the agent and its worker process say to each other, as frames.
+
+`WorkerOptions` are given on the command line. To the worker: `{"step": id, "request": ..., "timeout": ...}`, `{"cancel": id}` and
+`{"statistics": id}`. From the worker: `{"ready": WorkerReady}` or `{"failed": error}` once, then `{"statistics": id, "values": ...}` and
+`{"events": [[id, kind, payload], ...], "decoded_tokens": n}`. An event's kind is a `StepEventKind`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from pydantic import JsonValue
+
+from ...protocols import InternalError, NearfarError
+from ...protocols.errors import BY_REASON
+from .frames import Frame
+
+DEFAULT_CONTEXT_TOKENS: Final = 8192
+"""Context of a step where the caller names none and the model was trained for more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How the worker loads the model."""
+
+    path: str
+    context_tokens: int | None
+    """Most tokens of one step, prompt and output together; None: what the model was trained for, at most `DEFAULT_CONTEXT_TOKENS`."""
+    parallel: int
+    """Steps that are decoded at the same time."""
+    threads: int | None
+    gpu_layers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReady:
+    """What the worker knows once the model is loaded."""
+
+    context_tokens: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatistics:
+    """Counts since the worker process started."""
+
+    process_id: int
+    decoded_tokens: int
+    """Generated tokens that went through the model."""
+    prefilled_tokens: int
+    """Prompt tokens that went through the model; those found in the prefix cache do not."""
+    decode_calls: int
+    """Passes through the model, each over one batch of tokens of any number of steps."""
+    widest_batch: int
+    """Most steps that advanced in one pass."""
+    socket_checks: int
+    """Looks at the socket, where cancellations arrive; there is one before every pass."""
+    active_steps: int
+    queued_steps: int
+
+
+class StepEventKind(StrEnum):
+    """What happened in a step."""
+
+    TEXT = "text"
+    CALL = "call"
+    FINISHED = "finished"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    """The parent asked for it, so nobody listens any more; it tells when the compute ended."""
+
+
+def error_to_frame(error: NearfarError) -> Frame:
+    """The error as data."""
+    return {"reason": type(error).__name__, "message": error.message, "hint": error.hint}
+
+
+def error_from_frame(frame: JsonValue) -> NearfarError:
+    """The inverse of `error_to_frame`."""
+    if not isinstance(frame, dict):
+        return InternalError(f"the llama worker sent an error that is none: {frame!r}")
+    error = BY_REASON.get(str(frame["reason"]), InternalError)
+    return error(str(frame["message"]), hint=str(frame["hint"]))

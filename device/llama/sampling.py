@@ -1,0 +1,60 @@
+"""Choosing the next token from logits, and how sure the model was of it."""
+
+import math
+from collections import deque
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits: TypeAlias = NDArray[np.float32]
+Mask: TypeAlias = NDArray[np.bool_]
+
+_WINDOW: Final = 4
+
+
+class Sampler:
+    """Greedy at temperature 0, else from the softmax of logits / temperature. The same seed gives the same choices."""
+
+    def __init__(self, temperature: float, seed: int | None) -> None:
+        self._temperature = temperature
+        self._random = np.random.default_rng(seed)
+
+    def pick(self, logits: Logits, allowed: Mask | None = None) -> int:
+        """A token; one of `allowed`, if given, of which there must be at least one."""
+        if allowed is not None:
+            logits = np.where(allowed, logits, np.float32(-np.inf))
+        if self._temperature == 0:
+            return int(logits.argmax())
+        weights = np.exp((logits - logits.max()).astype(np.float64) / self._temperature)
+        cumulative = weights.cumsum()
+        index = int(np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right"))
+        return min(index, len(logits) - 1)
+
+
+def log_probability(logits: Logits, token: int) -> float:
+    """Natural logarithm of the model's own probability of `token`, before temperature and masks."""
+    highest = logits.max()
+    return float(logits[token] - highest) - math.log(float(np.exp(logits - highest).sum()))
+
+
+class Confidence:
+    """exp of the lowest mean log-probability over any `_WINDOW` consecutive tokens; over all of them if they are fewer."""
+
+    def __init__(self) -> None:
+        self._window: deque[float] = deque(maxlen=_WINDOW)
+        self._lowest = 0.0
+
+    def add(self, log_probability: float) -> None:
+        window = self._window
+        window.append(log_probability)
+        if len(window) == _WINDOW:
+            self._lowest = min(self._lowest, sum(window))
+
+    @property
+    def value(self) -> float | None:
+        """Between 0 and 1; None before the first token."""
+        if not self._window:
+            return None
+        lowest = self._lowest / _WINDOW if len(self._window) == _WINDOW else sum(self._window) / len(self._window)
+        return math.exp(min(lowest, 0.0))

@@ -1,0 +1,253 @@
+"""Continuous batching: every pass through the model takes the next token of each running step and some prompt tokens of the starting ones.
+
+Only the worker process imports this module.
+"""
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from pydantic import JsonValue
+
+from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, StepRequest
+from .constraints import Grammars
+from .generation import Generation, ToolSyntax
+from .model import Context, Model
+from .prompt import PromptBuilder
+from .protocol import StepEventKind, error_to_frame
+from .sequences import Sequence, Sequences
+from .template import FALLBACK_STOP
+
+StepEvent: TypeAlias = tuple[int, StepEventKind, JsonValue]
+
+_FIRST_CHUNK: Final = 128
+_SMALLEST_CHUNK: Final = 16
+_CHUNK_SECONDS: Final = 0.2
+"""Time that the prompt tokens of one pass may take: cancellations and running steps wait no longer than that."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Step:
+    """A step from its arrival to its end."""
+
+    identifier: int
+    request: StepRequest
+    prompt: list[int]
+    most_tokens: int
+    deadline: float | None
+    generation: Generation
+    sequence: Sequence | None = None
+    cached_tokens: int = 0
+    queue: list[int] = field(default_factory=list)
+    """Tokens that are still to go through the model before the next one can be chosen."""
+
+
+class Scheduler:
+    """Runs steps side by side on one model."""
+
+    def __init__(self, model: Model, context: Context, *, context_tokens: int, parallel: int) -> None:
+        self._vocabulary = model.vocabulary
+        self._context = context
+        self._context_tokens = context_tokens
+        self._prompts = PromptBuilder(model)
+        self._grammars = Grammars(model.vocabulary)
+        self._syntax = ToolSyntax.of(model.vocabulary)
+        self._sequences = Sequences(context, count=parallel, cells=context.cells)
+        self._waiting: deque[Step] = deque()
+        self._running: list[Step] = []
+        self._events: list[StepEvent] = []
+        self._chunk = _FIRST_CHUNK
+        self.decoded_tokens = 0
+        self.prefilled_tokens = 0
+        self.decode_calls = 0
+        self.widest_batch = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._running or self._waiting or self._events)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, identifier: int, request: StepRequest, timeout: float | None) -> None:
+        """Queue a step. What is wrong with it becomes its error event."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            step = self._prepared(identifier, request, deadline)
+        except NearfarError as error:
+            self._fail(identifier, error)
+        except Exception as error:
+            # The boundary of a step: its defect must not end the others'.
+            _logger.exception("step %d could not be prepared", identifier)
+            self._fail(identifier, InternalError(f"the step could not be prepared: {error}"))
+        else:
+            self._waiting.append(step)
+
+    def cancel(self, identifier: int) -> None:
+        """Stop a step. One that is over already is no concern."""
+        for step in (*self._waiting, *self._running):
+            if step.identifier == identifier:
+                self._remove(step)
+                self._events.append((identifier, StepEventKind.CANCELLED, None))
+
+    def round(self) -> list[StepEvent]:
+        """One pass through the model, if there is a step; returns what happened."""
+        self._expire()
+        self._admit()
+        if self._running:
+            self._pass()
+        events, self._events = self._events, []
+        return events
+
+    def _prepared(self, identifier: int, request: StepRequest, deadline: float | None) -> Step:
+        prompt = self._prompts.tokens(request)
+        room = self._context_tokens - len(prompt)
+        if room < 1:
+            message = f"the prompt has {len(prompt)} tokens, and the context holds {self._context_tokens}, prompt and output together"
+            raise ContextOverflow(message, hint="shorten the conversation, or load the model with a larger context_tokens")
+        most_tokens = min(room, request.max_output_tokens or room)
+        stop = (*request.stop, FALLBACK_STOP) if self._prompts.template.is_fallback else request.stop
+        generation = Generation(
+            request, vocabulary=self._vocabulary, syntax=self._syntax, grammars=self._grammars, most_tokens=most_tokens, stop=stop
+        )
+        return Step(
+            identifier=identifier, request=request, prompt=prompt, most_tokens=most_tokens, deadline=deadline, generation=generation
+        )
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for step in (*self._waiting, *self._running):
+            if step.deadline is not None and now >= step.deadline:
+                self._remove(step)
+                message = f"the step took longer than its timeout; {step.generation.output_tokens} tokens were generated"
+                self._fail(step.identifier, DeadlineExceeded(message, hint="give a longer timeout or a smaller max_output_tokens"))
+
+    def _admit(self) -> None:
+        while self._waiting:
+            step = self._waiting[0]
+            sequence = self._sequences.claim(step.prompt, reserve=len(step.prompt) + step.most_tokens)
+            if sequence is None:
+                return
+            self._waiting.popleft()
+            step.sequence = sequence
+            step.cached_tokens = len(sequence.tokens)
+            step.queue = [*step.prompt[step.cached_tokens :], *step.generation.prologue]
+            self._running.append(step)
+
+    def _pass(self) -> None:
+        begin = time.monotonic()
+        fed = self._fill_batch()
+        try:
+            if not self._decode():
+                raise InternalError("the key-value cache has no room although it was reserved")
+        except NearfarError as error:
+            self._fail_all(error)
+            return
+        self._adapt_chunk(time.monotonic() - begin)
+        for step, index in fed:
+            if not step.queue:
+                self._advance(step, index)
+
+    def _fill_batch(self) -> list[tuple[Step, int]]:
+        """Feed each step's queue to the batch, running steps first; returns each step with its last index in the batch."""
+        batch = self._context.batch
+        batch.clear()
+        fed = []
+        for step in sorted(self._running, key=_is_prefilling) if len(self._running) > 1 else self._running:
+            room = min(batch.capacity, max(self._chunk, len(self._running))) - batch.size
+            if room > 0:
+                fed.append((step, self._feed(step, room)))
+        self.widest_batch = max(self.widest_batch, len(fed))
+        return fed
+
+    def _feed(self, step: Step, room: int) -> int:
+        sequence, tokens = step.sequence, step.queue[:room]
+        assert sequence is not None, "running steps have a sequence"
+        self._count(step, tokens)
+        step.queue = step.queue[room:]
+        index = self._context.batch.add(
+            tokens, position=len(sequence.tokens), sequence=sequence.identifier, last=not step.queue
+        )
+        sequence.tokens += tokens
+        return index
+
+    def _count(self, step: Step, tokens: list[int]) -> None:
+        if _is_prefilling(step):
+            self.prefilled_tokens += len(tokens)
+        else:
+            self.decoded_tokens += len(tokens)
+
+    def _decode(self) -> bool:
+        self.decode_calls += 1
+        if self._context.decode():
+            return True
+        self._sequences.forget_idle()
+        return self._context.decode()
+
+    def _adapt_chunk(self, seconds: float) -> None:
+        tokens = self._context.batch.size
+        if tokens >= _SMALLEST_CHUNK:
+            wanted = int(tokens * _CHUNK_SECONDS / max(seconds, 1e-6))
+            self._chunk = min(max(wanted, _SMALLEST_CHUNK), self._context.batch.capacity)
+
+    def _advance(self, step: Step, index: int) -> None:
+        generation = step.generation
+        try:
+            if generation.finished is None:
+                step.queue = generation.advance(self._context.logits(index))
+        except NearfarError as error:
+            self._remove(step)
+            self._fail(step.identifier, error)
+            return
+        except Exception as error:
+            # The boundary of a step, as in `submit`.
+            _logger.exception("step %d failed", step.identifier)
+            self._remove(step)
+            self._fail(step.identifier, InternalError(f"the step failed in the worker: {error}"))
+            return
+        if generation.events:
+            self._events += [(step.identifier, *event) for event in generation.events]
+            generation.events.clear()
+        if generation.finished is not None:
+            self._remove(step)
+            self._events.append((step.identifier, StepEventKind.FINISHED, _summary(step)))
+
+    def _remove(self, step: Step) -> None:
+        if step.sequence is None:
+            self._waiting.remove(step)
+        else:
+            self._running.remove(step)
+            self._sequences.release(step.sequence)
+
+    def _fail(self, identifier: int, error: NearfarError) -> None:
+        self._events.append((identifier, StepEventKind.ERROR, error_to_frame(error)))
+
+    def _fail_all(self, error: NearfarError) -> None:
+        for step in list(self._running):
+            self._remove(step)
+            self._fail(step.identifier, error)
+        self._sequences.reset()
+
+
+def _is_prefilling(step: Step) -> bool:
+    return step.generation.output_tokens == len(step.generation.prologue)
+
+
+def _summary(step: Step) -> dict[str, JsonValue]:
+    generation = step.generation
+    return {
+        "reason": generation.finished,
+        "input_tokens": len(step.prompt),
+        "cached_tokens": step.cached_tokens,
+        "output_tokens": generation.output_tokens,
+        "confidence": generation.confidence,
+    }
