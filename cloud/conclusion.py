@@ -1,5 +1,6 @@
 """What follows when a provider's stream has ended: its tool calls and text are checked, and `Finished` closes the step."""
 
+import json
 import logging
 from collections.abc import Iterator, Sequence
 from uuid import uuid4
@@ -56,11 +57,17 @@ def finished(ending: Ending, usage: Usage, *, model: str, called: bool) -> Finis
     return Finished(reason=reason, usage=usage, model=ending.model or model, confidence=ending.confidence)
 
 
-def estimated_usage(body: JsonObject, written_bytes: int) -> Usage:
-    """A stand-in where the provider reports no usage: one token per 4 bytes, which is near for English and never 0."""
+def estimated_usage(body: JsonObject, written_bytes: int, *, reason: FinishReason, limit: int | None) -> Usage:
+    """A stand-in where the provider reports no usage: one token per 4 bytes, which is near for English and never 0.
+
+    Output that reached its `limit` has exactly that many tokens, and other output no more.
+    """
     _logger.warning("the provider reported no usage: it is estimated from the text's length")
-    read_bytes = sum(len(text.encode()) for text in _texts(body))
-    return Usage(input_tokens=_tokens(read_bytes), output_tokens=_tokens(written_bytes))
+    read = _tokens(sum(len(text.encode()) for text in _texts(body)))
+    written = _tokens(written_bytes)
+    if limit is not None:
+        written = limit if reason is FinishReason.LENGTH else min(written, limit)
+    return Usage(input_tokens=read, output_tokens=written)
 
 
 def _checked(raw: RawCall, tools: Sequence[ToolSpec], taken: set[str]) -> ToolCall:
@@ -77,10 +84,9 @@ def _checked(raw: RawCall, tools: Sequence[ToolSpec], taken: set[str]) -> ToolCa
 
 
 def _arguments(raw: RawCall) -> JsonObject:
-    if not isinstance(raw.arguments, str):
-        return raw.arguments
+    written = raw.arguments if isinstance(raw.arguments, str) else json.dumps(raw.arguments)
     try:
-        value = parse_json(raw.arguments.strip() or "{}")
+        value = parse_json(written.strip() or "{}")
     except ValueError as error:
         raise InvalidOutput(f"the arguments of the call of {raw.name!r} are not JSON: {error}", hint="try again") from None
     if not isinstance(value, dict):

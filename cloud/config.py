@@ -42,6 +42,8 @@ class ProviderConfig(BaseModel):
     """How the server takes an output schema: in its API's way, as llama-cpp-python's server does, or not at all."""
     logprobs: bool = False
     """Ask for token log-probabilities, which give steps a confidence (only "openai")."""
+    seed: bool = False
+    """The server repeats its text for the same seed, as local servers may and hosted ones do not (only "openai")."""
     temperature: bool | None = None
     """Whether the model takes a temperature; None: as its name says."""
     connect_timeout: float = Field(default=10.0, gt=0)
@@ -65,8 +67,8 @@ class ProviderConfig(BaseModel):
 
     @model_validator(mode="after")
     def _options_fit_the_dialect(self) -> Self:
-        if self.provider != "openai" and (self.logprobs or self.json_schema == "llama"):
-            raise ValueError('logprobs and json_schema = "llama" exist only for provider = "openai"')
+        if self.provider != "openai" and (self.logprobs or self.seed or self.json_schema == "llama"):
+            raise ValueError('logprobs, seed and json_schema = "llama" exist only for provider = "openai"')
         return self
 
 
@@ -96,6 +98,7 @@ def _dialect(config: ProviderConfig) -> Dialect:
                 tools=config.tools,
                 json_schema=config.json_schema,
                 logprobs=config.logprobs,
+                seed=config.seed,
                 temperature=config.temperature,
             )
         case "anthropic":

@@ -60,14 +60,15 @@ class OpenAIDialect:
         tools: bool = True,
         json_schema: JsonSchemaForm | None = "native",
         logprobs: bool = False,
+        seed: bool = False,
         temperature: bool | None = None,
     ) -> None:
-        """`temperature`: whether the model takes one; None: as its name says."""
+        """`seed`: the server repeats itself for the same seed. `temperature`: whether the model takes one; None: as its name says."""
         self._hosted = hosted
         self._json_schema = json_schema
         self._logprobs = logprobs
         self._temperature = temperature
-        self.capabilities = Capabilities(tools=tools, json_schema=json_schema is not None, confidence=logprobs)
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema is not None, confidence=logprobs, seed=seed)
 
     def path(self, model: str) -> str:
         return "/chat/completions"
@@ -92,7 +93,8 @@ class OpenAIDialect:
         if request.stop:
             body["stop"] = list(request.stop)
         if self._logprobs:
-            body["logprobs"] = True
+            # llama-cpp-python's server ignores the first without the second.
+            body |= {"logprobs": True, "top_logprobs": 1}
         if request.tools:
             body |= {"tools": [_tool(tool) for tool in request.tools], "tool_choice": request.tool_choice.value}
         if request.output_schema is not None:

@@ -140,7 +140,7 @@ class ProviderAgent:
         if rest := joiner.rest():
             text.append(rest)
             yield TextDelta(text=rest)
-        for event in self._conclude(decoder.end(), request, body, "".join(text)):
+        for event in self._conclude(decoder.end(), request, "".join(text), body, limit):
             yield event
 
     @asynccontextmanager
@@ -173,12 +173,12 @@ class ProviderAgent:
             raise error_for(fault, self._dialect.errors, provider=self._provider, secrets=(key or "",))
         return decoder.feed(chunk)
 
-    def _conclude(self, ending: Ending, request: StepRequest, body: JsonObject, text: str) -> list[StepEvent]:
+    def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)
         check_text(text, ending, request)
         if calls and ending.continuity is not None:
             self._turns.remember(calls[0].id, ending.continuity)
-        usage = ending.usage or estimated_usage(body, _written_bytes(text, calls))
+        usage = ending.usage or estimated_usage(body, _written_bytes(text, calls), reason=ending.reason, limit=limit)
         events: list[StepEvent] = [ToolCalled(call=call) for call in calls]
         return [*events, finished(ending, usage, model=self._model, called=bool(calls))]
 

@@ -1,0 +1,256 @@
+"""What a step makes of each API's streams, over a real connection."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from http_server import Exchange, http_server, sse
+from streams import (
+    DIALECTS,
+    TEXTS,
+    WEATHER,
+    agent_at,
+    anthropic_call,
+    anthropic_end,
+    anthropic_events,
+    anthropic_start,
+    asking,
+    gemini_call,
+    gemini_chunk,
+    openai_call,
+    openai_chunk,
+)
+
+from nearfar.cloud.openai import OpenAIDialect
+from nearfar.protocols import (
+    ContentFiltered,
+    Finished,
+    FinishReason,
+    InvalidOutput,
+    Message,
+    NearfarError,
+    StepReply,
+    StepRequest,
+    TextDelta,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Unavailable,
+    Usage,
+    complete,
+    stream,
+)
+
+pytestmark = pytest.mark.anyio
+CALLS = {"openai": openai_call('{"ci', 'ty": "Pa', 'ris"}'), "anthropic": anthropic_call('{"ci', 'ty": "Paris"}'), "gemini": gemini_call()}
+
+
+async def reply_to(body: str, request: StepRequest, dialect: str | OpenAIDialect = "openai") -> StepReply:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([body])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, dialect)
+        try:
+            return await complete(agent, request)
+        finally:
+            await agent.aclose()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_text_arrives_in_pieces_and_ends_with_usage_and_the_real_model(dialect: str) -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS[dialect]("Hel", "lo \N{GRINNING FACE}")])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, dialect)
+        async with stream(agent, asking()) as events:
+            seen = [event async for event in events]
+        await agent.aclose()
+    assert [event.text for event in seen if isinstance(event, TextDelta)] == ["Hel", "lo \N{GRINNING FACE}"]
+    last = seen[-1]
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.STOP
+    assert last.usage == Usage(input_tokens=20, output_tokens=5, cached_tokens=16)
+    assert last.model.startswith("model-1-")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_tool_call_is_put_together_and_checked(dialect: str) -> None:
+    reply = await reply_to(CALLS[dialect], asking(tools=(WEATHER,)), dialect)
+    [call] = reply.tool_calls
+    assert (call.name, call.arguments) == ("weather", {"city": "Paris"})
+    assert reply.finished.reason is FinishReason.TOOL_CALLS
+    assert reply.text == ""
+
+
+@pytest.mark.parametrize(("dialect", "finish"), [("openai", "length"), ("anthropic", "max_tokens"), ("gemini", "MAX_TOKENS")])
+async def test_reaching_the_limit_is_reported_as_length(dialect: str, finish: str) -> None:
+    written: Callable[..., str] = TEXTS[dialect]
+    body = written("Once upon", **{"reason" if dialect == "anthropic" else "finish": finish})
+    reply = await reply_to(body, asking(), dialect)
+    assert (reply.text, reply.finished.reason) == ("Once upon", FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        ("openai", TEXTS["openai"]("I", finish="content_filter")),
+        ("openai", sse(openai_chunk({"refusal": "I can't help."}), openai_chunk({}, "stop"), "[DONE]")),
+        ("anthropic", anthropic_events(anthropic_start(), *anthropic_end("refusal"))),
+        ("gemini", sse(gemini_chunk(finish="SAFETY"))),
+        ("gemini", sse({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})),
+    ],
+)
+async def test_refusals_and_filters_are_content_filtered(dialect: str, body: str) -> None:
+    with pytest.raises(ContentFiltered):
+        await reply_to(body, asking(), dialect)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        ("anthropic", anthropic_events(anthropic_start(), *anthropic_end("pause_turn"))),
+        ("gemini", sse(gemini_chunk(finish="MALFORMED_FUNCTION_CALL"))),
+        ("openai", sse(openai_chunk({}, "invented"), "[DONE]")),
+        ("openai", sse(openai_chunk({}, "tool_calls"), "[DONE]")),
+    ],
+)
+async def test_endings_that_a_step_cannot_have_are_invalid_output(dialect: str, body: str) -> None:
+    with pytest.raises(InvalidOutput):
+        await reply_to(body, asking(tools=(WEATHER,)), dialect)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "error", "expected"),
+    [
+        ("openai", {"error": {"message": "upstream died", "code": 502}}, Unavailable),
+        ("openai", {"error": {"message": "flagged", "code": "content_filter"}}, ContentFiltered),
+        ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, Unavailable),
+        ("gemini", {"error": {"code": 503, "status": "UNAVAILABLE", "message": "overloaded"}}, Unavailable),
+    ],
+)
+async def test_error_object_in_mid_stream_ends_the_step(dialect: str, error: object, expected: type[NearfarError]) -> None:
+    whole = TEXTS[dialect]("begun", "rest")
+    begun = whole[: whole.index("rest")].rpartition("\n\n")[0] + "\n\n"
+    with pytest.raises(expected):
+        await reply_to(begun + sse(error), asking(), dialect)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_stream_that_ends_without_a_finish_is_invalid_output(dialect: str) -> None:
+    whole = TEXTS[dialect]("Hello", "rest")
+    with pytest.raises(InvalidOutput):
+        await reply_to(whole[: whole.index("rest")].rpartition("\n\n")[0] + "\n\n", asking(), dialect)
+
+
+async def test_missing_usage_is_estimated_and_never_zero(caplog: pytest.LogCaptureFixture) -> None:
+    reply = await reply_to(sse(openai_chunk({"content": "four"}), openai_chunk({}, "stop"), "[DONE]"), asking())
+    assert reply.finished.usage.input_tokens > 0
+    assert reply.finished.usage.output_tokens == 1
+    assert "estimated" in caplog.text
+
+
+async def test_calls_without_index_id_or_pieces_are_understood() -> None:
+    whole = {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+    unnumbered = {"id": "x", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    body = sse(openai_chunk({"tool_calls": [whole]}), openai_chunk({"tool_calls": [unnumbered]}), openai_chunk({}, "stop"))
+    reply = await reply_to(body, asking(tools=(WEATHER,)))
+    assert [call.arguments["city"] for call in reply.tool_calls] == ["Oslo", "Rome"]
+    assert reply.finished.reason is FinishReason.TOOL_CALLS
+    assert len({call.id for call in reply.tool_calls}) == 2
+
+
+async def test_parallel_calls_that_arrive_interleaved_are_kept_apart() -> None:
+    def piece(index: int, text: str, name: str | None = None) -> dict[str, object]:
+        begin = {"id": f"call_{index}"} if name else {}
+        return {"tool_calls": [{"index": index, **begin, "function": {"name": name, "arguments": text}}]}
+
+    deltas = [piece(0, '{"city": ', "weather"), piece(1, '{"city"', "weather"), piece(0, '"Bern"}'), piece(1, ': "Lima"}')]
+    reply = await reply_to(sse(*map(openai_chunk, deltas), openai_chunk({}, "tool_calls")), asking(tools=(WEATHER,)))
+    assert [(call.id, call.arguments["city"]) for call in reply.tool_calls] == [("call_0", "Bern"), ("call_1", "Lima")]
+
+
+async def test_call_id_that_the_conversation_already_has_is_replaced() -> None:
+    earlier = ToolCall(id="call_a", name="weather", arguments={"city": "Paris"})
+    messages = (
+        Message.user("?"),
+        Message.assistant(tool_calls=(earlier,)),
+        Message.tool(ToolResult(call_id="call_a", name="weather", content="dry")),
+    )
+    reply = await reply_to(openai_call('{"city": "Rome"}'), asking(messages=messages, tools=(WEATHER,)))
+    assert reply.tool_calls[0].id != "call_a"
+
+
+@pytest.mark.parametrize("arguments", ['{"city": 3}', '{"city": "Par', "[1]", '{"town": "Paris"}', '{"city": NaN}', '{"city": "\\ud83d"}'])
+async def test_arguments_that_do_not_fit_are_invalid_output(arguments: str) -> None:
+    with pytest.raises(InvalidOutput):
+        await reply_to(openai_call(arguments), asking(tools=(WEATHER,)))
+
+
+async def test_unknown_tool_is_invalid_output() -> None:
+    with pytest.raises(InvalidOutput):
+        await reply_to(openai_call("{}").replace('"weather"', '"delete_all"'), asking(tools=(WEATHER,)))
+
+
+async def test_call_that_the_limit_cut_off_is_not_made() -> None:
+    body = openai_call('{"city": "Par').replace('"finish_reason": "tool_calls"', '"finish_reason": "length"')
+    reply = await reply_to(body, asking(tools=(WEATHER,)))
+    assert (reply.tool_calls, reply.finished.reason) == ((), FinishReason.LENGTH)
+
+
+async def test_server_that_ignores_tool_choice_is_found_out() -> None:
+    with pytest.raises(InvalidOutput):
+        await reply_to(openai_call('{"city": "Rome"}'), asking(tools=(WEATHER,), tool_choice=ToolChoice.NONE))
+    with pytest.raises(InvalidOutput):
+        await reply_to(TEXTS["openai"]("No."), asking(tools=(WEATHER,), tool_choice=ToolChoice.REQUIRED))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_output_that_misses_the_schema_is_invalid_output(dialect: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+    reply = await reply_to(TEXTS[dialect]('{"n"', ": 7}"), asking(output_schema=schema), dialect)
+    assert json.loads(reply.text) == {"n": 7}
+    for wrong in ('{"n": 10}', "seven", "{}"):
+        with pytest.raises(InvalidOutput):
+            await reply_to(TEXTS[dialect](wrong), asking(output_schema=schema), dialect)
+
+
+async def test_logprobs_become_the_lowest_window_of_confidence() -> None:
+    def token(text: str, logprob: float) -> dict[str, object]:
+        chunk = openai_chunk({"content": text})
+        chunk["choices"][0]["logprobs"] = {"content": [{"token": text, "logprob": logprob}]}  # type: ignore[index]  # built above
+        return chunk
+
+    body = sse(*(token("a", value) for value in (0.0, -0.1, -4.0, -0.3, -0.4, 0.0, 0.0)), openai_chunk({}, "stop"))
+    reply = await reply_to(body, asking(), OpenAIDialect(logprobs=True))
+    assert reply.finished.confidence == pytest.approx(2.718281828 ** (-4.8 / 4))
+
+
+async def test_character_split_into_two_escapes_arrives_whole() -> None:
+    pieces = [json.dumps(openai_chunk({"content": "X"})).replace("X", escape) for escape in (r"\ud83d", r"\ude00!", r"\ud83d")]
+    reply = await reply_to(sse(*pieces, openai_chunk({}, "stop")), asking())
+    assert reply.text == "\N{GRINNING FACE}!\N{REPLACEMENT CHARACTER}"
+
+
+async def test_line_of_a_megabyte_is_read() -> None:
+    text = "x" * 2**20
+    assert (await reply_to(TEXTS["openai"](text), asking())).text == text
+
+
+async def test_comments_reasoning_and_unknown_fields_are_skipped() -> None:
+    chunk = openai_chunk({"content": "yes", "reasoning_content": "hm", "reasoning": "hm"}, x_extra={"a": 1}, error=None)
+    body = ": OPENROUTER PROCESSING\n\nretry: 10\n\n" + sse(chunk, openai_chunk({}, "stop"), "[DONE]")
+    assert (await reply_to(body, asking())).text == "yes"
+
+
+async def test_connections_are_reused() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS["openai"]("hi")])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url)
+        for _ in range(5):
+            await complete(agent, asking())
+        await agent.aclose()
+        assert (server.connections, len(server.exchanges)) == (1, 5)
