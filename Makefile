@@ -1,0 +1,67 @@
+# make demo    the comparison of device, cloud and cascade; offline, no key
+# make test    all tests
+# make check   ruff, mypy --strict on the installed wheel, generated code up to date
+# make bench   all benchmarks; they take a while
+# make generate   the gRPC code anew from protocols/v1/agent.proto
+#
+# Each target sets up what it needs and does so again when pyproject.toml has changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+VENV := .venv
+# grpcio-tools 1.75 wants an older protobuf than grpcio needs at run time, so it lives alone.
+PROTO_VENV := .venv-proto
+# mypy cannot see through an editable installation, so it checks an installed wheel.
+CHECK_VENV := .venv-check
+
+# Two tests that each start one thread per core would take turns instead of running.
+export OMP_NUM_THREADS ?= 2
+export TOKENIZERS_PARALLELISM ?= false
+export PYTHONUNBUFFERED := 1
+
+.PHONY: demo test check bench generate lint types generated clean
+
+demo: $(VENV)/.ready-to-run
+	@$(VENV)/bin/nearfar demo
+
+test: $(VENV)/.ready-to-test
+	@$(VENV)/bin/python -m pytest $(PYTEST_OPTIONS)
+
+check: lint types generated
+	@echo "check: all passed"
+
+lint: $(CHECK_VENV)/.ready
+	@$(CHECK_VENV)/bin/ruff check .
+	@$(CHECK_VENV)/bin/ruff format --check .
+
+types: $(CHECK_VENV)/.ready
+	@scripts/check_types.sh $(CHECK_VENV)
+
+generated: $(PROTO_VENV)/.ready
+	@scripts/generate.sh $(PROTO_VENV) --check
+
+generate: $(PROTO_VENV)/.ready
+	@scripts/generate.sh $(PROTO_VENV)
+
+bench: $(VENV)/.ready-to-test
+	@scripts/bench.sh $(VENV)
+
+clean:
+	rm -rf $(VENV) $(PROTO_VENV) $(CHECK_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.ready-to-run: pyproject.toml
+	@scripts/set_up.sh $(VENV) --editable '.[all]'
+	@touch $@
+
+$(VENV)/.ready-to-test: pyproject.toml
+	@scripts/set_up.sh $(VENV) --editable '.[all,test,train]'
+	@touch $(VENV)/.ready-to-run $@
+
+$(CHECK_VENV)/.ready: pyproject.toml
+	@scripts/set_up.sh $(CHECK_VENV) '.[check]'
+	@touch $@
+
+$(PROTO_VENV)/.ready: scripts/set_up.sh
+	@scripts/set_up.sh $(PROTO_VENV) 'grpcio-tools~=1.75.1'
+	@touch $@

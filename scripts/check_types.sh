@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# check_types.sh VENV: mypy --strict on nearfar as an installed wheel, then on what uses it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=$1
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+"$venv/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work" .
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$work"/nearfar-*.whl
+
+# From another folder: the repository's own protocols/ and device/ must not be found beside the installed ones.
+repository=$PWD
+cache=$PWD/.mypy_cache
+(cd "$work" && "$repository/$venv/bin/mypy" --config-file "$repository/pyproject.toml" --cache-dir "$cache/wheel" \
+  -p nearfar.protocols -p nearfar.device -p nearfar.cloud -p nearfar.orchestrator)
+
+folders=()
+for folder in train benchmarks tests tests/*/; do
+  if compgen -G "$folder/*.py" >/dev/null; then folders+=("$folder"); fi
+done
+"$venv/bin/mypy" --cache-dir "$cache/rest" "${folders[@]}"

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# set_up.sh VENV PIP_ARGUMENT...: make the virtual environment if it is missing, and install into it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=$1
+shift
+
+suitable() {
+  "$1" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do
+    if suitable "$candidate"; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  echo "nearfar needs Python 3.11 or newer, and found: $(python3 --version 2>&1 || echo none)." >&2
+  echo "Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2
+  return 1
+}
+
+make_venv() {
+  local python
+  python=$(find_python)
+  echo "making $venv with $("$python" --version)"
+  "$python" -m venv --clear "$venv" || {
+    echo "The standard library's venv failed. On Debian and Ubuntu: apt install python3-venv" >&2
+    return 1
+  }
+}
+
+if ! suitable "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+  make_venv
+fi
+
+echo "installing $* into $venv (where no wheel of llama.cpp fits it is compiled, once: about 4 minutes on 2 cores)"
+# llama.cpp is built on one core unless told otherwise.
+export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" || {
+  echo "The installation failed; the reason is above. Building llama.cpp needs a C and C++ compiler:" >&2
+  echo "  Debian, Ubuntu: apt install build-essential     Fedora: dnf install gcc-c++     macOS: xcode-select --install" >&2
+  exit 1
+}
