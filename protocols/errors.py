@@ -193,9 +193,14 @@ for _error, _mapping in MAPPINGS.items():
     _BY_GRPC_STATUS.setdefault(_mapping.grpc_status, _error)
 
 
+def travelling_class(error: NearfarError) -> type[NearfarError]:
+    """The class as which `error` crosses a boundary: its nearest ancestor in the table, for classes that are not in it."""
+    return next((cls for cls in type(error).__mro__ if cls in MAPPINGS), InternalError)
+
+
 def is_retryable(error: NearfarError) -> bool:
     """Whether the same request may succeed later at the same agent."""
-    return MAPPINGS[type(error)].retryable
+    return MAPPINGS[travelling_class(error)].retryable
 
 
 def from_grpc_status(status: str, message: str) -> NearfarError:

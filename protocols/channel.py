@@ -1,0 +1,103 @@
+"""gRPC options of client and server, which only work as one pair, and TLS for both."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from .address import Address
+from .errors import ConfigError
+
+Options = tuple[tuple[str, int | str], ...]
+
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+"""Largest request or event."""
+
+_PING_EVERY_MS = 2_000
+_PING_TIMEOUT_MS = 1_000
+_SERVER_PING_EVERY_MS = 10_000
+_SERVER_PING_TIMEOUT_MS = 5_000
+
+CLIENT_OPTIONS: Options = (
+    # A peer that is gone without a word is noticed within 3 s. The ping timeout is a second setting: without it, 60 s.
+    ("grpc.keepalive_time_ms", _PING_EVERY_MS),
+    ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Back within 2 s of the end of an outage, instead of 6 s. The minimum is also the time limit of a connection attempt.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 3_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Every agent has a connection of its own, so that closing one or losing its connection touches no other.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+
+SERVER_OPTIONS: Options = (
+    # Must allow the client's pings: a default server ends the connection after the fourth ("too many pings").
+    ("grpc.http2.min_ping_interval_without_data_ms", _PING_EVERY_MS // 2),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", _SERVER_PING_EVERY_MS),
+    ("grpc.keepalive_timeout_ms", _SERVER_PING_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", _SERVER_PING_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+    # With port sharing, a second server on a taken port would start and steal half of the calls.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerTls:
+    """A server's certificate; with `client_roots` it also demands one of every client."""
+
+    certificate: Path
+    """PEM file with the server's certificate and those that lead to its root."""
+    private_key: Path
+    client_roots: Path | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Raises `ConfigError` if a file cannot be read."""
+        pair = (_read(self.private_key), _read(self.certificate))
+        roots = None if self.client_roots is None else _read(self.client_roots)
+        return grpc.ssl_server_credentials([pair], root_certificates=roots, require_client_auth=roots is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientTls:
+    """What a client trusts, and the certificate that it shows if the server demands one."""
+
+    roots: Path | None = None
+    """PEM file with the trusted roots; None: the public ones."""
+    certificate: Path | None = None
+    private_key: Path | None = None
+    server_name: str | None = None
+    """The name that the server's certificate is checked against; None: the host of the address."""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Raises `ConfigError` if a file cannot be read."""
+        files = (self.roots, self.private_key, self.certificate)
+        roots, private_key, certificate = (None if file is None else _read(file) for file in files)
+        return grpc.ssl_channel_credentials(roots, private_key, certificate)
+
+
+def open_channel(address: Address, tls: ClientTls | None) -> grpc.aio.Channel:
+    """A channel to `address`; it connects with the first call. Plaintext on this machine unless `tls` is given, TLS elsewhere."""
+    options = list(CLIENT_OPTIONS)
+    if address.is_local:
+        options.append(("grpc.enable_http_proxy", 0))
+    if tls is None and address.is_local:
+        return grpc.aio.insecure_channel(str(address), options=options)
+    tls = tls or ClientTls()
+    if tls.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return grpc.aio.secure_channel(str(address), tls.credentials(), options=options)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="give the path of a readable PEM file") from error

@@ -1,0 +1,139 @@
+"""`RemoteAgent`: an agent on the other side of a gRPC connection."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import grpc
+
+from .address import parse_address
+from .cards import AgentCard, Side
+from .channel import ClientTls, open_channel
+from .errors import ConfigError, NotFound, Unavailable
+from .remote_step import Connection, RemoteStep
+from .security import bearer_metadata
+from .status import carried_error
+from .steps import StepEvent, StepRequest
+from .v1 import agent_pb2 as pb
+from .v1.agent_pb2_grpc import AgentServiceStub
+from .validation import check_privacy
+from .wire import card_from_proto
+
+__all__ = ["ClientTls", "RemoteAgent"]
+
+_DESCRIBE_LIMIT = 10.0
+
+
+class RemoteAgent:
+    """The agent that a server offers at `address` under the name `agent` (empty: its first one).
+
+    A step fails at once if the server is down. If the connection breaks later, the step is resumed behind the last event
+    received for up to `resume_timeout` seconds, so that the text stays exact. `Stalled` says that the server was silent for
+    `idle_timeout` seconds. On this machine the connection is plaintext unless `tls` is given; to another one it is always TLS,
+    and the agent counts as far whatever its card says, so private text never leaves this machine.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        agent: str = "",
+        token: str | None = None,
+        tls: ClientTls | None = None,
+        idle_timeout: float = 60.0,
+        resume_timeout: float = 3.0,
+    ) -> None:
+        """Raises `ConfigError` for a malformed address or token. Nothing is sent before the first call."""
+        self._address = parse_address(address)
+        self._agent = agent
+        self._tls = tls
+        self._metadata = bearer_metadata(token)
+        self._idle_timeout = idle_timeout
+        self._resume_timeout = resume_timeout
+        self._channel: grpc.aio.Channel | None = None
+        self._connection: Connection | None = None
+        self._card: AgentCard | None = None
+        self._steps: set[RemoteStep] = set()
+        self._is_closed = False
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        *,
+        agent: str = "",
+        token: str | None = None,
+        tls: ClientTls | None = None,
+        idle_timeout: float = 60.0,
+        resume_timeout: float = 3.0,
+    ) -> "RemoteAgent":
+        """A `RemoteAgent` whose card is loaded. Raises what `describe` raises."""
+        remote = cls(address, agent=agent, token=token, tls=tls, idle_timeout=idle_timeout, resume_timeout=resume_timeout)
+        try:
+            await remote.describe()
+        except BaseException:
+            await remote.aclose()
+            raise
+        return remote
+
+    @property
+    def card(self) -> AgentCard:
+        """The card as last described. Raises `ConfigError` before the first `describe`."""
+        if self._card is None:
+            raise ConfigError(
+                f"the agent at {self._address} has not been asked for its card", hint="await RemoteAgent.connect(...) or describe()"
+            )
+        return self._card
+
+    async def describe(self) -> AgentCard:
+        """Fetch the card. Raises `Unavailable`, `Unauthenticated` or, if the server has no such agent, `NotFound`."""
+        connection = self._connected()
+        try:
+            reply: pb.DescribeResponse = await connection.stub.Describe(
+                pb.DescribeRequest(), timeout=_DESCRIBE_LIMIT, metadata=connection.metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            raise carried_error(error) or connection.unreachable(error) from error
+        cards = [card_from_proto(card) for card in reply.agents]
+        chosen = next((card for card in cards if self._agent in ("", card.name)), None)
+        if chosen is None:
+            names = ", ".join(card.name for card in cards) or "none"
+            raise NotFound(f"the server at {self._address} has no agent {self._agent!r}", hint=f"it has: {names}")
+        self._card = chosen if self._address.is_local else chosen.model_copy(update={"side": Side.FAR})
+        return self._card
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """Run one step on the server. Leaving the stream early, in whatever way, stops the compute there."""
+        connection = self._connected()
+        check_privacy(self._card or await self.describe(), request)
+        step = RemoteStep(connection, self._agent, request)
+        self._steps.add(step)
+        try:
+            while event := await step.next():
+                yield event
+        finally:
+            self._steps.discard(step)
+            await step.close()
+
+    async def aclose(self) -> None:
+        """Close the connection. Steps under way are stopped on the server and raise `Unavailable`."""
+        self._is_closed = True
+        await asyncio.gather(*(step.abort(self._closed()) for step in tuple(self._steps)))
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _connected(self) -> Connection:
+        if self._is_closed:
+            raise self._closed()
+        if self._connection is None:
+            self._channel = open_channel(self._address, self._tls)
+            self._connection = Connection(
+                stub=AgentServiceStub(self._channel),  # type: ignore[no-untyped-call]  # generated code has no annotations
+                address=str(self._address),
+                metadata=self._metadata,
+                idle_timeout=self._idle_timeout,
+                resume_timeout=self._resume_timeout,
+            )
+        return self._connection
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"the connection to {self._address} is closed")

@@ -1,0 +1,214 @@
+"""One step on the wire, as its client sees it: read, resumed after a broken connection, cancelled when it is left early."""
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+import anyio
+import grpc
+
+from .channel import MAX_MESSAGE_BYTES
+from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, Stalled, Unavailable, from_grpc_status
+from .service_names import ACCEPTED
+from .status import carried_error
+from .steps import Finished, StepEvent, StepRequest
+from .v1 import agent_pb2 as pb
+from .v1.agent_pb2_grpc import AgentServiceStub
+from .wire import event_from_proto, request_to_proto
+
+logger = logging.getLogger(__name__)
+
+StepCall: TypeAlias = "grpc.aio.UnaryStreamCall[pb.StepCall, pb.StepEvent]"
+
+_BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+"""What gRPC reports, without a reason of ours, when the connection and not the step has failed."""
+_CANCEL_LIMIT = 1.0
+_FIRST_DELAY = 0.05
+_LONGEST_DELAY = 1.0
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """What every step of one `RemoteAgent` shares."""
+
+    stub: AgentServiceStub
+    address: str
+    metadata: tuple[tuple[str, str], ...]
+    idle_timeout: float
+    resume_timeout: float
+
+    def unreachable(self, error: grpc.aio.AioRpcError) -> NearfarError:
+        """The error for a status that does not come from our server."""
+        details = error.details() or error.code().name
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            hint = "check that the server runs, its address, and its certificate if it uses TLS"
+            return Unavailable(f"cannot reach {self.address}: {details}", hint=hint)
+        return from_grpc_status(error.code().name, f"{self.address}: {details}")
+
+
+class RemoteStep:
+    """A step that a server computes. `next` until None, then `close`; `close` earlier cancels it."""
+
+    def __init__(self, connection: Connection, agent: str, request: StepRequest) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._message = pb.StepCall(agent=agent, idempotency_key=request.idempotency_key, request=request_to_proto(request))
+        if self._message.ByteSize() > MAX_MESSAGE_BYTES:
+            raise InvalidRequest(f"the request is larger than {MAX_MESSAGE_BYTES} bytes", hint="shorten the conversation")
+        self._deadline = _NEVER if request.timeout is None else self._loop.time() + request.timeout
+        self._received = 0
+        self._is_finished = False
+        """`Finished` has come."""
+        self._is_over = False
+        """The server has no compute left to stop."""
+        self._ended_by: NearfarError | None = None
+        """Why this side cancelled the call."""
+        self._waiting_since = _NEVER
+        self._call = self._open()
+        self._timer = self._loop.call_later(connection.idle_timeout, self._check_idle)
+
+    async def next(self) -> StepEvent | None:
+        """The next event; None after the last one. Raises what the step raises."""
+        while True:
+            if self._ended_by is not None:
+                raise self._ended_by
+            try:
+                message = await self._read()
+            except grpc.aio.AioRpcError as error:
+                if self._is_finished:  # the connection broke when everything had come
+                    return None
+                await self._recover(error)
+                continue
+            if isinstance(message, pb.StepEvent):
+                return self._event(message)
+            self._is_over = True
+            if self._is_finished:
+                return None
+            raise InvalidOutput(f"{self._connection.address} ended a stream without saying why")
+
+    async def close(self) -> None:
+        """Let go of the call; if the step is not over, tell the server to stop it, for at most a second."""
+        self._timer.cancel()
+        self._call.cancel()
+        if self._is_over:
+            return
+        self._is_over = True
+        with anyio.move_on_after(_CANCEL_LIMIT, shield=True):
+            await self._send_cancel()
+
+    async def abort(self, error: NearfarError) -> None:
+        """Close the step from outside; who reads it gets `error`."""
+        self._ended_by = self._ended_by or error
+        await self.close()
+
+    def _open(self) -> StepCall:
+        self._message.resume_from = self._received
+        timeout = None if self._deadline == _NEVER else max(self._deadline - self._loop.time(), 0.0)
+        call: StepCall = self._connection.stub.Step(self._message, timeout=timeout, metadata=self._connection.metadata)
+        return call
+
+    def _event(self, message: pb.StepEvent) -> StepEvent:
+        if self._is_finished:
+            raise InvalidOutput(f"{self._connection.address} went on after the end of a step")
+        event = event_from_proto(message)
+        self._received += 1
+        if isinstance(event, Finished):
+            self._is_finished = self._is_over = True
+        return event
+
+    async def _read(self) -> object:
+        """The next message, or grpc's end-of-stream mark."""
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task else 0
+        self._waiting_since = self._loop.time()
+        try:
+            return await self._call.read()
+        except asyncio.CancelledError:
+            # The call was cancelled, by this class or from outside; or the task that reads it was.
+            if self._ended_by is None or (task and task.cancelling() > cancellations):
+                raise
+            raise self._ended_by from None
+        finally:
+            self._waiting_since = _NEVER
+
+    async def _recover(self, error: grpc.aio.AioRpcError) -> None:
+        """Resume the step after `error`, or raise the error that it stands for."""
+        if error.code() not in _BROKEN or carried_error(error) or not await self._was_accepted():
+            self._fail(error)
+        logger.info("the connection to %s broke after %d events", self._connection.address, self._received)
+        self._timer.cancel()
+        await self._resume(error)
+        self._timer = self._loop.call_later(self._connection.idle_timeout, self._check_idle)
+
+    async def _was_accepted(self) -> bool:
+        return self._received > 0 or ACCEPTED[0] in tuple(await self._call.initial_metadata())
+
+    async def _resume(self, error: grpc.aio.AioRpcError) -> None:
+        """Open the call again behind the last event received, with growing, jittered delays."""
+        give_up_at = min(self._loop.time() + self._connection.resume_timeout, self._deadline)
+        delay = _FIRST_DELAY
+        while True:
+            await asyncio.sleep(random.uniform(0, delay))
+            if self._ended_by is not None:
+                raise self._ended_by
+            if self._loop.time() >= give_up_at:
+                self._give_up(error)
+            self._call = self._open()
+            if failure := await self._connect(give_up_at):
+                error = failure
+            else:
+                return
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    async def _connect(self, give_up_at: float) -> grpc.aio.AioRpcError | None:
+        """Wait until the server has accepted the call; a connection that cannot be had is returned, another failure raised."""
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._call.wait_for_connection()
+        except TimeoutError:
+            return _connection_timeout()
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in _BROKEN or carried_error(error):
+                self._fail(error)
+            return error
+        return None
+
+    def _fail(self, error: grpc.aio.AioRpcError) -> NoReturn:
+        self._is_over = True
+        raise carried_error(error) or self._connection.unreachable(error) from error
+
+    def _give_up(self, error: grpc.aio.AioRpcError) -> NoReturn:
+        self._is_over = True  # nobody can be told to stop; the server stops a step by itself when its reader stays away
+        if self._loop.time() >= self._deadline:
+            raise DeadlineExceeded("the step took longer than its timeout") from error
+        window = self._connection.resume_timeout
+        raise Unavailable(
+            f"the connection to {self._connection.address} broke after {self._received} events and did not come back within {window:g} s",
+            hint="ask again with the same idempotency key, or ask another agent",
+        ) from error
+
+    def _check_idle(self) -> None:
+        """Runs once per idle timeout, not once per event."""
+        now = self._loop.time()
+        due = min(self._waiting_since, now) + self._connection.idle_timeout
+        if due > now:
+            self._timer = self._loop.call_at(due, self._check_idle)
+            return
+        idle = self._connection.idle_timeout
+        self._ended_by = Stalled(f"{self._connection.address} was silent for {idle:g} s", hint="ask another agent, or raise idle_timeout")
+        self._call.cancel()
+
+    async def _send_cancel(self) -> None:
+        message = pb.CancelRequest(idempotency_key=self._message.idempotency_key)
+        try:
+            await self._connection.stub.Cancel(message, timeout=_CANCEL_LIMIT, metadata=self._connection.metadata)
+        except grpc.aio.AioRpcError as error:
+            logger.debug("the server could not be told to cancel a step: %s", error.code().name)
+
+
+def _connection_timeout() -> grpc.aio.AioRpcError:
+    metadata = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, metadata, metadata, "connecting took too long")

@@ -1,0 +1,67 @@
+"""Who may call a server, and which addresses it may be served at."""
+
+import hmac
+from collections.abc import Iterable, Mapping
+
+from .address import Address
+from .channel import ServerTls
+from .errors import ConfigError, Unauthenticated
+
+_SCHEME = "Bearer "
+
+
+class Authenticator:
+    """Finds the caller's name from its bearer token, and from nothing that the caller says about itself."""
+
+    def __init__(self, tokens: Mapping[str, str] | None) -> None:
+        """`tokens` maps caller name to token; without any, every caller is the anonymous one, named ''."""
+        self._tokens = [(name, token.encode()) for name, token in (tokens or {}).items()]
+        for name, token in self._tokens:
+            if not token or not token.isascii() or not token.decode().isprintable():
+                raise ConfigError(f"the token of caller {name!r} is empty or not printable ASCII", hint="use 32 random hex digits")
+
+    @property
+    def is_open(self) -> bool:
+        return not self._tokens
+
+    def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
+        """The name that belongs to the token in `metadata`. Raises `Unauthenticated` if it is missing or wrong."""
+        if self.is_open:
+            return ""
+        given = next((value for key, value in metadata if key == "authorization"), "")
+        given = given.decode(errors="replace") if isinstance(given, bytes) else given
+        if not given.startswith(_SCHEME):
+            raise Unauthenticated("the call carries no token", hint="give the client the token that the server was started with")
+        return self._owner(given.removeprefix(_SCHEME).encode())
+
+    def _owner(self, given: bytes) -> str:
+        # All tokens are compared, each in constant time, so that the duration tells nothing about any of them.
+        owners = [name for name, token in self._tokens if hmac.compare_digest(token, given)]
+        if not owners:
+            raise Unauthenticated("the token is wrong", hint="give the client the token that the server was started with")
+        return owners[0]
+
+
+def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
+    """The call metadata that shows `token`. Raises `ConfigError` for one that cannot be a token."""
+    if token is None:
+        return ()
+    if not token or not token.isascii() or not token.isprintable():
+        raise ConfigError("the token is empty or not printable ASCII", hint="check for stray spaces, line ends or quotes")
+    return (("authorization", _SCHEME + token),)
+
+
+def check_exposure(address: Address, *, authenticator: Authenticator, tls: ServerTls | None, insecure: bool) -> None:
+    """Raise `ConfigError` if serving at `address` would show text or lend the agents to strangers."""
+    if insecure and not address.is_local:
+        raise ConfigError(f"insecure serving is refused at {address}", hint="use localhost or a unix socket, or set up TLS")
+    if insecure and tls is not None:
+        raise ConfigError("insecure and tls contradict each other", hint="give one of them")
+    if address.is_local:
+        return
+    if tls is None:
+        raise ConfigError(
+            f"{address} can be reached from outside and needs TLS", hint="give a certificate and a private key, or use localhost"
+        )
+    if authenticator.is_open:
+        raise ConfigError(f"{address} can be reached from outside and needs tokens", hint="give every caller a token, or use localhost")

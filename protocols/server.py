@@ -1,0 +1,150 @@
+"""`serve()`: agents behind a gRPC address."""
+
+import logging
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from .address import Address, parse_address
+from .agent import Agent
+from .channel import SERVER_OPTIONS, ServerTls
+from .errors import ConfigError
+from .security import Authenticator, check_exposure
+from .service import AgentService
+from .service_names import SERVICE
+from .step_log import Retention
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Retention", "Server", "ServerTls", "serve"]
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, address: Address, service: AgentService) -> None:
+        self.address = str(address)
+        """Where it really listens: port 0 is replaced by the port that was free."""
+        self._service = service
+
+    @property
+    def live_steps(self) -> int:
+        """Steps whose agent is computing now."""
+        return self._service.live_steps
+
+    @property
+    def live_calls(self) -> int:
+        """Clients that are reading a step now."""
+        return self._service.live_calls
+
+
+@asynccontextmanager
+async def serve(
+    agents: Agent | Mapping[str, Agent],
+    address: str = "localhost:0",
+    *,
+    tokens: Mapping[str, str] | None = None,
+    tls: ServerTls | None = None,
+    insecure: bool = False,
+    retention: Retention | None = None,
+    shutdown_limit: float = 5.0,
+) -> AsyncIterator[Server]:
+    """Serve `agents` (one, or several by name, of which the first is the default) until the context ends.
+
+    `address` is `host:port` (port 0: a free one) or `unix:/path`. `tokens` maps each caller's name to its bearer token; without
+    tokens everybody may call, which is allowed on this machine only. Beyond this machine `tls` is required; `insecure` says that
+    plaintext is meant, and is refused there. The agents stay open: closing them is up to the caller. On the way out running
+    steps are cancelled; each phase of the shutdown takes at most `shutdown_limit` seconds.
+
+    Raises `ConfigError` if the address is malformed, taken or too exposed.
+    """
+    where = parse_address(address)
+    authenticator = Authenticator(tokens)
+    check_exposure(where, authenticator=authenticator, tls=tls, insecure=insecure)
+    service = AgentService(_by_name(agents), authenticator=authenticator, retention=retention or Retention())
+    server = grpc.aio.server(options=list(SERVER_OPTIONS))
+    server.add_generic_rpc_handlers((service.handlers(),))
+    health_service = await _add_health_and_reflection(server)
+    bound = _bind(server, where, tls)
+    await server.start()
+    logger.info("serving %s at %s", ", ".join(_by_name(agents)), bound)
+    try:
+        yield Server(bound, service)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await health_service.enter_graceful_shutdown()
+            await service.close(shutdown_limit)
+            await server.stop(shutdown_limit)
+
+
+def _by_name(agents: Agent | Mapping[str, Agent]) -> Mapping[str, Agent]:
+    if not isinstance(agents, Mapping):
+        return {agents.card.name: agents}
+    if not agents:
+        raise ConfigError("there is no agent to serve", hint="give at least one")
+    return agents
+
+
+async def _add_health_and_reflection(server: grpc.aio.Server) -> health.HealthServicer:
+    service = health.HealthServicer()
+    await service.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(service, server)
+    names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    return service
+
+
+def _bind(server: grpc.aio.Server, address: Address, tls: ServerTls | None) -> Address:
+    if address.path:
+        _free_socket_path(address.path)
+    if address.host == "localhost":
+        # One definite address: on both loopback addresses at once, a server counts as started if only one of them was free.
+        address = replace(address, host="127.0.0.1")
+    try:
+        port = server.add_insecure_port(str(address)) if tls is None else server.add_secure_port(str(address), tls.credentials())
+    except RuntimeError as error:
+        raise _cannot_listen(address) from error
+    if not address.path:
+        return replace(address, port=port)
+    os.chmod(address.path, stat.S_IRUSR | stat.S_IWUSR)
+    return address
+
+
+def _free_socket_path(path: str) -> None:
+    """Remove the socket of a server that is gone. Raises `ConfigError` if one still answers, or if the path is something else."""
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise ConfigError(f"{path} exists and is not a socket", hint="choose another path")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            os.unlink(path)
+            return
+    raise ConfigError(f"another server listens at unix:{path}", hint="stop it, or choose another path")
+
+
+def _cannot_listen(address: Address) -> ConfigError:
+    if address.path:
+        return ConfigError(f"cannot listen at {address}", hint="the folder must exist and be writable")
+    reason = "it is not available"
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            reason = error.strerror or str(error)
+    return ConfigError(
+        f"cannot listen at {address.host}, port {address.port}: {reason}",
+        hint="stop the program that uses the port, choose another one, or use port 0 for a free one",
+    )

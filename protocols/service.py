@@ -1,0 +1,173 @@
+"""`AgentService`: the RPCs of a server, and the tasks in which its agents compute."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+
+from .agent import Agent, stream
+from .errors import DeadlineExceeded, InternalError, InvalidOutput, NearfarError, NotFound, Unavailable
+from .security import Authenticator
+from .service_names import ACCEPTED, SERVICE
+from .status import to_status
+from .step_log import LoggedStep, Retention, StepLog
+from .steps import Finished, StepRequest
+from .v1 import agent_pb2 as pb
+from .validation import check_privacy
+from .wire import card_to_proto, event_to_proto, request_from_proto
+
+logger = logging.getLogger(__name__)
+
+_EVENTS_PER_TURN = 64
+"""An agent that never waits lets others run after this many events."""
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class AgentService:
+    """Serves `agents` by name; the first one answers calls that name none."""
+
+    def __init__(self, agents: Mapping[str, Agent], *, authenticator: Authenticator, retention: Retention) -> None:
+        self._agents = dict(agents)
+        self._authenticator = authenticator
+        self._log = StepLog(retention)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: NearfarError | None = None
+        self.live_calls = 0
+        """Handlers of `Step` that are running now."""
+
+    @property
+    def live_steps(self) -> int:
+        """Steps whose agent is computing now."""
+        return len(self._tasks)
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The handlers, by RPC. Events are kept in their wire form, so `Step` needs no serializer."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Describe": grpc.unary_unary_rpc_method_handler(
+                    self.describe, pb.DescribeRequest.FromString, pb.DescribeResponse.SerializeToString
+                ),
+                "Step": grpc.unary_stream_rpc_method_handler(self.step, pb.StepCall.FromString),
+                "Cancel": grpc.unary_unary_rpc_method_handler(
+                    self.cancel, pb.CancelRequest.FromString, pb.CancelResponse.SerializeToString
+                ),
+            },
+        )
+
+    async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
+        try:
+            self._authenticator.caller(context.invocation_metadata() or ())
+            cards = (agent.card.model_copy(update={"name": name}) for name, agent in self._agents.items())
+            return pb.DescribeResponse(agents=map(card_to_proto, cards))
+        except NearfarError as error:
+            return await _abort(context, error)
+
+    async def cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
+        try:
+            caller = self._authenticator.caller(context.invocation_metadata() or ())
+        except NearfarError as error:
+            await _abort(context, error)
+        self._log.cancel((caller, request.idempotency_key))
+        return pb.CancelResponse()
+
+    async def step(self, call: pb.StepCall, context: Context) -> None:
+        self.live_calls += 1
+        try:
+            await self._send(self._join(call, context), call.resume_from, context)
+        except NearfarError as error:
+            await _abort(context, error)
+        finally:
+            self.live_calls -= 1
+
+    async def close(self, time_limit: float) -> None:
+        """Cancel all steps and wait for their tasks, at most `time_limit` seconds."""
+        self._closing = Unavailable("the server is shutting down", hint="try again shortly, or at another server")
+        self._log.close(self._closing)
+        if self._tasks:
+            _, stuck = await asyncio.wait(self._tasks, timeout=time_limit)
+            if stuck:
+                logger.error("%d steps did not stop within %g s of their cancellation", len(stuck), time_limit)
+
+    def _join(self, call: pb.StepCall, context: Context) -> LoggedStep:
+        if self._closing is not None:
+            raise self._closing
+        caller = self._authenticator.caller(context.invocation_metadata() or ())
+        name, agent = self._agent(call.agent)
+        request = request_from_proto(call.request, idempotency_key=call.idempotency_key, timeout=_timeout(context))
+        check_privacy(agent.card, request)
+        fingerprint = sha256(name.encode() + b"\0" + call.request.SerializeToString(deterministic=True)).digest()
+        step, is_new = self._log.join((caller, call.idempotency_key), fingerprint, resume_from=call.resume_from)
+        if is_new:
+            step.task = asyncio.create_task(self._compute(step, agent, request))
+            self._tasks.add(step.task)
+            step.task.add_done_callback(lambda task: self._settle(step, task))
+        return step
+
+    async def _send(self, step: LoggedStep, position: int, context: Context) -> None:
+        with self._log.reading(step):
+            await asyncio.sleep(0)  # a fast agent has its first event by now, which spares the separate metadata
+            if position or not step.events:
+                await context.send_initial_metadata(ACCEPTED)
+            while True:
+                while position < len(step.events):
+                    await context.write(step.events[position])
+                    position += 1
+                if step.done:
+                    break
+                await step.change()
+        if step.error is not None:
+            raise step.error
+
+    async def _compute(self, step: LoggedStep, agent: Agent, request: StepRequest) -> None:
+        limit = asyncio.timeout(request.timeout)
+        try:
+            async with limit:
+                await self._record(step, agent, request)
+        except NearfarError as error:
+            self._log.finish(step, error)
+        except Exception:
+            if limit.expired():
+                self._log.finish(step, DeadlineExceeded("the step took longer than its timeout"))
+            else:
+                logger.exception("agent %r failed in a step", agent.card.name)
+                self._log.finish(step, InternalError("the agent failed unexpectedly", hint="the server's log has the details"))
+
+    async def _record(self, step: LoggedStep, agent: Agent, request: StepRequest) -> None:
+        async with stream(agent, request) as events:
+            async for event in events:
+                self._log.append(step, event_to_proto(event).SerializeToString())
+                if isinstance(event, Finished):
+                    self._log.finish(step)
+                    return
+                if not len(step.events) % _EVENTS_PER_TURN:
+                    await asyncio.sleep(0)
+        raise InvalidOutput(f"agent {agent.card.name!r} ended its stream without saying why")
+
+    def _settle(self, step: LoggedStep, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not step.done:
+            self._log.finish(step, Unavailable("the step was stopped on the server"))
+
+    def _agent(self, name: str) -> tuple[str, Agent]:
+        if not name:
+            return next(iter(self._agents.items()))
+        if name not in self._agents:
+            raise NotFound(f"the server has no agent {name!r}", hint=f"it has: {', '.join(sorted(self._agents))}")
+        return name, self._agents[name]
+
+
+def _timeout(context: Context) -> float | None:
+    remaining = context.time_remaining()
+    if remaining is not None and remaining <= 0:
+        raise DeadlineExceeded("the step's time was over when it reached the server")
+    return remaining
+
+
+async def _abort(context: Context, error: NearfarError) -> NoReturn:
+    status = to_status(error)
+    await context.abort(status.code, status.details, status.trailing_metadata)

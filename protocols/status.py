@@ -1,0 +1,73 @@
+"""Errors as gRPC statuses: the class travels as the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
+
+from typing import cast
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+from .errors import BY_REASON, MAPPINGS, NearfarError, from_grpc_status, travelling_class
+
+DOMAIN = "nearfar"
+
+_LONGEST = 1000
+"""Characters of a message or hint that travel: gRPC limits all trailers of a call to 8 KiB."""
+_NANOS = 1_000_000_000
+
+
+def to_status(error: NearfarError) -> grpc.Status:
+    """Code, message and trailing metadata that carry `error`."""
+    cls = travelling_class(error)
+    code: int = grpc.StatusCode[MAPPINGS[cls].grpc_status].value[0]
+    details: list[Message] = [ErrorInfo(reason=cls.__name__, domain=DOMAIN, metadata={"hint": _sendable(error.hint)} if error.hint else {})]
+    if error.retry_after is not None:
+        details.append(RetryInfo(retry_delay=_duration(error.retry_after)))
+    return rpc_status.to_status(Status(code=code, message=_sendable(error.message), details=map(_packed, details)))
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError) -> NearfarError:
+    """The error that the other side raised, or the one that stands for a status without a `reason` of ours."""
+    return carried_error(error) or from_grpc_status(error.code().name, error.details() or "the call failed without a message")
+
+
+def carried_error(error: grpc.aio.AioRpcError) -> NearfarError | None:
+    """The nearfar error that `error` carries; None if its status comes from a proxy, a foreign server or gRPC itself."""
+    status = _rich_status(error)
+    if status is None:
+        return None
+    info, retry = ErrorInfo(), RetryInfo()
+    for detail in status.details:
+        detail.Unpack(info) or detail.Unpack(retry)
+    if info.domain != DOMAIN or info.reason not in BY_REASON:
+        return None
+    delay = retry.retry_delay
+    retry_after = delay.seconds + delay.nanos / _NANOS if retry.HasField("retry_delay") else None
+    return BY_REASON[info.reason](status.message, hint=info.metadata.get("hint", ""), retry_after=retry_after)
+
+
+def _rich_status(error: grpc.aio.AioRpcError) -> Status | None:
+    try:
+        return rpc_status.from_call(cast(grpc.Call, error))  # it has the three methods of a call that are read
+    except (DecodeError, ValueError):  # garbage, or details that contradict the status itself: not ours
+        return None
+
+
+def _packed(message: Message) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(message)
+    return packed
+
+
+def _duration(seconds: float) -> Duration:
+    whole = int(seconds)
+    return Duration(seconds=whole, nanos=round((seconds - whole) * _NANOS) % _NANOS)
+
+
+def _sendable(text: str) -> str:
+    """`text` as valid UTF-8, cut to what fits into the trailers."""
+    whole = text.encode(errors="replace").decode()
+    return whole if len(whole) <= _LONGEST else whole[: _LONGEST - 3] + "..."

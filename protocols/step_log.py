@@ -1,0 +1,190 @@
+"""The steps that a server runs or has lately finished, with their events, so that a client can join or resume one."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .errors import Cancelled, IdempotencyConflict, InvalidOutput, InvalidRequest, NearfarError, RateLimited, ResumeLost
+
+logger = logging.getLogger(__name__)
+
+StepKey: TypeAlias = tuple[str, str]
+"""Caller and idempotency key: callers cannot reach each other's steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """How long and how much a server remembers."""
+
+    resume_window: float = 60.0
+    """Seconds that a finished step is kept."""
+    resume_grace: float = 5.0
+    """Seconds that a step runs on after its last reader was lost."""
+    max_steps: int = 1024
+    max_bytes: int = 64 * 1024 * 1024
+
+
+class LoggedStep:
+    """One step: its events so far in their wire form, and how it ended."""
+
+    def __init__(self, key: StepKey, fingerprint: bytes) -> None:
+        self.key = key
+        self.fingerprint = fingerprint
+        self.events: list[bytes] = []
+        self.error: NearfarError | None = None
+        self.done = False
+        self.task: asyncio.Task[None] | None = None
+        self.readers = 0
+        self.grace: asyncio.TimerHandle | None = None
+        """Runs while the step has no reader."""
+        self._sleepers: list[asyncio.Future[None]] = []
+
+    def finish(self, error: NearfarError | None = None) -> None:
+        """End the step; without an effect if it has ended already."""
+        if not self.done:
+            self.done, self.error = True, error
+            self.wake()
+
+    def cancel(self, error: NearfarError) -> None:
+        """End the step for its readers now, and stop its compute."""
+        self.finish(error)
+        if self.task is not None:
+            self.task.cancel()
+
+    def wake(self) -> None:
+        """Let every reader that waits look again."""
+        for sleeper in self._sleepers:
+            if not sleeper.done():
+                sleeper.set_result(None)
+        self._sleepers.clear()
+
+    async def change(self) -> None:
+        """Wait for the next event, or for the end."""
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append(sleeper)
+        await sleeper
+
+
+class StepLog:
+    """All steps of one server, within the bounds of its `Retention`."""
+
+    def __init__(self, retention: Retention) -> None:
+        self._retention = retention
+        self._steps: dict[StepKey, LoggedStep] = {}
+        self._finished: dict[StepKey, float] = {}
+        """Loop time of the end, oldest first."""
+        self._bytes = 0
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def join(self, key: StepKey, fingerprint: bytes, *, resume_from: int) -> tuple[LoggedStep, bool]:
+        """The step with this key, and whether it is new and must be started.
+
+        Raises `IdempotencyConflict` if the key belongs to another request, `ResumeLost` if there is nothing to resume, and
+        `RateLimited` if there is no room for a new step.
+        """
+        step = self._steps.get(key)
+        if step is not None and step.fingerprint != fingerprint:
+            raise IdempotencyConflict("the idempotency key belongs to a different request", hint="use a fresh key for every request")
+        if step is not None and resume_from > len(step.events):
+            raise InvalidRequest(f"resume_from is {resume_from}, and the step has {len(step.events)} events")
+        # A failure is replayed to those who resume. Who asks again from the start wants another try.
+        if step is not None and not (step.error is not None and resume_from == 0):
+            return step, False
+        if resume_from:
+            raise ResumeLost("the server no longer holds this step", hint="ask again from the start with a fresh key")
+        if step is not None:
+            self._forget(step)
+        self._make_room()
+        step = self._steps[key] = LoggedStep(key, fingerprint)
+        return step, True
+
+    def append(self, step: LoggedStep, event: bytes) -> None:
+        """Add an event. Raises `InvalidOutput` if all steps together grow beyond the log even without the finished ones."""
+        if step.done:
+            return
+        if self._steps.get(step.key) is step:
+            self._bytes += len(event)
+        step.events.append(event)
+        step.wake()
+        if self._bytes > self._retention.max_bytes:
+            self._shrink(self._retention.max_bytes)
+        if self._bytes > self._retention.max_bytes:
+            raise InvalidOutput(f"the running steps produced more than {self._retention.max_bytes} bytes")
+
+    def finish(self, step: LoggedStep, error: NearfarError | None = None) -> None:
+        """End a step and keep it for the resume window."""
+        step.finish(error)
+        if self._steps.get(step.key) is not step:
+            return
+        loop = asyncio.get_running_loop()
+        self._finished[step.key] = loop.time()
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._retention.resume_window, self._expire)
+
+    def cancel(self, key: StepKey) -> None:
+        """Stop a running step at once and forget it; without an effect if there is none."""
+        step = self._steps.get(key)
+        if step is not None and not step.done:
+            self._forget(step)
+            step.cancel(Cancelled("the step was cancelled by its caller"))
+
+    def close(self, error: NearfarError) -> None:
+        """Stop all steps with `error` and forget them."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for step in tuple(self._steps.values()):
+            self._forget(step)
+            step.cancel(error)
+
+    @contextmanager
+    def reading(self, step: LoggedStep) -> Iterator[None]:
+        """Count as a reader of `step`. When the last one leaves before the end, the step has `resume_grace` seconds left."""
+        step.readers += 1
+        if step.grace is not None:
+            step.grace.cancel()
+        try:
+            yield
+        finally:
+            step.readers -= 1
+            if not step.readers and not step.done:
+                step.grace = asyncio.get_running_loop().call_later(self._retention.resume_grace, self._abandon, step)
+
+    def _abandon(self, step: LoggedStep) -> None:
+        if not step.done:
+            logger.info("a step lost its reader and is cancelled")
+            self._forget(step)
+            step.cancel(Cancelled("the step lost its reader"))
+
+    def _forget(self, step: LoggedStep) -> None:
+        if self._steps.get(step.key) is step:
+            del self._steps[step.key]
+            self._finished.pop(step.key, None)
+            self._bytes -= sum(map(len, step.events))
+
+    def _make_room(self) -> None:
+        if len(self._steps) < self._retention.max_steps:
+            return
+        if not self._finished:
+            raise RateLimited("the server is busy: too many steps are running", hint="try again shortly", retry_after=1.0)
+        self._forget_oldest()
+
+    def _shrink(self, limit: int) -> None:
+        while self._finished and self._bytes > limit:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self._forget(self._steps[next(iter(self._finished))])
+
+    def _expire(self) -> None:
+        """Forget what is over the window, and come back when the next step will be."""
+        loop = asyncio.get_running_loop()
+        horizon = loop.time() - self._retention.resume_window
+        for key, ended in tuple(self._finished.items()):
+            if ended > horizon:
+                self._sweep = loop.call_at(ended + self._retention.resume_window, self._expire)
+                return
+            self._forget(self._steps[key])
+        self._sweep = None

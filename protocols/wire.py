@@ -1,0 +1,247 @@
+"""Contract types to protobuf messages and back, without loss.
+
+What cannot be put on the wire, or came from it malformed, raises `InvalidRequest` where it belongs to a request and
+`InvalidOutput` where it belongs to an event or a card.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from decimal import Decimal, InvalidOperation
+from typing import Literal, TypeVar
+
+from pydantic import JsonValue, ValidationError
+
+from .cards import AgentCard, Capabilities, Limits, Prices, Side
+from .errors import InvalidOutput, InvalidRequest, NearfarError
+from .messages import Message, Sensitivity, ToolCall, ToolResult, ToolSpec
+from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
+from .v1 import agent_pb2 as pb
+from .validation import parse_json
+
+Number = TypeVar("Number")
+Meaning = TypeVar("Meaning")
+
+_ROLES: dict[Literal["system", "user", "assistant", "tool"], pb.Role] = {
+    "system": pb.ROLE_SYSTEM,
+    "user": pb.ROLE_USER,
+    "assistant": pb.ROLE_ASSISTANT,
+    "tool": pb.ROLE_TOOL,
+}
+_TOOL_CHOICES = {
+    ToolChoice.AUTO: pb.TOOL_CHOICE_AUTO,
+    ToolChoice.NONE: pb.TOOL_CHOICE_NONE,
+    ToolChoice.REQUIRED: pb.TOOL_CHOICE_REQUIRED,
+}
+_REASONS = {
+    FinishReason.STOP: pb.FINISH_REASON_STOP,
+    FinishReason.TOOL_CALLS: pb.FINISH_REASON_TOOL_CALLS,
+    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
+}
+_ROLE_OF = {number: role for role, number in _ROLES.items()}
+_TOOL_CHOICE_OF = {number: choice for choice, number in _TOOL_CHOICES.items()}
+_REASON_OF = {number: reason for reason, number in _REASONS.items()}
+
+
+def request_to_proto(request: StepRequest) -> pb.StepRequest:
+    """`request` without its key and timeout, which travel beside it: the key in the call, the timeout as the call's deadline."""
+    with _faults_become(InvalidRequest, "the request cannot be sent"):
+        return pb.StepRequest(
+            messages=map(_message_to_proto, request.messages),
+            tools=map(_tool_to_proto, request.tools),
+            tool_choice=_TOOL_CHOICES[request.tool_choice],
+            output_schema_json="" if request.output_schema is None else _to_json(request.output_schema),
+            max_output_tokens=request.max_output_tokens,
+            temperature=request.temperature,
+            seed=request.seed,
+            stop=request.stop,
+            sensitivity=pb.SENSITIVITY_PUBLIC if request.sensitivity is Sensitivity.PUBLIC else pb.SENSITIVITY_PRIVATE,
+        )
+
+
+def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout: float | None) -> StepRequest:
+    """The inverse of `request_to_proto`, fully validated. An unknown sensitivity counts as private."""
+    with _faults_become(InvalidRequest, "the request is malformed"):
+        return StepRequest(
+            messages=tuple(map(_message_from_proto, message.messages)),
+            tools=tuple(map(_tool_from_proto, message.tools)),
+            tool_choice=_known(_TOOL_CHOICE_OF, message.tool_choice, "tool_choice"),
+            output_schema=_object_from_json(message.output_schema_json) if message.output_schema_json else None,
+            max_output_tokens=message.max_output_tokens if message.HasField("max_output_tokens") else None,
+            temperature=message.temperature,
+            seed=message.seed if message.HasField("seed") else None,
+            stop=tuple(message.stop),
+            timeout=timeout,
+            sensitivity=Sensitivity.PUBLIC if message.sensitivity == pb.SENSITIVITY_PUBLIC else Sensitivity.PRIVATE,
+            idempotency_key=idempotency_key,
+        )
+
+
+def event_to_proto(event: StepEvent) -> pb.StepEvent:
+    """Raises `InvalidOutput` if the event holds what JSON or UTF-8 cannot."""
+    with _faults_become(InvalidOutput, "the agent produced an event that cannot be sent"):
+        match event:
+            case TextDelta():
+                return pb.StepEvent(text=event.text)
+            case ToolCalled():
+                return pb.StepEvent(tool_call=_call_to_proto(event.call))
+            case Finished():
+                return pb.StepEvent(finished=_finished_to_proto(event))
+
+
+def event_from_proto(message: pb.StepEvent) -> StepEvent:
+    """Raises `InvalidOutput` for an event that is empty, unknown or malformed."""
+    with _faults_become(InvalidOutput, "the server sent a malformed event"):
+        match message.WhichOneof("event"):
+            case "text":
+                return TextDelta(text=message.text)
+            case "tool_call":
+                return ToolCalled(call=_call_from_proto(message.tool_call))
+            case "finished":
+                return _finished_from_proto(message.finished)
+            case _:
+                raise ValueError("it holds nothing that this version knows")
+
+
+def card_to_proto(card: AgentCard) -> pb.AgentCard:
+    """Raises `InvalidOutput` if the card holds a number too large for the wire."""
+    with _faults_become(InvalidOutput, "the agent card cannot be sent"):
+        return pb.AgentCard(
+            name=card.name,
+            side=pb.SIDE_NEAR if card.side is Side.NEAR else pb.SIDE_FAR,
+            model=card.model,
+            description=card.description,
+            world=card.world,
+            capabilities=pb.Capabilities(**card.capabilities.model_dump()),
+            limits=pb.Limits(**card.limits.model_dump()),
+            prices=None if card.prices is None else _prices_to_proto(card.prices),
+        )
+
+
+def card_from_proto(message: pb.AgentCard) -> AgentCard:
+    """The inverse of `card_to_proto`. An unknown side counts as far."""
+    with _faults_become(InvalidOutput, "the server sent a malformed agent card"):
+        flags, limits = message.capabilities, message.limits
+        return AgentCard(
+            name=message.name,
+            side=Side.NEAR if message.side == pb.SIDE_NEAR else Side.FAR,
+            model=message.model,
+            description=message.description,
+            world=message.world if message.HasField("world") else None,
+            capabilities=Capabilities(**{name: getattr(flags, name) for name in Capabilities.model_fields}),
+            limits=Limits(
+                context_tokens=limits.context_tokens if limits.HasField("context_tokens") else None,
+                max_output_tokens=limits.max_output_tokens if limits.HasField("max_output_tokens") else None,
+                concurrency=limits.concurrency or 1,
+            ),
+            prices=_prices_from_proto(message.prices) if message.HasField("prices") else None,
+        )
+
+
+def _message_to_proto(message: Message) -> pb.Message:
+    result = message.tool_result
+    return pb.Message(
+        role=_ROLES[message.role],
+        text=message.text,
+        tool_calls=map(_call_to_proto, message.tool_calls),
+        tool_result=None if result is None else pb.ToolResult(**result.model_dump()),
+    )
+
+
+def _message_from_proto(message: pb.Message) -> Message:
+    result = message.tool_result
+    return Message(
+        role=_known(_ROLE_OF, message.role, "role"),
+        text=message.text,
+        tool_calls=tuple(map(_call_from_proto, message.tool_calls)),
+        tool_result=ToolResult(call_id=result.call_id, name=result.name, content=result.content, is_error=result.is_error)
+        if message.HasField("tool_result")
+        else None,
+    )
+
+
+def _tool_to_proto(tool: ToolSpec) -> pb.ToolSpec:
+    return pb.ToolSpec(name=tool.name, description=tool.description, parameters_json=_to_json(tool.parameters))
+
+
+def _tool_from_proto(message: pb.ToolSpec) -> ToolSpec:
+    return ToolSpec(name=message.name, description=message.description, parameters=_object_from_json(message.parameters_json))
+
+
+def _call_to_proto(call: ToolCall) -> pb.ToolCall:
+    return pb.ToolCall(id=call.id, name=call.name, arguments_json=_to_json(call.arguments))
+
+
+def _call_from_proto(message: pb.ToolCall) -> ToolCall:
+    return ToolCall(id=message.id, name=message.name, arguments=_object_from_json(message.arguments_json))
+
+
+def _finished_to_proto(finished: Finished) -> pb.Finished:
+    usage = finished.usage
+    return pb.Finished(
+        reason=_REASONS[finished.reason],
+        usage=pb.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cached_tokens=usage.cached_tokens),
+        model=finished.model,
+        confidence=finished.confidence,
+    )
+
+
+def _finished_from_proto(message: pb.Finished) -> Finished:
+    usage = message.usage
+    return Finished(
+        reason=_known(_REASON_OF, message.reason, "finish reason"),
+        usage=Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cached_tokens=usage.cached_tokens),
+        model=message.model,
+        confidence=message.confidence if message.HasField("confidence") else None,
+    )
+
+
+def _prices_to_proto(prices: Prices) -> pb.Prices:
+    return pb.Prices(
+        input=str(prices.input),
+        output=str(prices.output),
+        cached_input=None if prices.cached_input is None else str(prices.cached_input),
+        source=prices.source,
+        as_of=prices.as_of.isoformat(),
+    )
+
+
+def _prices_from_proto(message: pb.Prices) -> Prices:
+    return Prices(
+        input=Decimal(message.input),
+        output=Decimal(message.output),
+        cached_input=Decimal(message.cached_input) if message.HasField("cached_input") else None,
+        source=message.source,
+        as_of=date.fromisoformat(message.as_of),
+    )
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _object_from_json(text: str) -> dict[str, JsonValue]:
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"a JSON object was expected, and a {type(value).__name__} came")
+    return value
+
+
+def _known(meanings: Mapping[Number, Meaning], number: Number, what: str) -> Meaning:
+    if number not in meanings:
+        raise ValueError(f"{what} {number} is not known")
+    return meanings[number]
+
+
+@contextmanager
+def _faults_become(error: Callable[[str], NearfarError], what: str) -> Iterator[None]:
+    """Turn what pydantic, protobuf and json raise for invalid content into `error`."""
+    try:
+        yield
+    except ValidationError as fault:
+        first = fault.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise error(f"{what}: {place + ': ' if place else ''}{first['msg']}") from fault
+    except (ValueError, TypeError, InvalidOperation, RecursionError) as fault:
+        raise error(f"{what}: {fault}") from fault
