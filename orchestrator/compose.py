@@ -15,7 +15,7 @@ from ..protocols.messages import Value
 from .team import Member
 
 if TYPE_CHECKING:
-    from ..protocols.security import ServerTls
+    from ..protocols.channel import ServerTls
     from ..protocols.server import Server
 
 EMBEDDED = ("near", "far")
@@ -183,11 +183,12 @@ def key_status() -> dict[str, bool]:
 
 def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
     async def connect() -> Agent:
-        from ..protocols.client import RemoteAgent
+        from ..protocols.client import ClientTls, RemoteAgent
 
         assert isinstance(config, GatewayConfig), "chosen below"
-        token = os.environ.get(config.token_variable)
-        return await RemoteAgent.connect(config.address, agent=config.agent, token=token)
+        token = os.environ.get(config.token_variable) or None
+        tls = ClientTls(roots=config.certificate) if config.certificate is not None else None
+        return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 
     async def start() -> Agent:
         from .gateway_process import GatewayProcess

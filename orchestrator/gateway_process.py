@@ -46,6 +46,7 @@ class GatewayProcess:
         self._process: anyio.abc.Process | None = None
         self._remote: RemoteAgent | None = None
         self._starting = anyio.Lock()
+        self._is_closed = False
 
     @classmethod
     async def start(cls, config: FarConfig, *, address: str | None = None) -> "GatewayProcess":
@@ -84,6 +85,7 @@ class GatewayProcess:
 
     async def aclose(self) -> None:
         """Stop the child: it gets a few seconds to end by itself."""
+        self._is_closed = True
         await self._stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -91,6 +93,8 @@ class GatewayProcess:
         async with self._starting:
             if self._remote is not None and self._process is not None and self._process.returncode is None:
                 return self._remote
+            if self._is_closed:
+                raise Unavailable("the gateway process is closed")
             await self._stop()
             self._process = await anyio.open_process(
                 [sys.executable, "-m", "nearfar.orchestrator.gateway_process"], stderr=None, start_new_session=True

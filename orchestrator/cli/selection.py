@@ -48,7 +48,7 @@ def open_hybrid(selection: Selection, config: Config) -> Hybrid:
 
 def warn_outside_world(prompt: str, config: Config) -> None:
     """Say so where a shipped model is asked something that it cannot know."""
-    if not _some_embedded(config) or understands(prompt.strip()):
+    if not _some_embedded(config) or not prompt.strip() or understands(prompt.strip()):
         return
     example = SearchWorld(DEMO_SEED, "test").tasks(1)[0].question
     warn(

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from ...protocols import Agent, ConfigError, Side
-from ...protocols.security import ServerTls
+from ...protocols.channel import ServerTls
 from ..compose import FarConfig, NearConfig, open_far_in_process, open_llama, parse_far, serve_far, serve_near
 from .console import execute, notes, print_json
 from .options import Listening
@@ -85,7 +85,7 @@ def _tls(listening: Listening) -> ServerTls | None:
         raise ConfigError("--certificate and --key belong together", hint="give both or neither")
     if listening.certificate is None or listening.key is None:
         return None
-    return ServerTls(certificate=listening.certificate, key=listening.key)
+    return ServerTls(certificate=listening.certificate, private_key=listening.key)
 
 
 def read_tokens(path: Path | None) -> Mapping[str, str]:

@@ -1,0 +1,5 @@
+"""`python -m nearfar.orchestrator.cli` is `nearfar`."""
+
+from . import main
+
+main()

@@ -1,0 +1,213 @@
+"""The `nearfar` command, with the shipped models."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.worlds.search import SearchWorld, score
+from typer.testing import CliRunner, Result
+
+pytestmark = pytest.mark.timeout(180)
+
+WORLD = SearchWorld(2026, "test")
+TASK = WORLD.tasks(1, {1: 1.0})[0]
+NEAR = ["--near", "near", "--strategy", "device"]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands look for ./nearfar.toml."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def nearfar(*arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=text)
+
+
+def error_of(result: Result) -> dict[str, str]:
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    error: dict[str, str] = json.loads(result.stdout)["error"]
+    return error
+
+
+def test_run_prints_the_answer_and_nothing_else_on_standard_output() -> None:
+    result = nearfar("run", TASK.question, *NEAR)
+    assert result.exit_code == 0
+    assert score(result.stdout, TASK) == 1
+    assert "on this device" in result.stderr
+
+
+def test_run_as_json_tells_who_answered_and_what_it_cost() -> None:
+    result = nearfar("run", TASK.question, *NEAR, "--json")
+    answer = json.loads(result.stdout)
+    assert score(answer["text"], TASK) == 1
+    assert answer["served_on_device"] is True
+    assert answer["near"]["dollars"] == "0"
+
+
+def test_run_reads_the_task_from_standard_input() -> None:
+    assert score(nearfar("run", "-", *NEAR, text=TASK.question).stdout, TASK) == 1
+
+
+def test_a_prompt_outside_the_world_of_the_shipped_models_is_warned_about() -> None:
+    result = nearfar("run", "Write a poem.", *NEAR, "--timeout", "60")
+    assert "know only the search world" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        (["--near", "missing.gguf"], "ModelNotFound", "missing.gguf"),
+        (["--far", "openia:gpt-4o"], "ConfigError", "openia"),
+        ([*NEAR[:2], "--strategy", "clever"], "ConfigError", "cascade"),
+        ([*NEAR[:2], "--strategy", "cloud"], "ConfigError", "far"),
+        (["--config", "missing.toml"], "ConfigError", "missing.toml"),
+        ([*NEAR, "--tools", "missing.py"], "ConfigError", "missing.py"),
+        ([*NEAR, "--schema", "missing.json"], "ConfigError", "missing.json"),
+    ],
+)
+def test_a_wrong_option_is_an_error_with_advice(arguments: list[str], kind: str, words: str) -> None:
+    result = nearfar("run", "Hello?", "--json", *arguments)
+    error = error_of(result)
+    assert error["type"] == kind
+    assert words in error["message"] + error["hint"]
+    assert result.exit_code in (1, 2)
+
+
+def test_an_empty_prompt_is_an_error() -> None:
+    result = nearfar("run", " ", *NEAR, "--json")
+    assert error_of(result)["type"] == "InvalidRequest"
+    assert result.exit_code == 2
+
+
+def test_an_error_without_json_goes_to_standard_error() -> None:
+    result = nearfar("run", "Hello?", "--near", "missing.gguf")
+    assert result.stdout == ""
+    assert "error: there is no" in result.stderr
+
+
+def test_a_mistake_in_the_configuration_is_named_with_its_line(empty_folder: Path) -> None:
+    (empty_folder / "nearfar.toml").write_text('[policy]\nmod = "auto"\n', encoding="utf-8")
+    error = error_of(nearfar("run", "Hello?", "--json"))
+    assert "line 2" in error["message"]
+    assert "'mode'" in error["message"]
+
+
+def test_tools_come_from_a_python_file(empty_folder: Path) -> None:
+    program = (
+        "from nearfar.orchestrator import tool\n"
+        "@tool\n"
+        "def lookup(entity: str, attribute: str) -> str:\n"
+        '    """Look up."""\n'
+        f'    return "{TASK.answer}"\n'
+    )
+    (empty_folder / "tools.py").write_text(program, encoding="utf-8")
+    assert score(nearfar("run", TASK.question, *NEAR, "--tools", "tools.py").stdout, TASK) == 1
+
+
+def test_a_tools_file_that_fails_is_reported(empty_folder: Path) -> None:
+    (empty_folder / "tools.py").write_text("1 / 0\n", encoding="utf-8")
+    assert "ZeroDivisionError" in error_of(nearfar("run", "Hello?", *NEAR, "--tools", "tools.py", "--json"))["message"]
+
+
+def test_chat_keeps_talking_after_a_turn_and_ends_with_the_input() -> None:
+    result = nearfar("chat", *NEAR, text=f"{TASK.question}\n\n{TASK.question}\n")
+    assert result.exit_code == 0
+    assert result.stdout.count(TASK.answer) >= 2
+
+
+def test_doctor_finds_the_shipped_models_working() -> None:
+    report = json.loads(nearfar("doctor", "--json").stdout)
+    assert report["healthy"] is True
+    agents = {finding["name"]: finding for finding in report["findings"] if finding["area"] == "agents"}
+    assert agents["near"]["status"] == agents["far"]["status"] == "ok"
+    assert "answered" in agents["near"]["detail"]
+
+
+def test_doctor_says_what_is_broken_and_fails(empty_folder: Path) -> None:
+    (empty_folder / "nearfar.toml").write_text('[near]\nmodel = "missing.gguf"\n', encoding="utf-8")
+    result = nearfar("doctor", "--json")
+    assert result.exit_code == 1
+    broken = [finding for finding in json.loads(result.stdout)["findings"] if finding["status"] == "broken"]
+    assert [finding["name"] for finding in broken] == ["near"]
+    assert broken[0]["advice"]
+
+
+def test_the_demo_compares_three_strategies_and_writes_its_report(empty_folder: Path) -> None:
+    result = nearfar("demo", "--tasks", "8", "--json", "--report", "out.html")
+    assert result.exit_code == 0
+    outcome = json.loads(result.stdout)
+    assert [row["strategy"] for row in outcome["strategies"]] == ["device", "cloud", "cascade"]
+    device, cloud, _ = outcome["strategies"]
+    assert device["far_tokens"] == 0
+    assert cloud["far_calls"] > 8
+    page = (empty_folder / "out.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "http://" not in page
+
+
+def test_the_demo_refuses_a_report_in_a_folder_that_does_not_exist() -> None:
+    assert "no folder" in error_of(nearfar("demo", "--json", "--report", "missing/out.html"))["message"]
+
+
+@pytest.mark.parametrize("kind", ["gateway", "agent"])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_says_where_it_listens_and_stops_on_a_signal(kind: str, stop: signal.Signals) -> None:
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", kind, "--address", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "NEARFAR_TOKEN": "secret"}) as server:
+        assert server.stdout is not None
+        announced = json.loads(server.stdout.readline())
+        try:
+            assert announced["address"].startswith("127.0.0.1:")
+            assert announced["token"] is True
+            wrong = nearfar("run", TASK.question, "--far", f"gateway:{announced['address']}", "--public", "-s", "cloud", "--json")
+            assert error_of(wrong)["type"] == "Unauthenticated"
+        finally:
+            server.send_signal(stop)
+            assert server.wait(30) == 0
+
+
+def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
+    monkeypatch.setenv("NEARFAR_TOKEN", "secret")
+    (empty_folder / "tools.py").write_text(
+        "from nearfar.orchestrator import tool\n"
+        "@tool\n"
+        "def lookup(entity: str, attribute: str) -> str:\n"
+        '    """Look up."""\n'
+        f'    return "{TASK.answer}"\n',
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", "gateway", "--far", "far", "--address", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = json.loads(server.stdout.readline())["address"]
+        try:
+            result = nearfar(
+                "run", TASK.question, "--far", f"gateway:{address}", "--public", "-s", "cloud", "--tools", "tools.py", "--json"
+            )
+            answer = json.loads(result.stdout)
+            assert answer["side"] == "far"
+            assert score(answer["text"], TASK) == 1
+        finally:
+            server.terminate()
+            assert server.wait(30) == 0
+
+
+def test_insecure_serving_off_loopback_is_refused() -> None:
+    error = error_of(nearfar("serve", "gateway", "--far", "far", "--address", "0.0.0.0:0", "--insecure", "--json"))
+    assert error["type"] == "ConfigError"
+    assert "TLS" in error["hint"]
+
+
+def test_a_token_file_that_others_may_read_is_refused(empty_folder: Path) -> None:
+    path = empty_folder / "tokens.toml"
+    path.write_text('laptop = "secret"\n', encoding="utf-8")
+    path.chmod(0o644)
+    error = error_of(nearfar("serve", "gateway", "--far", "far", "--address", "127.0.0.1:0", "--tokens", str(path), "--json"))
+    assert "chmod 600" in error["hint"]

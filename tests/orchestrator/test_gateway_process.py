@@ -1,0 +1,124 @@
+"""A `Hybrid`'s own gateway: a real child process with the shipped far model."""
+
+import os
+import signal
+import sys
+
+import anyio
+import psutil
+import pytest
+from nearfar.orchestrator import Hybrid, Result
+from nearfar.orchestrator.cli.selection import world_tool
+from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
+from nearfar.orchestrator.gateway_process import GatewayProcess
+from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.worlds.search import SearchWorld, score
+from nearfar.protocols import Message, ModelNotFound, Sensitivity, Side, StepRequest, Unavailable, complete
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+WORLD = SearchWorld(7, "test")
+QUESTION = WORLD.tasks(1, {1: 1.0})[0]
+ENDLESS = "Hello there, how are you today?"
+"""Outside their world the shipped models talk until the context is full: long enough to be killed in the middle."""
+PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
+FAR = LocalFarConfig(threads=1)
+
+
+def step(text: str, *, max_output_tokens: int = 8) -> StepRequest:
+    return StepRequest(messages=(Message.user(text),), sensitivity=Sensitivity.PUBLIC, max_output_tokens=max_output_tokens)
+
+
+async def gone(process_id: int) -> None:
+    """Return when the process has ended."""
+    with anyio.fail_after(20):
+        while psutil.pid_exists(process_id) and psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE:
+            await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:0"])
+async def test_a_task_reaches_the_far_model_through_a_process_of_its_own(address: str | None) -> None:
+    gateway = await GatewayProcess.start(FAR, address=address)
+    try:
+        assert gateway.process_id not in (None, os.getpid())
+        assert gateway.card.side is Side.FAR
+        async with Hybrid(far=gateway, tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
+            result = await hybrid.run(QUESTION.question, strategy="cloud")
+        assert score(result.text, QUESTION) == 1
+        assert result.far.steps == 2
+    finally:
+        await gateway.aclose()
+
+
+async def test_a_hybrid_starts_its_gateway_on_first_use_and_stops_it_with_itself() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    async with Hybrid(far="far", tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
+        assert {child.pid for child in psutil.Process().children()} == before
+        await hybrid.run(QUESTION.question, strategy="cloud")
+        started = {child.pid for child in psutil.Process().children(recursive=True)} - before
+        assert started
+    for process_id in started:
+        await gone(process_id)
+
+
+async def test_a_killed_gateway_means_the_device_answers_and_the_next_task_finds_a_new_one() -> None:
+    gateway = await GatewayProcess.start(FAR)
+    try:
+        async with Hybrid(near=NearConfig(threads=1), far=gateway, tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
+            first = gateway.process_id
+            assert first is not None
+            fallback = await _run_and_kill_in_mid_step(hybrid, first)
+            assert fallback.served_on_device
+            assert fallback.was_fallback
+            again = await hybrid.run(QUESTION.question, strategy="cloud")
+        assert again.side is Side.FAR
+        assert gateway.process_id != first
+    finally:
+        await gateway.aclose()
+
+
+async def _run_and_kill_in_mid_step(hybrid: Hybrid, process_id: int) -> Result:
+    """Run a task in the cloud, and kill the gateway when the first words of its answer arrive."""
+    async for event in hybrid.stream(ENDLESS, strategy="cloud"):
+        if event.type == "text" and psutil.pid_exists(process_id):
+            os.kill(process_id, signal.SIGKILL)
+        if event.type == "task_finished":
+            return event.result
+    raise AssertionError("a stream ends with its result")
+
+
+async def test_a_far_model_that_does_not_exist_is_reported_as_such() -> None:
+    with pytest.raises(ModelNotFound, match="no-such-model"):
+        await GatewayProcess.start(parse_far("/no-such-model.gguf"))
+
+
+async def test_the_gateway_ends_when_its_parent_is_killed() -> None:
+    program = (
+        "import asyncio\n"
+        "from nearfar.orchestrator.compose import LocalFarConfig\n"
+        "from nearfar.orchestrator.gateway_process import GatewayProcess\n"
+        "async def main():\n"
+        "    gateway = await GatewayProcess.start(LocalFarConfig(threads=1))\n"
+        "    print(gateway.process_id, flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await anyio.open_process([sys.executable, "-c", program], stderr=None)
+    assert parent.stdout is not None
+    with anyio.fail_after(60):
+        gateway_id = int((await parent.stdout.receive()).decode())
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
+    await gone(gateway_id)
+    await parent.aclose()
+
+
+async def test_a_closed_gateway_process_refuses_politely() -> None:
+    gateway = await GatewayProcess.start(FAR)
+    await complete(gateway, step(QUESTION.question))
+    process_id = gateway.process_id
+    await gateway.aclose()
+    assert process_id is not None
+    await gone(process_id)
+    with pytest.raises(Unavailable, match="closed"):
+        await complete(gateway, step(QUESTION.question))
