@@ -5,7 +5,9 @@ cd "$(dirname "$0")/.."
 venv=$1
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" build' EXIT
+# setuptools would pack what an earlier build left there.
+rm -rf build
 
 "$venv/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work" .
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$work"/nearfar-*.whl

@@ -37,6 +37,7 @@ if ! suitable "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/
 fi
 
 echo "installing $* into $venv (where no wheel of llama.cpp fits it is compiled, once: about 4 minutes on 2 cores)"
+rm -rf build  # setuptools would install what an earlier build left there
 # llama.cpp is built on one core unless told otherwise.
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" || {
