@@ -35,6 +35,7 @@ from .errors import (
 )
 from .fakes import ScriptedAgent
 from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
+from .recordings import ReplayAgent, record
 from .steps import Finished, FinishReason, StepEvent, StepReply, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "ProviderAuthError",
     "QuotaExceeded",
     "RateLimited",
+    "ReplayAgent",
     "ResumeLost",
     "ScriptedAgent",
     "Sensitivity",
@@ -88,5 +90,6 @@ __all__ = [
     "UserError",
     "WorkerCrashed",
     "complete",
+    "record",
     "stream",
 ]

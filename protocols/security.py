@@ -2,12 +2,16 @@
 
 import hmac
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 
 from .address import Address
 from .channel import ServerTls
 from .errors import ConfigError, Unauthenticated
 
 _SCHEME = "Bearer "
+
+CALLER: ContextVar[str] = ContextVar("nearfar_caller", default="")
+"""Inside a step that a server runs: the authenticated caller's name, "" for an anonymous one."""
 
 
 class Authenticator:
@@ -25,9 +29,12 @@ class Authenticator:
         return not self._tokens
 
     def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
-        """The name that belongs to the token in `metadata`. Raises `Unauthenticated` if it is missing or wrong."""
-        if self.is_open:
-            return ""
+        """The name that belongs to the token in `metadata`; it is in `CALLER` from now on. Raises `Unauthenticated` if it is missing or wrong."""
+        name = "" if self.is_open else self._named(metadata)
+        CALLER.set(name)
+        return name
+
+    def _named(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
         given = next((value for key, value in metadata if key == "authorization"), "")
         given = given.decode(errors="replace") if isinstance(given, bytes) else given
         if not given.startswith(_SCHEME):
