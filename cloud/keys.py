@@ -53,11 +53,13 @@ class GivenKey:
 def _from_keyring(name: str) -> str:
     try:
         import keyring
-        from keyring.errors import KeyringError
+        from keyring.errors import KeyringError, NoKeyringError
     except ImportError:
         return ""
     try:
         return (keyring.get_password(KEYRING_SERVICE, name) or "").strip()
+    except NoKeyringError:  # as on most servers
+        return ""
     except KeyringError as error:
         raise ConfigError(
             f"the keyring could not be read for {name}: {type(error).__name__}", hint=f"unlock it, or export {name}=..."

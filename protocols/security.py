@@ -29,7 +29,10 @@ class Authenticator:
         return not self._tokens
 
     def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
-        """The name that belongs to the token in `metadata`; it is in `CALLER` from now on. Raises `Unauthenticated` if it is missing or wrong."""
+        """The name that belongs to the token in `metadata`, which is in `CALLER` from now on.
+
+        Raises `Unauthenticated` if the token is missing or wrong.
+        """
         name = "" if self.is_open else self._named(metadata)
         CALLER.set(name)
         return name

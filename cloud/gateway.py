@@ -1,0 +1,84 @@
+"""The gateway: far agents behind one gRPC address, which holds the provider keys and keeps account of every step."""
+
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+
+from ..protocols import Agent, AgentCard, Finished, NearfarError, StepEvent, StepRequest, stream
+from ..protocols.security import CALLER
+from ..protocols.server import Retention, Server, ServerTls, serve
+
+_logger = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def serve_gateway(
+    agents: Mapping[str, Agent],
+    address: str = "localhost:0",
+    *,
+    tokens: Mapping[str, str] | None = None,
+    tls: ServerTls | None = None,
+    insecure: bool = False,
+    retention: Retention | None = None,
+) -> AsyncIterator[Server]:
+    """Serve `agents` by name, as `protocols.server.serve` does, with one log line per step; see `AccountedAgent`.
+
+    `tokens` maps each caller's name to its bearer token. The agents stay open: closing them is up to the caller.
+    Raises `ConfigError` if the address is malformed, taken or too exposed.
+    """
+    accounted = {name: AccountedAgent(agent, name=name) for name, agent in agents.items()}
+    async with serve(accounted, address, tokens=tokens, tls=tls, insecure=insecure, retention=retention) as server:
+        yield server
+
+
+class AccountedAgent:
+    """An agent whose every step leaves one line of JSON in the log `nearfar.cloud.gateway`.
+
+    Fields: caller, agent, model, outcome (a finish reason, an error's class or "cancelled"), input_tokens, output_tokens,
+    cached_tokens (null where the step failed), dollars (a decimal string, or "unknown"), seconds. Never content, never a key.
+    """
+
+    def __init__(self, agent: Agent, *, name: str) -> None:
+        self._agent = agent
+        self._name = name
+
+    @property
+    def card(self) -> AgentCard:
+        return self._agent.card
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """The agent's own step; the line is written when it ends, however it ends."""
+        began, outcome, finished = anyio.current_time(), "cancelled", None
+        try:
+            async with stream(self._agent, request) as events:
+                async for event in events:
+                    if isinstance(event, Finished):
+                        outcome, finished = event.reason.value, event
+                    yield event
+        except NearfarError as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            self._write(outcome, finished, anyio.current_time() - began)
+
+    async def aclose(self) -> None:
+        await self._agent.aclose()
+
+    def _write(self, outcome: str, finished: Finished | None, seconds: float) -> None:
+        usage = finished.usage if finished else None
+        prices = self.card.prices
+        line = {
+            "caller": CALLER.get() or "anonymous",
+            "agent": self._name,
+            "model": finished.model if finished else self.card.model,
+            "outcome": outcome,
+            "input_tokens": usage.input_tokens if usage else None,
+            "output_tokens": usage.output_tokens if usage else None,
+            "cached_tokens": usage.cached_tokens if usage else None,
+            "dollars": f"{prices.dollars(usage):f}" if prices and usage else "unknown",
+            "seconds": round(seconds, 3),
+        }
+        _logger.info("%s", json.dumps(line))

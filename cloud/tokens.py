@@ -1,0 +1,67 @@
+"""Bearer tokens of a gateway's callers: in a file that only its owner can read, or in the environment."""
+
+import os
+import re
+import secrets
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..protocols import ConfigError
+
+TOKENS_VARIABLE = "NEARFAR_GATEWAY_TOKENS"
+_CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+def load_tokens(path: Path) -> dict[str, str]:
+    """The tokens in the TOML file `path`, by caller: lines such as `laptop = "..."`.
+
+    Raises `ConfigError` if the file is missing, malformed, or readable by others.
+    """
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="utf-8")
+        tokens = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the tokens in {path} cannot be read: {error}", hint="create the file with `add_token`") from error
+    except tomllib.TOMLDecodeError:
+        # The parser's message may quote a token.
+        raise ConfigError(f"{path} is not TOML", hint='write one line per caller: laptop = "token"') from None
+    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"others can read the tokens in {path}", hint=f"chmod 600 {path}, and replace the tokens if they were seen")
+    return _checked(tokens, str(path))
+
+
+def environment_tokens() -> dict[str, str]:
+    """The tokens in NEARFAR_GATEWAY_TOKENS (`laptop=token,phone=token`), by caller; empty if it is not set."""
+    pairs = [pair.partition("=") for pair in os.environ.get(TOKENS_VARIABLE, "").split(",") if pair.strip()]
+    return _checked({caller.strip(): token.strip() for caller, _, token in pairs}, TOKENS_VARIABLE)
+
+
+def add_token(path: Path, caller: str) -> str:
+    """Make a token for `caller`, add it to `path` and return it. The file is created readable by its owner only.
+
+    Raises `ConfigError` if the caller has one already.
+    """
+    tokens = load_tokens(path) if path.exists() else {}
+    if caller in tokens:
+        raise ConfigError(f"caller {caller!r} has a token in {path}", hint="delete its line first, which locks the old token out")
+    token = secrets.token_hex(32)
+    _checked({caller: token}, str(path))
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
+        file.write(f'{caller} = "{token}"\n')
+    return token
+
+
+def _checked(tokens: Mapping[str, object], where: str) -> dict[str, str]:
+    checked: dict[str, str] = {}
+    for caller, token in tokens.items():
+        if not _CALLER.fullmatch(caller):
+            raise ConfigError(f"{where}: {caller[:64]!r} is no caller's name", hint="use letters, digits, - and _")
+        if not isinstance(token, str) or len(token) < 16:
+            raise ConfigError(f"{where}: the token of {caller!r} is too short", hint="use at least 16 characters, better 64 hex digits")
+        checked[caller] = token
+    if len(set(checked.values())) != len(checked):
+        raise ConfigError(f"{where}: two callers share a token", hint="give each its own, so that the log can tell them apart")
+    return checked

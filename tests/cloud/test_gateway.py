@@ -1,0 +1,192 @@
+"""The gateway lets known callers in, forwards their steps, and keeps account without content or keys."""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import anyio
+import pytest
+from http_server import Exchange, http_server, sse
+from streams import KEY, TEXTS, agent_at, asking, openai_chunk
+
+from nearfar.cloud.gateway import serve_gateway
+from nearfar.cloud.keys import GivenKey
+from nearfar.cloud.openai import OpenAIDialect
+from nearfar.cloud.provider import ProviderAgent
+from nearfar.cloud.tokens import TOKENS_VARIABLE, add_token, environment_tokens, load_tokens
+from nearfar.protocols import (
+    Agent,
+    ConfigError,
+    Prices,
+    ProviderAuthError,
+    ScriptedAgent,
+    Side,
+    TextDelta,
+    Unauthenticated,
+    complete,
+    stream,
+)
+from nearfar.protocols.client import RemoteAgent
+
+pytestmark = pytest.mark.anyio
+TOKENS = {"laptop": "a" * 64, "phone": "b" * 64}
+PRICES = Prices(input=Decimal(3), output=Decimal(15), source="this test", as_of=date(2026, 1, 1))
+
+
+@asynccontextmanager
+async def remote(agent: Agent, caller: str = "laptop") -> AsyncIterator[RemoteAgent]:
+    async with serve_gateway({"far": agent}, tokens=TOKENS) as server:
+        client = await RemoteAgent.connect(server.address, token=TOKENS[caller])
+        try:
+            yield client
+        finally:
+            await client.aclose()
+
+
+def account(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    return [json.loads(record.getMessage()) for record in caplog.records if record.name == "nearfar.cloud.gateway"]
+
+
+async def test_step_is_forwarded_and_accounted_to_its_caller(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS["openai"]("confidential answer")])
+
+    async with http_server(answer) as server:
+        far = ProviderAgent(OpenAIDialect(), "model-1", key=GivenKey(KEY), base_url=server.base_url, prices=PRICES)
+        async with remote(far, "phone") as client:
+            reply = await complete(client, asking("confidential question"))
+        await far.aclose()
+    assert reply.text == "confidential answer"
+    [line] = account(caplog)
+    assert float(str(line.pop("seconds"))) >= 0
+    assert line == {
+        "caller": "phone",
+        "agent": "far",
+        "model": "model-1-0613",
+        "outcome": "stop",
+        "input_tokens": 20,
+        "output_tokens": 5,
+        "cached_tokens": 16,
+        "dollars": "0.000135",
+    }
+    assert "confidential" not in caplog.text
+    assert KEY not in caplog.text
+
+
+async def test_unknown_price_is_unknown_and_not_zero(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with remote(ScriptedAgent(["hello"], side=Side.FAR)) as client:
+        await complete(client, asking())
+    assert account(caplog)[0]["dollars"] == "unknown"
+
+
+async def test_failed_step_is_accounted_by_its_error(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.respond(401, json.dumps({"error": {"message": f"bad key {KEY}"}}))
+
+    async with http_server(answer) as server:
+        far = agent_at(server.base_url)
+        async with remote(far) as client:
+            with pytest.raises(ProviderAuthError) as caught:
+                await complete(client, asking())
+        await far.aclose()
+    assert account(caplog)[0]["outcome"] == "ProviderAuthError"
+    assert account(caplog)[0]["output_tokens"] is None
+    assert KEY not in caplog.text + str(caught.value)
+
+
+async def test_step_that_its_caller_leaves_is_accounted_as_cancelled_and_ends_upstream(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    left = anyio.Event()
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send(sse(openai_chunk({"content": "a"})))
+        await exchange.until_client_leaves()
+        left.set()
+
+    async with http_server(answer) as server:
+        far = agent_at(server.base_url)
+        with anyio.fail_after(60):
+            async with remote(far) as client:
+                async with stream(client, asking()) as events:
+                    assert isinstance(await anext(aiter(events)), TextDelta)
+                await left.wait()
+        await far.aclose()
+    assert [line["outcome"] for line in account(caplog)] == ["cancelled"]
+
+
+@pytest.mark.parametrize("token", [None, "c" * 64])
+async def test_caller_without_a_known_token_reaches_no_provider(token: str | None) -> None:
+    far = ScriptedAgent(["hello"], side=Side.FAR)
+    async with serve_gateway({"far": far}, tokens=TOKENS) as server:
+        with pytest.raises(Unauthenticated):
+            await RemoteAgent.connect(server.address, token=token)
+    assert not far.requests
+
+
+async def test_same_idempotency_key_calls_the_provider_once() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS["openai"]("paid once")])
+
+    async with http_server(answer) as server:
+        far = agent_at(server.base_url)
+        async with remote(far) as client:
+            request = asking()
+            assert [(await complete(client, request)).text for _ in range(2)] == ["paid once"] * 2
+        await far.aclose()
+        assert len(server.exchanges) == 1
+
+
+def test_token_file_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    made = {caller: add_token(path, caller) for caller in ("laptop", "phone")}
+    assert load_tokens(path) == made
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert all(len(token) == 64 for token in made.values())
+    with pytest.raises(ConfigError):
+        add_token(path, "laptop")
+
+
+def test_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    add_token(path, "laptop")
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        load_tokens(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["laptop = ", 'laptop = "short"', "laptop = 7", '"a b" = "0123456789abcdef"', f'a = "{KEY}"\nb = "{KEY}"', "\udcff"]
+)
+def test_malformed_token_file_is_refused_without_quoting_a_token(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    path.chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        load_tokens(path)
+    assert KEY not in str(caught.value)
+    assert "short" not in str(caught.value).replace("too short", "")
+
+
+def test_missing_token_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="add_token"):
+        load_tokens(tmp_path / "none.toml")
+
+
+def test_tokens_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKENS_VARIABLE, f"laptop={'a' * 64}, phone={'b' * 64}")
+    assert environment_tokens() == TOKENS
+    monkeypatch.delenv(TOKENS_VARIABLE)
+    assert environment_tokens() == {}
+    monkeypatch.setenv(TOKENS_VARIABLE, "laptop")
+    with pytest.raises(ConfigError):
+        environment_tokens()
