@@ -1,9 +1,38 @@
 """Fixtures for all tests."""
 
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
 import pytest
+
+Returned = TypeVar("Returned")
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """grpc.aio runs on asyncio only, so all async tests do."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def network_off() -> Iterator[None]:
+    """No test of this process leaves the machine through Python's sockets; grpc has sockets of its own, which this does not reach."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex"):
+            patch.setattr(socket.socket, name, _local_only(getattr(socket.socket, name)))
+        yield
+
+
+def _local_only(connect: Callable[[socket.socket, object], Returned]) -> Callable[[socket.socket, object], Returned]:
+    def guarded(opened: socket.socket, address: object) -> Returned:
+        if isinstance(address, tuple) and not _is_loopback(str(address[0])):
+            raise PermissionError(f"a test tried to reach {address[0]}; tests run without a network")
+        return connect(opened, address)
+
+    return guarded
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback

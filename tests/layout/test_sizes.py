@@ -1,0 +1,73 @@
+"""Files and functions stay small enough to be read at once."""
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+from source_tree import Module, modules
+
+LONGEST_FILE = 800
+LONGEST_FUNCTION = 60
+DEEPEST_NESTING = 3
+BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
+"""What makes a reader keep a case in mind; `with` does not."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_file_is_no_longer_than_it_may_be(module: Module) -> None:
+    assert len(module.path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_functions_are_short_and_flat(module: Module) -> None:
+    functions = [node for node in ast.walk(module.tree) if isinstance(node, Function)]
+    long = {function.name for function in functions if lines_of(function) > LONGEST_FUNCTION}
+    deep = {function.name for function in functions if depth_of(function.body) > DEEPEST_NESTING}
+    assert (long, deep) == (set(), set())
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
+def test_module_says_what_it_is_for(module: Module) -> None:
+    assert ast.get_docstring(module.tree)
+
+
+def lines_of(function: Function) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def depth_of(body: list[ast.stmt]) -> int:
+    """How many blocks deep the statements go; functions inside count for themselves."""
+    inner = ((isinstance(node, BLOCKS), block) for node in body if not isinstance(node, Function) for block in bodies_of(node))
+    return max((counts + depth_of(block) for counts, block in inner), default=0)
+
+
+def bodies_of(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks of a statement; `elif` is an `if` beside the first one and not inside it."""
+    if isinstance(node, ast.If):
+        yield node.body
+        is_elif = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+        yield from bodies_of(node.orelse[0]) if is_elif else [node.orelse]
+    elif isinstance(node, ast.Match):
+        yield from (case.body for case in node.cases)
+    else:
+        for name in ("body", "orelse", "finalbody"):
+            yield getattr(node, name, [])
+        for handler in getattr(node, "handlers", []):
+            yield handler.body
+
+
+@pytest.mark.parametrize(
+    ("code", "depth"),
+    [
+        ("pass", 0),
+        ("if a:\n  pass", 1),
+        ("if a:\n  pass\nelif b:\n  pass\nelif c:\n  pass", 1),
+        ("for a in b:\n  with a:\n    if a:\n      pass", 2),
+        ("try:\n  pass\nexcept E:\n  if a:\n    pass", 2),
+        ("def f():\n  if a:\n    pass", 0),
+    ],
+)
+def test_depth_is_measured_as_a_reader_sees_it(code: str, depth: int) -> None:
+    assert depth_of(ast.parse(code).body) == depth
