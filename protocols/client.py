@@ -40,7 +40,7 @@ class RemoteAgent:
         token: str | None = None,
         tls: ClientTls | None = None,
         idle_timeout: float = 60.0,
-        resume_timeout: float = 3.0,
+        resume_timeout: float = 2.0,
     ) -> None:
         """Raises `ConfigError` for a malformed address or token. Nothing is sent before the first call."""
         self._address = parse_address(address)
@@ -64,7 +64,7 @@ class RemoteAgent:
         token: str | None = None,
         tls: ClientTls | None = None,
         idle_timeout: float = 60.0,
-        resume_timeout: float = 3.0,
+        resume_timeout: float = 2.0,
     ) -> "RemoteAgent":
         """A `RemoteAgent` whose card is loaded. Raises what `describe` raises."""
         remote = cls(address, agent=agent, token=token, tls=tls, idle_timeout=idle_timeout, resume_timeout=resume_timeout)

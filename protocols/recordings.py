@@ -79,11 +79,11 @@ class ReplayAgent:
     def load(cls, path: Path) -> "ReplayAgent":
         """Raises `NotFound` if there is no such file, `ConfigError` if a line of it is malformed."""
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # JSON strings may hold other line ends
         except FileNotFoundError as error:
             raise NotFound(f"there is no recording {path}", hint="make one with record(agent, path)") from error
         try:
-            card = AgentCard.model_validate_json(lines[0] if lines else "")
+            card = AgentCard.model_validate_json(lines[0])
         except ValidationError as error:
             raise ConfigError(f"line 1 of {path} is not an agent card", hint="record again") from error
         return cls(card, _parsed(lines, path))

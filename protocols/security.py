@@ -29,15 +29,9 @@ class Authenticator:
         return not self._tokens
 
     def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
-        """The name that belongs to the token in `metadata`, which is in `CALLER` from now on.
-
-        Raises `Unauthenticated` if the token is missing or wrong.
-        """
-        name = "" if self.is_open else self._named(metadata)
-        CALLER.set(name)
-        return name
-
-    def _named(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
+        """The name that belongs to the token in `metadata`. Raises `Unauthenticated` if it is missing or wrong."""
+        if self.is_open:
+            return ""
         given = next((value for key, value in metadata if key == "authorization"), "")
         given = given.decode(errors="replace") if isinstance(given, bytes) else given
         if not given.startswith(_SCHEME):

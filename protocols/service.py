@@ -10,7 +10,7 @@ import grpc
 
 from .agent import Agent, stream
 from .errors import DeadlineExceeded, InternalError, InvalidOutput, NearfarError, NotFound, Unavailable
-from .security import Authenticator
+from .security import CALLER, Authenticator
 from .service_names import ACCEPTED, SERVICE
 from .status import to_status
 from .step_log import LoggedStep, Retention, StepLog
@@ -103,6 +103,7 @@ class AgentService:
         fingerprint = sha256(name.encode() + b"\0" + call.request.SerializeToString(deterministic=True)).digest()
         step, is_new = self._log.join((caller, call.idempotency_key), fingerprint, resume_from=call.resume_from)
         if is_new:
+            CALLER.set(caller)
             step.task = asyncio.create_task(self._compute(step, agent, request))
             self._tasks.add(step.task)
             step.task.add_done_callback(lambda task: self._settle(step, task))

@@ -49,6 +49,10 @@ class ChaosProxy:
             await self.start(int(self.address.rpartition(":")[2]))
         self._flowing.set()
 
+    def retarget(self, target: str) -> None:
+        """Forward new connections to another `host:port`."""
+        self._target = _split(target)
+
     def black_hole(self) -> None:
         """Keep all connections open and accept new ones, but forward nothing more."""
         self._flowing.clear()
@@ -137,10 +141,14 @@ class _Link:
 @asynccontextmanager
 async def chaos_proxy(target: str) -> AsyncIterator[ChaosProxy]:
     """A proxy in front of `target` (`host:port`), stopped with the context."""
-    host, _, port = target.rpartition(":")
-    proxy = ChaosProxy(host, int(port))
+    proxy = ChaosProxy(*_split(target))
     await proxy.start()
     try:
         yield proxy
     finally:
         await proxy.stop()
+
+
+def _split(target: str) -> tuple[str, int]:
+    host, _, port = target.rpartition(":")
+    return host, int(port)

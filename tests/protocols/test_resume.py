@@ -1,0 +1,263 @@
+"""A step whose connection breaks goes on where it was, and its agent runs once."""
+
+import random
+
+import anyio
+import pytest
+
+from nearfar.protocols import (
+    DeadlineExceeded,
+    Finished,
+    IdempotencyConflict,
+    Message,
+    ResumeLost,
+    ScriptedAgent,
+    StepEvent,
+    StepRequest,
+    TextDelta,
+    Unavailable,
+    complete,
+    stream,
+)
+from nearfar.protocols.client import RemoteAgent
+from nearfar.protocols.fakes import Reply
+from nearfar.protocols.server import Retention, Server, serve
+from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
+from nearfar.protocols.testing.subject import eventually
+
+pytestmark = pytest.mark.anyio
+
+PIECES = [f"piece {number}; " for number in range(40)]
+
+
+def ask(text: str = "go", **fields: object) -> StepRequest:
+    return StepRequest.model_validate({"messages": (Message.user(text),), **fields})
+
+
+def text_of(events: list[StepEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+class Interrupted:
+    """An agent that pauses after a number of events, until the test has broken the connection."""
+
+    def __init__(self) -> None:
+        self.pause_after = 0
+        self.gate = anyio.Event()
+        self.agent = ScriptedAgent(self._answer)
+
+    def rearm(self, pause_after: int) -> None:
+        self.pause_after, self.gate = pause_after, anyio.Event()
+
+    def _answer(self, request: StepRequest) -> Reply:
+        return [*PIECES[: self.pause_after], self.gate, *PIECES[self.pause_after :]]
+
+
+async def read_with_reset(remote: RemoteAgent, interrupted: Interrupted, proxy: ChaosProxy) -> list[StepEvent]:
+    """Read a step whose connection is reset once `pause_after` events have come."""
+    events: list[StepEvent] = []
+    async with stream(remote, ask()) as incoming:
+        async for event in incoming:
+            events.append(event)
+            if len(events) == interrupted.pause_after:
+                proxy.reset()
+                interrupted.gate.set()
+    return events
+
+
+async def test_reset_after_any_event_leaves_the_text_exact_and_runs_the_agent_once() -> None:
+    interrupted = Interrupted()
+    with anyio.fail_after(100):
+        async with serve(interrupted.agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=30)
+            for run, count in enumerate(random.sample(range(1, len(PIECES) + 1), 20) + random.choices(range(1, len(PIECES) + 1), k=30), 1):
+                interrupted.rearm(count)
+                events = await read_with_reset(remote, interrupted, proxy)
+                assert [event.text for event in events[:-1] if isinstance(event, TextDelta)] == PIECES
+                assert isinstance(events[-1], Finished)
+                assert len(interrupted.agent.requests) == run
+                assert proxy.connections == run + 1
+            await remote.aclose()
+
+
+async def test_reset_at_any_byte_leaves_the_text_exact() -> None:
+    agent = ScriptedAgent(lambda request: PIECES)
+    with anyio.fail_after(100):
+        async with serve(agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=30)
+            for run, count in enumerate(random.sample(range(100, 900), 10), 1):
+                proxy.reset_after(count)
+                reply = await complete(remote, ask(f"run {run}"))
+                assert reply.text == "".join(PIECES)
+                assert len(agent.requests) == run
+            await remote.aclose()
+
+
+async def test_reset_before_the_first_event_is_resumed_too() -> None:
+    gate = anyio.Event()
+    agent = ScriptedAgent([[gate, "late"]])
+    with anyio.fail_after(60):
+        async with serve(agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=30)
+
+            async def break_it() -> None:
+                await eventually(lambda: server.live_calls == 1)
+                await accepted_bytes_have_passed(remote)
+                proxy.reset()
+                await eventually(lambda: proxy.connections == 2 and server.live_calls == 1)
+                gate.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(break_it)
+                assert (await complete(remote, ask())).text == "late"
+            assert len(agent.requests) == 1
+            await remote.aclose()
+
+
+async def accepted_bytes_have_passed(remote: RemoteAgent) -> None:
+    """A reply on the same connection came behind everything that was sent on it before."""
+    await remote.describe()
+
+
+async def test_refused_reconnection_gives_up_with_unavailable() -> None:
+    interrupted = Interrupted()
+    interrupted.rearm(3)
+    with anyio.fail_after(60):
+        async with serve(interrupted.agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=0.2)
+            with pytest.raises(Unavailable, match="after 3 events"):
+                async with stream(remote, ask()) as events:
+                    for _ in range(3):
+                        await anext(aiter(events))
+                    await proxy.refuse()
+                    proxy.reset()
+                    await anext(aiter(events))
+            await remote.aclose()
+
+
+async def test_deadline_ends_the_attempts_to_resume() -> None:
+    interrupted = Interrupted()
+    interrupted.rearm(1)
+    with anyio.fail_after(60):
+        async with serve(interrupted.agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=1000)
+            with pytest.raises(DeadlineExceeded):
+                async with stream(remote, ask(timeout=1.0)) as events:
+                    await anext(aiter(events))
+                    await proxy.refuse()
+                    proxy.reset()
+                    await anext(aiter(events))
+            await remote.aclose()
+
+
+async def test_step_is_stopped_when_its_reader_stays_away() -> None:
+    interrupted = Interrupted()
+    interrupted.rearm(1)
+    agent = interrupted.agent
+    with anyio.fail_after(60):
+        async with serve(agent, retention=Retention(resume_grace=0.1)) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=0.0)
+            with pytest.raises(Unavailable):
+                await read_with_reset_and_no_return(remote, proxy)
+            await eventually(lambda: server.live_steps == 0)
+            assert (agent.live_steps, agent.cancelled_steps) == (0, 1)
+            await remote.aclose()
+
+
+async def read_with_reset_and_no_return(remote: RemoteAgent, proxy: ChaosProxy) -> None:
+    async with stream(remote, ask()) as events:
+        await anext(aiter(events))
+        await proxy.refuse()
+        proxy.reset()
+        await anext(aiter(events))
+
+
+async def test_black_hole_is_noticed_by_keepalive() -> None:
+    interrupted = Interrupted()
+    interrupted.rearm(1)
+    with anyio.fail_after(60):
+        async with serve(interrupted.agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, idle_timeout=1000, resume_timeout=0.5)
+            with pytest.raises(Unavailable):
+                async with stream(remote, ask()) as events:
+                    await anext(aiter(events))
+                    proxy.black_hole()
+                    await anext(aiter(events))
+            with anyio.move_on_after(2):
+                await remote.aclose()
+
+
+async def test_silent_pings_do_not_end_a_healthy_call() -> None:
+    """Longer than four pings, after which a server that does not expect them ends the connection."""
+    with anyio.fail_after(60):
+        async with serve(ScriptedAgent(["late"], pace=10.0)) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=0.0)
+            assert (await complete(remote, ask())).text == "late"
+            assert proxy.connections == 1
+            await remote.aclose()
+
+
+async def test_same_key_and_request_join_one_step() -> None:
+    gate = anyio.Event()
+    agent = ScriptedAgent([["once ", gate, "only"]])
+    texts: list[str] = []
+    with anyio.fail_after(60):
+        async with serve(agent) as server:
+            first, second = [await RemoteAgent.connect(server.address) for _ in range(2)]
+
+            async def read(remote: RemoteAgent) -> None:
+                texts.append((await complete(remote, ask(idempotency_key="shared"))).text)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read, first)
+                tasks.start_soon(read, second)
+                await eventually(lambda: server.live_calls == 2)
+                gate.set()
+            replayed = await complete(first, ask(idempotency_key="shared"))
+            for remote in (first, second):
+                await remote.aclose()
+    assert [*texts, replayed.text] == ["once only"] * 3
+    assert len(agent.requests) == 1
+
+
+async def test_same_key_for_another_request_conflicts() -> None:
+    with anyio.fail_after(60):
+        async with serve(ScriptedAgent(["one", "two"])) as server:
+            remote = await RemoteAgent.connect(server.address)
+            await complete(remote, ask("first", idempotency_key="shared"))
+            with pytest.raises(IdempotencyConflict):
+                await complete(remote, ask("second", idempotency_key="shared"))
+            await remote.aclose()
+
+
+async def test_callers_do_not_share_keys() -> None:
+    agent = ScriptedAgent(["for ann", "for bob"])
+    with anyio.fail_after(60):
+        async with serve(agent, tokens={"ann": "token-a", "bob": "token-b"}) as server:
+            texts = []
+            for token in ("token-a", "token-b"):
+                remote = await RemoteAgent.connect(server.address, token=token)
+                texts.append((await complete(remote, ask(idempotency_key="shared"))).text)
+                await remote.aclose()
+    assert texts == ["for ann", "for bob"]
+
+
+async def test_restarted_server_has_lost_the_step() -> None:
+    interrupted = Interrupted()
+    interrupted.rearm(2)
+    with anyio.fail_after(60):
+        async with serve(interrupted.agent) as first, chaos_proxy(first.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=30)
+            async with serve(ScriptedAgent([])) as second:
+                with pytest.raises(ResumeLost):
+                    await read_across_servers(remote, proxy, second)
+            await remote.aclose()
+
+
+async def read_across_servers(remote: RemoteAgent, proxy: ChaosProxy, second: Server) -> None:
+    async with stream(remote, ask()) as events:
+        for _ in range(2):
+            await anext(aiter(events))
+        proxy.retarget(second.address)
+        proxy.reset()
+        await anext(aiter(events))
