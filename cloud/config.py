@@ -1,19 +1,20 @@
 """The configuration of a provider agent, and the agent it describes."""
 
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ..protocols import Limits, Prices
+from ..protocols import ConfigError, Limits, Prices
 from .anthropic import AnthropicDialect
 from .dialect import Dialect
 from .gemini import GeminiDialect
 from .keys import StoredKey
 from .openai import OpenAIDialect
 from .prices import price_of
-from .provider import ProviderAgent, Timeouts
-from .retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from .provider import ProviderAgent
 
 
 class ProviderConfig(BaseModel):
@@ -72,8 +73,18 @@ class ProviderConfig(BaseModel):
         return self
 
 
-def build_provider(config: ProviderConfig) -> ProviderAgent:
-    """The agent that `config` describes. Reads no key and opens no connection: the first step does."""
+def build_provider(config: ProviderConfig) -> "ProviderAgent":
+    """The agent that `config` describes. Reads no key and opens no connection: the first step does.
+
+    Raises `ConfigError` if the cloud extra is not installed.
+    """
+    # Here, so that a configuration can be read and checked without the extra.
+    try:
+        from .provider import ProviderAgent, Timeouts
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"providers need the module {error.name}", hint="pip install 'nearfar[cloud]'") from error
+    from .retry import RetryPolicy
+
     dialect = _dialect(config)
     hosted = config.base_url is None
     variable = config.key_variable or (dialect.default_key_variable if hosted else None)

@@ -4,6 +4,10 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
+
+pytest.importorskip("llama_cpp", reason="the server is llama.cpp's: pip install 'nearfar[llama]'")
+pytest.importorskip("uvicorn", reason="the server needs the extra packages of nearfar[test]")
+
 from llama_server import llama_server
 
 from nearfar.cloud.config import ProviderConfig, build_provider
