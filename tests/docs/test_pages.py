@@ -1,0 +1,44 @@
+"""The pages hang together: links lead somewhere, configuration is valid, the README stays short."""
+
+from pathlib import Path
+
+import pytest
+from pages import ROOT, Block, anchors_of, blocks, links_of, pages
+
+from nearfar.orchestrator.cli.serve import read_tokens
+from nearfar.orchestrator.config import parse_config
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in links_of(page):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_page_is_linked_from_the_index(page: Path) -> None:
+    index = ROOT / "docs" / "index.md"
+    assert page == index or page.name in links_of(index)
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=lambda block: block.name)
+def test_configuration_is_valid(block: Block, tmp_path: Path) -> None:
+    if block.file_name == "tokens.toml":
+        path = tmp_path / "tokens.toml"
+        path.touch(mode=0o600)
+        path.write_text(block.code, encoding="utf-8")
+        assert read_tokens(path)
+    else:
+        config = parse_config(block.code, block.name)
+        assert config.model_fields_set
+
+
+def test_the_readme_is_short_and_shows_both_commands_first() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert {"make demo", "make test"} <= {line.removeprefix("$ ").partition("#")[0].strip() for line in lines[:20]}
