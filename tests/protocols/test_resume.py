@@ -21,7 +21,7 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.server import Retention, Server, serve
+from nearfar.protocols.server import Retention, serve
 from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
 from nearfar.protocols.testing.subject import eventually
 
@@ -125,12 +125,11 @@ async def test_refused_reconnection_gives_up_with_unavailable() -> None:
     with anyio.fail_after(60):
         async with serve(interrupted.agent) as server, chaos_proxy(server.address) as proxy:
             remote = await RemoteAgent.connect(proxy.address, resume_timeout=0.2)
-            with pytest.raises(Unavailable, match="after 3 events"):
-                async with stream(remote, ask()) as events:
-                    for _ in range(3):
-                        await anext(aiter(events))
-                    await proxy.refuse()
-                    proxy.reset()
+            async with stream(remote, ask()) as events:
+                for _ in range(3):
+                    await anext(aiter(events))
+                await cut_off(proxy)
+                with pytest.raises(Unavailable, match="after 3 events"):
                     await anext(aiter(events))
             await remote.aclose()
 
@@ -141,11 +140,10 @@ async def test_deadline_ends_the_attempts_to_resume() -> None:
     with anyio.fail_after(60):
         async with serve(interrupted.agent) as server, chaos_proxy(server.address) as proxy:
             remote = await RemoteAgent.connect(proxy.address, resume_timeout=1000)
-            with pytest.raises(DeadlineExceeded):
-                async with stream(remote, ask(timeout=1.0)) as events:
-                    await anext(aiter(events))
-                    await proxy.refuse()
-                    proxy.reset()
+            async with stream(remote, ask(timeout=1.0)) as events:
+                await anext(aiter(events))
+                await cut_off(proxy)
+                with pytest.raises(DeadlineExceeded):
                     await anext(aiter(events))
             await remote.aclose()
 
@@ -157,19 +155,19 @@ async def test_step_is_stopped_when_its_reader_stays_away() -> None:
     with anyio.fail_after(60):
         async with serve(agent, retention=Retention(resume_grace=0.1)) as server, chaos_proxy(server.address) as proxy:
             remote = await RemoteAgent.connect(proxy.address, resume_timeout=0.0)
-            with pytest.raises(Unavailable):
-                await read_with_reset_and_no_return(remote, proxy)
+            async with stream(remote, ask()) as events:
+                await anext(aiter(events))
+                await cut_off(proxy)
+                with pytest.raises(Unavailable):
+                    await anext(aiter(events))
             await eventually(lambda: server.live_steps == 0)
             assert (agent.live_steps, agent.cancelled_steps) == (0, 1)
             await remote.aclose()
 
 
-async def read_with_reset_and_no_return(remote: RemoteAgent, proxy: ChaosProxy) -> None:
-    async with stream(remote, ask()) as events:
-        await anext(aiter(events))
-        await proxy.refuse()
-        proxy.reset()
-        await anext(aiter(events))
+async def cut_off(proxy: ChaosProxy) -> None:
+    await proxy.refuse()
+    proxy.reset()
 
 
 async def test_black_hole_is_noticed_by_keepalive() -> None:
@@ -178,13 +176,12 @@ async def test_black_hole_is_noticed_by_keepalive() -> None:
     with anyio.fail_after(60):
         async with serve(interrupted.agent) as server, chaos_proxy(server.address) as proxy:
             remote = await RemoteAgent.connect(proxy.address, idle_timeout=1000, resume_timeout=0.5)
-            with pytest.raises(Unavailable):
-                async with stream(remote, ask()) as events:
+            async with stream(remote, ask()) as events:
+                await anext(aiter(events))
+                proxy.black_hole()
+                with pytest.raises(Unavailable):
                     await anext(aiter(events))
-                    proxy.black_hole()
-                    await anext(aiter(events))
-            with anyio.move_on_after(2):
-                await remote.aclose()
+            await remote.aclose()
 
 
 async def test_silent_pings_do_not_end_a_healthy_call() -> None:
@@ -248,16 +245,11 @@ async def test_restarted_server_has_lost_the_step() -> None:
     with anyio.fail_after(60):
         async with serve(interrupted.agent) as first, chaos_proxy(first.address) as proxy:
             remote = await RemoteAgent.connect(proxy.address, resume_timeout=30)
-            async with serve(ScriptedAgent([])) as second:
+            async with serve(ScriptedAgent([])) as second, stream(remote, ask()) as events:
+                for _ in range(2):
+                    await anext(aiter(events))
+                proxy.retarget(second.address)
+                proxy.reset()
                 with pytest.raises(ResumeLost):
-                    await read_across_servers(remote, proxy, second)
+                    await anext(aiter(events))
             await remote.aclose()
-
-
-async def read_across_servers(remote: RemoteAgent, proxy: ChaosProxy, second: Server) -> None:
-    async with stream(remote, ask()) as events:
-        for _ in range(2):
-            await anext(aiter(events))
-        proxy.retarget(second.address)
-        proxy.reset()
-        await anext(aiter(events))
