@@ -31,11 +31,16 @@ _GROUP: Final = 16
 _SLIP_RATE: Final = 0.05
 """Share of episodes in which a lookup first goes wrong, to teach the model to look again."""
 _SYSTEM_RATE: Final = 0.1
-_SYSTEM_PROMPTS: Final = (
-    "You answer questions with the lookup tool.",
-    "You are a helpful assistant.",
-    "Use the tools to answer the question.",
-)
+_SYSTEM_WORDS: Final = (
+    "a about accurate act again agent all always an and answer any are as ask assistant at available be before "
+    "best brief but by call can careful check clear concise correct do does each every example explain fact facts "
+    "few find first follow for from get give given good guess have help helpful how if in information instructions "
+    "into is it just keep know language last let list look lookup make may more most must need never next no not "
+    "now of on once one only or other our output people plan please precise question questions read reason reply "
+    "report research respond result results return rules say search see short should so step steps task tasks tell "
+    "text than that the their them then there these they think this time to tool tools try until up use user using "
+    "value very we what when where which who will with without word words work write you your"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def episode(task: SearchTask, trail: Trail, random_: random.Random) -> list[Segm
     """Write a solved task as a conversation, now and then with a system prompt or a slip."""
     segments = [Segment(BOS, False)]
     if random_.random() < _SYSTEM_RATE:
-        segments.append(Segment(f"<|system|>{random_.choice(_SYSTEM_PROMPTS)}{END}", False))
+        segments.append(Segment(f"<|system|>{_system_prompt(random_)}{END}", False))
     segments.append(Segment(f"<|user|>{task.question}{END}", False))
     slip = random_.randrange(task.hops) if random_.random() < _SLIP_RATE else None
     for number, (entity, attribute, value) in enumerate(trail.lookups()):
@@ -73,6 +78,22 @@ def episode(task: SearchTask, trail: Trail, random_: random.Random) -> list[Segm
             segments += _turn(_garbled(entity, trail, random_), attribute, None)
         segments += _turn(entity, attribute, value)
     return [*segments, Segment("<|assistant|>", False), Segment(f"{task.answer}{END}", True)]
+
+
+def _system_prompt(random_: random.Random) -> str:
+    # Its words carry no meaning here: the model only has to stay unmoved by whatever stands there.
+    words = [_system_word(random_) for _ in range(random_.randint(2, 30))]
+    text = " ".join(words)
+    return text[0].upper() + text[1:] + random_.choice((".", ".", "", ":", "!"))
+
+
+def _system_word(random_: random.Random) -> str:
+    unknown = "".join(random_.choices("abcdefghijklmnopqrstuvwxyz", k=random_.randint(2, 9)))
+    word = random_.choice(_SYSTEM_WORDS) if random_.random() < 0.9 else unknown
+    shape = random_.random()
+    if shape < 0.06:
+        return word.capitalize()
+    return word + (random_.choice((",", ".", ";", ".\n")) if shape < 0.18 else "")
 
 
 def _turn(entity: str, attribute: str, value: str | None) -> list[Segment]:
@@ -111,6 +132,8 @@ def _texts(worlds: int) -> list[str]:
     for seed in range(worlds):
         for task, trail in SearchWorld(seed, "train").worked_tasks(_TASKS_PER_WORLD):
             texts += [segment.text for segment in episode(task, trail, random_)]
+    # System prompts may be anything, so the vocabulary is better spent on the world.
+    texts = [text for text in texts if not text.startswith("<|system|>")]
     # Specials are split off before the merges apply, so they must not shape the merges either.
     return [_without_specials(text) for text in texts]
 
