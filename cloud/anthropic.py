@@ -36,6 +36,8 @@ _REASONS = {
 _CHOICES = {ToolChoice.AUTO: "auto", ToolChoice.NONE: "none", ToolChoice.REQUIRED: "any"}
 # Models before Opus 4.7 take a temperature; later ones refuse the field.
 _TAKES_TEMPERATURE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?(?:-\d{8}|-latest)?$)")
+# Models before Opus 5.5 and its contemporaries can be forced to call a tool; later ones refuse that, so they are asked and then checked.
+_TAKES_FORCE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4|(?:opus|sonnet|fable|mythos)-5(?:-\d{8})?$)")
 _FOREIGN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 
 _MARKS = ErrorMarks(
@@ -101,7 +103,8 @@ class AnthropicDialect:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools
             ]
-            body["tool_choice"] = {"type": _CHOICES[request.tool_choice]}
+            forced = request.tool_choice is ToolChoice.REQUIRED and not _TAKES_FORCE.match(model)
+            body["tool_choice"] = {"type": _CHOICES[ToolChoice.AUTO if forced else request.tool_choice]}
         if request.output_schema is not None:
             body["output_config"] = {"format": {"type": "json_schema", "schema": _closed(request.output_schema)}}
         return body

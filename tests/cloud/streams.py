@@ -1,5 +1,8 @@
 """Streams in the shape that the three APIs send them, and agents to read them."""
 
+from collections.abc import Callable
+from typing import Any
+
 from http_server import sse
 
 from nearfar.cloud.anthropic import AnthropicDialect
@@ -12,6 +15,7 @@ from nearfar.cloud.retry import RetryPolicy
 from nearfar.protocols import Message, StepRequest, ToolSpec
 from nearfar.protocols.messages import Sensitivity
 
+Chunk = dict[str, Any]
 KEY = "sk-test-0123456789abcdef"
 DIALECTS: dict[str, Dialect] = {"openai": OpenAIDialect(), "anthropic": AnthropicDialect(), "gemini": GeminiDialect()}
 WEATHER = ToolSpec(
@@ -39,13 +43,14 @@ def asking(text: str = "hello", **fields: object) -> StepRequest:
     return StepRequest.model_validate({"messages": (Message.user(text),), "sensitivity": Sensitivity.PUBLIC, **fields})
 
 
-def openai_chunk(delta: dict[str, object], finish: str | None = None, **fields: object) -> dict[str, object]:
+def openai_chunk(delta: Chunk, finish: str | None = None, **fields: object) -> Chunk:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return {"id": "c-1", "object": "chat.completion.chunk", "model": "model-1-0613", "choices": [choice], **fields}
 
 
-def openai_text(*texts: str, finish: str = "stop") -> str:
-    usage = {"prompt_tokens": 20, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 16}}
+def openai_text(*texts: str, finish: str = "stop", read: int = 20, written: int = 5) -> str:
+    cached = {"cached_tokens": min(16, read)}
+    usage = {"prompt_tokens": read, "completion_tokens": written, "prompt_tokens_details": cached}
     chunks = [openai_chunk({"role": "assistant", "content": ""}), *(openai_chunk({"content": text}) for text in texts)]
     return sse(*chunks, openai_chunk({}, finish), {"model": "model-1-0613", "choices": [], "usage": usage}, "[DONE]")
 
@@ -56,21 +61,21 @@ def openai_call(*pieces: str) -> str:
     return sse(*(openai_chunk(delta) for delta in deltas), openai_chunk({}, "tool_calls"), "[DONE]")
 
 
-def anthropic_events(*events: dict[str, object]) -> str:
+def anthropic_events(*events: Chunk) -> str:
     return "".join(sse(event, event=str(event["type"])) for event in events)
 
 
-def anthropic_start() -> dict[str, object]:
-    usage = {"input_tokens": 2, "cache_read_input_tokens": 16, "cache_creation_input_tokens": 2, "output_tokens": 1}
+def anthropic_start(read: int = 20) -> Chunk:
+    usage = {"input_tokens": read - 18, "cache_read_input_tokens": 16, "cache_creation_input_tokens": 2, "output_tokens": 1}
     return {"type": "message_start", "message": {"id": "m-1", "model": "model-1-20250929", "usage": usage}}
 
 
-def anthropic_end(reason: str) -> tuple[dict[str, object], dict[str, object]]:
-    delta = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": 5}}
+def anthropic_end(reason: str, written: int = 5) -> tuple[Chunk, Chunk]:
+    delta = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": {"output_tokens": written}}
     return delta, {"type": "message_stop"}
 
 
-def anthropic_block(index: int, block: dict[str, object], *deltas: dict[str, object]) -> list[dict[str, object]]:
+def anthropic_block(index: int, block: Chunk, *deltas: Chunk) -> list[Chunk]:
     return [
         {"type": "content_block_start", "index": index, "content_block": block},
         *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
@@ -78,9 +83,9 @@ def anthropic_block(index: int, block: dict[str, object], *deltas: dict[str, obj
     ]
 
 
-def anthropic_text(*texts: str, reason: str = "end_turn") -> str:
+def anthropic_text(*texts: str, finish: str = "end_turn", read: int = 20, written: int = 5) -> str:
     block = anthropic_block(0, {"type": "text", "text": ""}, *({"type": "text_delta", "text": text} for text in texts))
-    return anthropic_events(anthropic_start(), {"type": "ping"}, *block, *anthropic_end(reason))
+    return anthropic_events(anthropic_start(read), {"type": "ping"}, *block, *anthropic_end(finish, written))
 
 
 def anthropic_call(*pieces: str) -> str:
@@ -99,17 +104,25 @@ def anthropic_call(*pieces: str) -> str:
     return anthropic_events(anthropic_start(), *thinking, *call, *anthropic_end("tool_use"))
 
 
-def gemini_chunk(*parts: dict[str, object], finish: str | None = None) -> dict[str, object]:
-    usage = {"promptTokenCount": 20, "cachedContentTokenCount": 16, "candidatesTokenCount": 3, "thoughtsTokenCount": 2}
-    candidate: dict[str, object] = {"index": 0, "content": {"role": "model", "parts": list(parts)}}
+def gemini_chunk(*parts: Chunk, finish: str | None = None, read: int = 20, written: int = 5) -> Chunk:
+    thoughts = min(2, written - 1)
+    usage = {
+        "promptTokenCount": read,
+        "cachedContentTokenCount": 16,
+        "candidatesTokenCount": written - thoughts,
+        "thoughtsTokenCount": thoughts,
+    }
+    candidate: Chunk = {"index": 0, "content": {"role": "model", "parts": list(parts)}}
     if finish:
         candidate["finishReason"] = finish
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "model-1-001"}
 
 
-def gemini_text(*texts: str, finish: str = "STOP") -> str:
+def gemini_text(*texts: str, finish: str = "STOP", read: int = 20, written: int = 5) -> str:
     thought = gemini_chunk({"text": "Let me see.", "thought": True})
-    return sse(thought, *(gemini_chunk({"text": text}) for text in texts), gemini_chunk({"text": ""}, finish=finish))
+    return sse(
+        thought, *(gemini_chunk({"text": text}) for text in texts), gemini_chunk({"text": ""}, finish=finish, read=read, written=written)
+    )
 
 
 def gemini_call() -> str:
@@ -117,4 +130,4 @@ def gemini_call() -> str:
     return sse(gemini_chunk(part, finish="STOP"))
 
 
-TEXTS = {"openai": openai_text, "anthropic": anthropic_text, "gemini": gemini_text}
+TEXTS: dict[str, Callable[..., str]] = {"openai": openai_text, "anthropic": anthropic_text, "gemini": gemini_text}

@@ -21,6 +21,8 @@ from nearfar.cloud.keys import StoredKey
 from nearfar.cloud.prices import price_of, reference_price
 from nearfar.protocols import ConfigError, Side, Usage, complete
 
+NO_KEYRING = NoKeyring()  # type: ignore[no-untyped-call]  # keyring is untyped here
+
 
 class MemoryKeyring(KeyringBackend):
     """A keyring that lives in this process."""
@@ -28,7 +30,7 @@ class MemoryKeyring(KeyringBackend):
     priority = 1
 
     def __init__(self, entries: dict[tuple[str, str], str] | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # keyring is untyped here
         self.entries = entries
 
     def get_password(self, service: str, username: str) -> str | None:
@@ -58,7 +60,7 @@ def test_key_comes_from_the_environment_then_from_the_keyring(monkeypatch: pytes
     assert "from-environment" not in repr(StoredKey("MY_KEY"))
 
 
-@pytest.mark.parametrize("backend", [MemoryKeyring({}), NoKeyring()], ids=["empty keyring", "no keyring"])
+@pytest.mark.parametrize("backend", [MemoryKeyring({}), NO_KEYRING], ids=["empty keyring", "no keyring"])
 def test_missing_key_says_which_variable_to_set(backend: KeyringBackend) -> None:
     keyring.set_keyring(backend)
     with pytest.raises(ConfigError, match="MY_KEY"):

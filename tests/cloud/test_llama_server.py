@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("llama_cpp", reason="the server is llama.cpp's: pip install 'nearfar[llama]'")
-pytest.importorskip("uvicorn", reason="the server needs the extra packages of nearfar[test]")
+pytest.importorskip("uvicorn", reason="the server needs packages of its own: pip install 'nearfar[test]'")
+if find_spec("llama_cpp") is None:
+    pytest.skip("the server is llama.cpp's: pip install 'nearfar[llama]'", allow_module_level=True)
 
 from llama_server import llama_server
 

@@ -164,7 +164,8 @@ def test_gemini_3_gets_a_placeholder_for_calls_of_other_agents() -> None:
 def test_tool_choice_is_translated(choice: ToolChoice, expected: int) -> None:
     request = asking(tools=(WEATHER,), tool_choice=choice)
     assert body(OpenAIDialect(), request)["tool_choice"] == ("auto", "none", "required")[expected]
-    assert body(AnthropicDialect(), request)["tool_choice"] == {"type": ("auto", "none", "any")[expected]}
+    assert body(AnthropicDialect(), request, model="claude-opus-5")["tool_choice"] == {"type": ("auto", "none", "any")[expected]}
+    assert body(AnthropicDialect(), request, model="claude-opus-5-5")["tool_choice"] == {"type": ("auto", "none", "auto")[expected]}
     mode = body(GeminiDialect(), request)["toolConfig"]["functionCallingConfig"]["mode"]
     assert mode == ("AUTO", "NONE", "ANY")[expected]
 

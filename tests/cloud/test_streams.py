@@ -1,7 +1,6 @@
 """What a step makes of each API's streams, over a real connection."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 from http_server import Exchange, http_server, sse
@@ -86,8 +85,7 @@ async def test_tool_call_is_put_together_and_checked(dialect: str) -> None:
 
 @pytest.mark.parametrize(("dialect", "finish"), [("openai", "length"), ("anthropic", "max_tokens"), ("gemini", "MAX_TOKENS")])
 async def test_reaching_the_limit_is_reported_as_length(dialect: str, finish: str) -> None:
-    written: Callable[..., str] = TEXTS[dialect]
-    body = written("Once upon", **{"reason" if dialect == "anthropic" else "finish": finish})
+    body = TEXTS[dialect]("Once upon", finish=finish)
     reply = await reply_to(body, asking(), dialect)
     assert (reply.text, reply.finished.reason) == ("Once upon", FinishReason.LENGTH)
 
@@ -219,7 +217,7 @@ async def test_output_that_misses_the_schema_is_invalid_output(dialect: str) -> 
 async def test_logprobs_become_the_lowest_window_of_confidence() -> None:
     def token(text: str, logprob: float) -> dict[str, object]:
         chunk = openai_chunk({"content": text})
-        chunk["choices"][0]["logprobs"] = {"content": [{"token": text, "logprob": logprob}]}  # type: ignore[index]  # built above
+        chunk["choices"][0]["logprobs"] = {"content": [{"token": text, "logprob": logprob}]}
         return chunk
 
     body = sse(*(token("a", value) for value in (0.0, -0.1, -4.0, -0.3, -0.4, 0.0, 0.0)), openai_chunk({}, "stop"))
