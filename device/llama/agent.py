@@ -1,7 +1,6 @@
 """`LlamaAgent`: any GGUF model as an agent, run by llama.cpp in a process of its own."""
 
 import asyncio
-import os.path
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -81,7 +80,7 @@ class LlamaAgent:
         `side`: where callers are to think this agent is; on the far side it refuses private requests.
         `context_tokens`: most tokens of one step, prompt and output together; by default what the model was trained for, at most 8192.
         `parallel`: steps that are decoded at the same time; further ones wait.
-        `threads`: CPU threads; by default one for each physical core.
+        `threads`: CPU threads; by default one for every two logical CPUs, and a single one for a model below 20 million parameters.
         `gpu_layers`: layers of the model to keep on a GPU, where llama.cpp was built for one; -1 for all.
         `prices`: by default free on the near side and unknown on the far side.
 
@@ -89,10 +88,10 @@ class LlamaAgent:
         not installed.
         """
         _check_installed()
-        path = Path(model)
+        path = Path(await anyio.Path(model).absolute())
         header = await anyio.to_thread.run_sync(read_header, path)
         options = WorkerOptions(
-            path=os.path.abspath(path), context_tokens=context_tokens, parallel=parallel, threads=threads, gpu_layers=gpu_layers
+            path=str(path), context_tokens=context_tokens, parallel=parallel, threads=threads, gpu_layers=gpu_layers
         )
         worker, ready = await WorkerProcess.start(options)
         if prices is None and side is Side.NEAR:

@@ -59,6 +59,7 @@ class Model:
         self.handle = handle
         self.vocabulary = Vocabulary(llama_cpp.llama_model_get_vocab(handle))
         self.trained_context_tokens = int(llama_cpp.llama_model_n_ctx_train(handle))
+        self.parameters = int(llama_cpp.llama_model_n_params(handle))
         if not llama_cpp.llama_model_has_decoder(handle) or not self.trained_context_tokens:
             raise ModelError(f"{path} is no text generator", hint="give a decoder model, such as a Llama or Qwen chat model")
 

@@ -14,7 +14,6 @@ import time
 from dataclasses import asdict
 from typing import Final, cast
 
-import psutil  # type: ignore[import-untyped]  # it ships no types
 from pydantic import JsonValue
 
 from ...protocols import NearfarError, StepRequest
@@ -24,6 +23,8 @@ from .protocol import DEFAULT_CONTEXT_TOKENS, StepEventKind, WorkerOptions, Work
 from .scheduler import Scheduler, StepEvent
 
 _MOST_DEFAULT_CELLS: Final = 16384
+_SMALL_MODEL: Final = 20_000_000
+"""Parameters below which one token is less work than waking a second thread."""
 _FLUSH_SECONDS: Final = 0.0015
 """Events wait at most this long for company: a fast model would otherwise spend its time on sending single tokens."""
 _RECEIVE_BYTES: Final = 1 << 16
@@ -55,10 +56,15 @@ def _load(options: WorkerOptions) -> tuple[Scheduler, WorkerReady]:
     model = Model(options.path, gpu_layers=options.gpu_layers)
     tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
     cells = max(tokens, min(tokens * options.parallel, _MOST_DEFAULT_CELLS))
-    threads = options.threads or psutil.cpu_count(logical=False) or 1
+    threads = options.threads or _default_threads(model)
     context = Context(model, cells=cells, sequences=options.parallel, threads=threads)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel)
     return scheduler, WorkerReady(context_tokens=tokens, threads=threads)
+
+
+def _default_threads(model: Model) -> int:
+    # Threads wait for each other by spinning: on a small model, or on cores that others need too, more of them are slower.
+    return 1 if model.parameters < _SMALL_MODEL else max((os.cpu_count() or 2) // 2, 1)
 
 
 class _Worker:

@@ -1,0 +1,61 @@
+"""The shipped near model as a test subject, and prompts that make it do things."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nearfar.device
+from nearfar.device import LlamaAgent
+from nearfar.protocols import Message, StepRequest, ToolSpec, complete
+
+NEAR = Path(nearfar.device.__file__).parent / "models" / "near.gguf"
+QUESTION = "What is the mayor of Port Alder?"
+LOOKUP = ToolSpec(
+    name="lookup",
+    description="Look up one attribute of one entity.",
+    parameters={
+        "type": "object",
+        "properties": {"entity": {"type": "string"}, "attribute": {"type": "string"}},
+        "required": ["entity", "attribute"],
+    },
+)
+
+_LONG_ENOUGH = 200
+# Outside its world the model mostly repeats itself without end; on which prompts depends on its training.
+_CANDIDATES = (
+    "lookup lookup lookup.",
+    "a a a a a a a a?",
+    "{{{{{{{{{{{{",
+    "1 1 1 1 1 11 1 1 1 1 1?",
+    "Write a long story.Write a long story.",
+    "ha ha ha haha ha ha ha",
+    "Count up: 1 2 3 4 5 6 7 8",
+    "city of city of city of",
+)
+_found: list[str] = []
+
+
+@asynccontextmanager
+async def near_agent(model: Path = NEAR, *, parallel: int = 4, context_tokens: int | None = None) -> AsyncIterator[LlamaAgent]:
+    """The near model, closed on the way out."""
+    async with await LlamaAgent.load(model, parallel=parallel, context_tokens=context_tokens) as agent:
+        yield agent
+
+
+async def long_prompt() -> str:
+    """A prompt that the near model answers with hundreds of tokens."""
+    if not _found:
+        async with near_agent() as agent:
+            for prompt in _CANDIDATES:
+                reply = await complete(agent, ask(prompt))
+                if reply.finished.usage.output_tokens >= _LONG_ENOUGH:
+                    _found.append(prompt)
+                    break
+            else:
+                raise LookupError("the near model now answers all candidate prompts briefly: add others")
+    return _found[0]
+
+
+def ask(prompt: str, **fields: object) -> StepRequest:
+    """A request with one user message."""
+    return StepRequest.model_validate({"messages": (Message.user(prompt),), **fields})
