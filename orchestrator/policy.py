@@ -25,7 +25,7 @@ class Strategy(StrEnum):
     DEVICE = "device"
     """The near agent alone."""
     CLOUD = "cloud"
-    """The far agent; the near one steps in where it fails and the mode allows."""
+    """The far agent; the near one steps in where it fails and the mode allows. Refuses private tasks."""
     ROUTE = "route"
     """The rules pick a side before any token; the other one is the fallback."""
     CASCADE = "cascade"
@@ -84,9 +84,10 @@ def decide(agents: Sequence[Candidate], *, strategy: Strategy, mode: Mode, sensi
     order = _order(strategy, mode)
     reasons = [f"strategy {strategy}, mode {mode}: {' then '.join(order)}"]
     remaining = [agent for side in order for agent in agents if agent.side is side]
-    if not remaining:
-        raise ConfigError(f"no {' or '.join(order)} agent is configured", hint=f"strategy {strategy} with mode {mode} needs one")
-    remaining = _keep_private(remaining, sensitivity, reasons)
+    if not remaining or (strategy is Strategy.CLOUD and not _has_far(remaining)):
+        wanted = Side.FAR if strategy is Strategy.CLOUD else " or ".join(order)
+        raise ConfigError(f"no {wanted} agent is configured", hint=f"strategy {strategy} with mode {mode} needs one")
+    remaining = _keep_private(remaining, strategy, sensitivity, reasons)
     remaining = _keep_capable(remaining, needs, reasons)
     return RouteDecision(
         strategy=strategy,
@@ -112,16 +113,21 @@ def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
     return allowed
 
 
-def _keep_private(agents: list[Candidate], sensitivity: Sensitivity, reasons: list[str]) -> list[Candidate]:
+def _has_far(agents: Sequence[Candidate]) -> bool:
+    return any(agent.side is Side.FAR for agent in agents)
+
+
+def _keep_private(agents: list[Candidate], strategy: Strategy, sensitivity: Sensitivity, reasons: list[str]) -> list[Candidate]:
     if sensitivity is Sensitivity.PUBLIC:
         return agents
     kept = [agent for agent in agents if agent.side is Side.NEAR]
     for agent in agents:
         if agent not in kept:
             reasons.append(f"{agent.name} left out: the task is private and stays on this device")
-    if not kept:
+    # Whoever asks for the cloud by name should learn that it was not used, rather than get the device's answer.
+    if not kept or strategy is Strategy.CLOUD:
         raise PrivacyViolation(
-            "the task is private and only far agents could serve it",
+            "the task is private and was to be served by a far agent",
             hint='pass sensitivity="public" if its text may leave this device',
         )
     return kept

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -55,21 +56,20 @@ async def _row(hybrid: Hybrid, tasks: Sequence[SearchTask], strategy: Strategy, 
 
 
 def _print(rows: Sequence[Row], reference: Prices, reference_model: str, report: Path) -> None:
-    table = Table(title=f"{len(rows[0].outcomes)} unseen search tasks, 1 to 4 hops")
-    for title in ("strategy", "score", "95 %", "on device", "far calls", "near tokens", "far tokens", "dollars*", "seconds"):
-        table.add_column(title, justify="left" if title == "strategy" else "right")
+    table = Table(title=f"{len(rows[0].outcomes)} unseen search tasks, 1 to 4 hops", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    for title in ("strategy", "score", "95 %", "far calls", "tokens near", "tokens far", "dollars*", "time"):
+        table.add_column(title, justify="left" if title == "strategy" else "right", no_wrap=True)
     for row in rows:
         low, high = row.interval
         table.add_row(
             row.strategy.value,
             f"{row.score:.1%}",
             f"{low:.0%}-{high:.0%}",
-            f"{row.on_device:.0%}",
             f"{row.far_calls:,}",
             f"{row.near_tokens:,}",
             f"{row.far_tokens:,}",
             f"${row.dollars:.4f}",
-            f"{row.seconds:.1f}",
+            f"{row.seconds:.1f} s",
         )
     output.print(table)
     figures = findings(rows)

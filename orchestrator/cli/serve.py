@@ -1,5 +1,6 @@
 """`nearfar serve gateway` and `nearfar serve agent`."""
 
+import logging
 import os
 import signal
 import tomllib
@@ -40,6 +41,7 @@ def run_agent(config: Path | None, near: str | None, listening: Listening, *, as
 
 
 async def _serve(open_agent: Callable[[], Awaitable[Agent]], listening: Listening, side: Side, *, as_json: bool) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     tokens = read_tokens(listening.tokens)
     tls = _tls(listening)
     agent = await open_agent()

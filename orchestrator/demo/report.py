@@ -10,9 +10,10 @@ from .comparison import Outcome, Row, findings
 _COLOURS = {Strategy.DEVICE: "#2a9d8f", Strategy.CLOUD: "#3d5a80", Strategy.CASCADE: "#e76f51"}
 _WIDTH, _HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 130, 24, 52
+_LABEL_WIDTH, _LABEL_HEIGHT = 110, 16
 
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8888 }
+:root { color-scheme: light dark; --line: #8884; --soft: #777 }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
@@ -65,7 +66,7 @@ Both models of the demo ran here and cost nothing. Intervals: 95 % (Wilson).</p>
 def _picture(rows: Sequence[Row]) -> str:
     """Score against far tokens, with intervals: up and to the left is better."""
     most = max(row.far_tokens for row in rows) or 1
-    marks = "\n".join(_mark(row, most) for row in rows)
+    marks = "\n".join(_mark(row, most, _label_shift(rows[:number], row, most)) for number, row in enumerate(rows))
     return f"""<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="Score of each strategy against the far tokens it used">
 {_axes(most)}
 {marks}
@@ -85,14 +86,24 @@ def _axes(most: int) -> str:
     return "\n".join(lines)
 
 
-def _mark(row: Row, most: int) -> str:
+def _label_shift(earlier: Sequence[Row], row: Row, most: int) -> int:
+    """How far down a label must move to stay clear of those before it."""
+    near = [
+        other
+        for other in earlier
+        if abs(_x(other.far_tokens / most) - _x(row.far_tokens / most)) < _LABEL_WIDTH and abs(_y(other.score) - _y(row.score)) < _LABEL_HEIGHT
+    ]
+    return _LABEL_HEIGHT * len(near)
+
+
+def _mark(row: Row, most: int, label_shift: int) -> str:
     x, y = _x(row.far_tokens / most), _y(row.score)
     low, high = (_y(bound) for bound in row.interval)
     colour = _COLOURS[row.strategy]
     return (
         f'<path d="M{x:.1f} {low:.1f}V{high:.1f}" stroke="{colour}" stroke-width="2" stroke-opacity=".6"/>'
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{colour}"/>'
-        f'<text x="{x + 12:.1f}" y="{y + 4:.1f}">{row.strategy.value} {row.score:.0%}</text>'
+        f'<text x="{x + 12:.1f}" y="{y + 4 + label_shift:.1f}">{row.strategy.value} {row.score:.0%}</text>'
     )
 
 

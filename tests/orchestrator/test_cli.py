@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.worlds.search import SearchWorld, score
@@ -211,3 +213,27 @@ def test_a_token_file_that_others_may_read_is_refused(empty_folder: Path) -> Non
     path.chmod(0o644)
     error = error_of(nearfar("serve", "gateway", "--far", "far", "--address", "127.0.0.1:0", "--tokens", str(path), "--json"))
     assert "chmod 600" in error["hint"]
+
+
+def test_the_demo_stops_everything_it_started_on_ctrl_c(empty_folder: Path) -> None:
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "demo", "--tasks", "5000"]
+    with subprocess.Popen(command, cwd=empty_folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stderr is not None
+        assert "starting" in demo.stderr.readline()
+        started = _descendants(demo.pid, at_least=3)
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert alive == []
+    assert list(empty_folder.iterdir()) == []
+
+
+def _descendants(process_id: int, *, at_least: int) -> list[psutil.Process]:
+    """The processes that it has started, once there are enough: the gateway, its worker and the near worker."""
+    for _ in range(600):
+        found = psutil.Process(process_id).children(recursive=True)
+        if len(found) >= at_least:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"only {found} were started")

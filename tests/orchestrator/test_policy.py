@@ -61,6 +61,17 @@ def test_a_side_that_is_not_configured_is_named() -> None:
         candidates(Strategy.CLOUD, Mode.ONLY_IN_CLOUD, agents=(NEAR,))
 
 
+def test_asking_for_the_cloud_without_a_far_agent_is_refused() -> None:
+    with pytest.raises(ConfigError, match="far"):
+        candidates(Strategy.CLOUD, agents=(NEAR,))
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.PREFER_IN_CLOUD])
+def test_asking_for_the_cloud_with_a_private_task_is_refused(mode: Mode) -> None:
+    with pytest.raises(PrivacyViolation):
+        candidates(Strategy.CLOUD, mode, sensitivity=Sensitivity.PRIVATE)
+
+
 def test_a_private_task_is_refused_where_only_far_agents_could_serve_it() -> None:
     with pytest.raises(PrivacyViolation, match="private"):
         candidates(Strategy.CLOUD, Mode.ONLY_IN_CLOUD, sensitivity=Sensitivity.PRIVATE)
