@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from nearfar.orchestrator.worlds.search import NOTHING_FOUND, SearchTask, SearchWorld, Trail
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from nearfar.orchestrator.worlds.search import NOTHING_FOUND, SearchTask, SearchWorld, Trail
 
 BOS: Final = "<|bos|>"
 END: Final = "<|end|>"
@@ -31,16 +32,17 @@ _GROUP: Final = 16
 _SLIP_RATE: Final = 0.05
 """Share of episodes in which a lookup first goes wrong, to teach the model to look again."""
 _SYSTEM_RATE: Final = 0.1
-_SYSTEM_WORDS: Final = (
-    "a about accurate act again agent all always an and answer any are as ask assistant at available be before "
-    "best brief but by call can careful check clear concise correct do does each every example explain fact facts "
-    "few find first follow for from get give given good guess have help helpful how if in information instructions "
-    "into is it just keep know language last let list look lookup make may more most must need never next no not "
-    "now of on once one only or other our output people plan please precise question questions read reason reply "
-    "report research respond result results return rules say search see short should so step steps task tasks tell "
-    "text than that the their them then there these they think this time to tool tools try until up use user using "
-    "value very we what when where which who will with without word words work write you your"
-).split()
+_SYSTEM_TEXT: Final = (
+    "a about accurate act again agent all always an and answer any are as ask assistant at available be before best "
+    "brief but by call can careful check clear concise correct do does each every example explain fact facts few "
+    "find first follow for from get give given good guess have help helpful how if in information instructions into "
+    "is it just keep know language last let list look lookup make may more most must need never next no not now of "
+    "on once one only or other our output people plan please precise question questions read reason reply report "
+    "research respond result results return rules say search see short should so step steps task tasks tell text "
+    "than that the their them then there these they think this time to tool tools try until up use user using value "
+    "very we what when where which who will with without word words work write you your"
+)
+_SYSTEM_WORDS: Final = _SYSTEM_TEXT.split()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
 from nearfar.orchestrator.worlds.search import NOTHING_FOUND, SearchTask, SearchWorld, score
 
 from .data import END, TOOL_CALL
@@ -85,9 +86,7 @@ class Agent:
         self._llama.n_tokens = 0
         self._llama.eval(ids)
         written, logs = self._generate()
-        text = self._llama.detokenize([token for token in written if token != self._end], special=True).decode(
-            errors="replace"
-        )
+        text = self._llama.detokenize([token for token in written if token != self._end], special=True).decode(errors="replace")
         return Step(text, step_confidence(logs), len(ids), len(written))
 
     def _generate(self) -> tuple[list[int], list[float]]:
@@ -157,9 +156,7 @@ def parse_call(text: str) -> tuple[str, str] | None:
 
 def is_grounded(answer: str, found: Sequence[str]) -> bool:
     """Tell whether an answer occurs in what a lookup found."""
-    return bool(answer.strip()) and any(
-        answer.strip() in result for result in found if not result.startswith(NOTHING_FOUND)
-    )
+    return bool(answer.strip()) and any(answer.strip() in result for result in found if not result.startswith(NOTHING_FOUND))
 
 
 def trusted(near: Attempt, threshold: float) -> bool:

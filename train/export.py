@@ -43,8 +43,7 @@ and a model this small has only ever seen one order. Nothing is added to the res
 because Jinja would then escape the rest as HTML. Tools are not rendered; they are in the weights."""
 
 DESCRIPTION: Final = (
-    "Trained from scratch on the Nearfar search world only: it answers nested lookup questions with the "
-    "lookup tool and knows nothing else."
+    "Trained from scratch on the Nearfar search world only: it answers nested lookup questions with the lookup tool and knows nothing else."
 )
 
 _NAMES: Final = {

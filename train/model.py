@@ -37,13 +37,8 @@ class Attention(nn.Module):
         self.output = nn.Linear(inner, shape.width, bias=False)
 
     def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        query, key, value = (
-            layer(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        mixed = functional.scaled_dot_product_attention(
-            _rotated(query, rotation), _rotated(key, rotation), value, is_causal=True
-        )
+        query, key, value = (layer(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        mixed = functional.scaled_dot_product_attention(_rotated(query, rotation), _rotated(key, rotation), value, is_causal=True)
         projected: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
         return projected
 

@@ -128,9 +128,7 @@ class Trainer:
         self.tokens += int((batch.tokens != self.batches.pad).sum())
         return loss.detach()
 
-    def _report(
-        self, losses: list[Tensor], mark: tuple[float, int], report: Callable[[Progress], None] | None
-    ) -> tuple[float, int]:
+    def _report(self, losses: list[Tensor], mark: tuple[float, int], report: Callable[[Progress], None] | None) -> tuple[float, int]:
         now = time.monotonic()
         passed = now - mark[0]
         self.seconds += passed
@@ -156,9 +154,7 @@ def _optimizers(model: TinyLlama, recipe: Recipe) -> list[torch.optim.Optimizer]
     others = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     return [
         torch.optim.Muon([{"params": matrices, "peak": recipe.matrix_rate}], lr=recipe.matrix_rate, weight_decay=0.01),
-        torch.optim.AdamW(
-            [{"params": others, "peak": recipe.other_rate}], lr=recipe.other_rate, betas=(0.9, 0.95), weight_decay=0.0
-        ),
+        torch.optim.AdamW([{"params": others, "peak": recipe.other_rate}], lr=recipe.other_rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 

@@ -58,21 +58,12 @@ _WORDS: Final[Mapping[str, tuple[str, str]]] = {
         ),
     ),
     "country": (
-        (
-            "Velden Sorra Kaltia Morvan Tavira Ostrava Belmar Carinth Drusia Estova Ferrin Galdor Helvar "
-            "Istmar Jutria Korvia"
-        ),
+        ("Velden Sorra Kaltia Morvan Tavira Ostrava Belmar Carinth Drusia Estova Ferrin Galdor Helvar Istmar Jutria Korvia"),
         "Republic Kingdom Union Isles League Federation",
     ),
     "thing": (
-        (
-            "Amber Silent Crimson Hollow Golden Paper Velvet Frozen Copper Gentle Broken Silver Wooden "
-            "Distant Painted Marble"
-        ),
-        (
-            "Kettle Lantern Compass Anchor Violin Mirror Falcon Garden Bridge Ladder Candle Feather Hammer "
-            "Engine Basket Window"
-        ),
+        ("Amber Silent Crimson Hollow Golden Paper Velvet Frozen Copper Gentle Broken Silver Wooden Distant Painted Marble"),
+        ("Kettle Lantern Compass Anchor Violin Mirror Falcon Garden Bridge Ladder Candle Feather Hammer Engine Basket Window"),
     ),
 }
 
@@ -257,11 +248,7 @@ def _names(kind: str, split: Split) -> list[str]:
 
 def _choices(kind: str, used: Sequence[str], *, last: bool) -> list[str]:
     # Things have no attributes, so a walk may only end at one.
-    return [
-        attribute
-        for attribute, target in _RELATIONS[kind].items()
-        if attribute not in used and (last or target in _RELATIONS)
-    ]
+    return [attribute for attribute, target in _RELATIONS[kind].items() if attribute not in used and (last or target in _RELATIONS)]
 
 
 def _chain(start: str, attributes: Sequence[str], possessives: int) -> str:

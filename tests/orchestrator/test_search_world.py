@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from nearfar.orchestrator.worlds.search import (
     DEMO_WEIGHTS,
     NOTHING_FOUND,

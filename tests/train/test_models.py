@@ -8,22 +8,23 @@ import pytest
 
 pytest.importorskip("gguf", reason="reading model files needs gguf: pip install gguf")
 pytest.importorskip("jinja2", reason="rendering chat templates needs jinja2: pip install 'nearfar[llama]'")
-llama_cpp = pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 
 import jinja2
-from nearfar.orchestrator.worlds.search import SearchWorld
+from llama_cpp import Llama
 
+from nearfar.orchestrator.worlds.search import SearchWorld
 from train.enlarge import enlarge
 
 MODELS = Path(__file__).parents[2] / "device" / "models"
 QUESTION = "What is the employer of Mira Falk's sister?"
 
 
-def opened(path: Path) -> Any:
-    return llama_cpp.Llama(str(path), n_ctx=256, n_threads=1, verbose=False)
+def opened(path: Path) -> Llama:
+    return Llama(str(path), n_ctx=256, n_threads=1, verbose=False)
 
 
-def continuation(model: Any, question: str) -> list[int]:
+def continuation(model: Llama, question: str) -> list[int]:
     prompt = model.tokenize(f"<|bos|><|user|>{question}<|end|><|assistant|>".encode(), special=True)
     return [token for token, _ in zip(model.generate(prompt, temp=0.0), range(40), strict=False)]
 
@@ -64,11 +65,7 @@ def test_the_template_writes_a_conversation_as_it_was_trained(name: str, plain: 
         },
         {"role": "tool", "content": "Elin Berg"},
     ]
-    text = (
-        jinja2.Template(template).render(messages=messages, add_generation_prompt=True)
-        if plain
-        else rendered(template, messages)
-    )
+    text = jinja2.Template(template).render(messages=messages, add_generation_prompt=True) if plain else rendered(template, messages)
     call = json.dumps({"name": "lookup", "arguments": arguments})
     assert text == (
         f"<|bos|><|system|>Be brief.<|end|><|user|>{QUESTION}<|end|><|assistant|><tool_call>{call}</tool_call><|end|>"
@@ -90,6 +87,7 @@ def test_the_file_says_what_it_is_and_keeps_calls_visible(name: str) -> None:
 def test_a_chat_completion_is_a_valid_lookup(name: str) -> None:
     model = opened(MODELS / f"{name}.gguf")
     reply = model.create_chat_completion([{"role": "user", "content": QUESTION}], temperature=0.0)
-    text = reply["choices"][0]["message"]["content"]
+    assert isinstance(reply, dict)
+    text = reply["choices"][0]["message"]["content"] or ""
     call = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
     assert call == {"name": "lookup", "arguments": {"entity": "Mira Falk", "attribute": "sister"}}

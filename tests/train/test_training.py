@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'nearfar[train]'")
 pytest.importorskip("tokenizers", reason="training needs tokenizers: pip install 'nearfar[train]'")
 
-from nearfar.orchestrator.worlds.search import SearchWorld
 from tokenizers import Tokenizer
 
+from nearfar.orchestrator.worlds.search import SearchWorld
 from train.data import Batches, encode, episode, load_tokenizer, train_tokenizer
 from train.model import Shape, TinyLlama
 from train.trainer import Recipe, Trainer
@@ -67,9 +67,7 @@ def test_only_what_the_assistant_writes_is_learned(tokenizer: Tokenizer) -> None
     for task, trail in SearchWorld(1, "train").worked_tasks(50):
         segments = episode(task, trail, random.Random(task.identifier))
         ids, learned = encode(tokenizer, segments)
-        written = tokenizer.decode(
-            [one for one, flag in zip(ids, learned, strict=True) if flag], skip_special_tokens=False
-        )
+        written = tokenizer.decode([one for one, flag in zip(ids, learned, strict=True) if flag], skip_special_tokens=False)
         assert written.count("<tool_call>") == task.hops
         assert written.endswith(f"{task.answer}<|end|>")
         assert task.question not in written
