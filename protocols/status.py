@@ -14,8 +14,9 @@ from .errors import BY_REASON, MAPPINGS, NearfarError, from_grpc_status, travell
 
 DOMAIN = "nearfar"
 
-_LONGEST = 1000
-"""Characters of a message or hint that travel: gRPC limits all trailers of a call to 8 KiB."""
+# All trailers of a call must stay below gRPC's 8 KiB. The message is sent twice, percent-encoded and in base64; the hint in base64.
+_MESSAGE_BYTES = 1200
+_HINT_BYTES = 1000
 _NANOS = 1_000_000_000
 
 
@@ -23,10 +24,11 @@ def to_status(error: NearfarError) -> grpc.Status:
     """Code, message and trailing metadata that carry `error`."""
     cls = travelling_class(error)
     code: int = grpc.StatusCode[MAPPINGS[cls].grpc_status].value[0]
-    details: list[Message] = [ErrorInfo(reason=cls.__name__, domain=DOMAIN, metadata={"hint": _sendable(error.hint)} if error.hint else {})]
+    metadata = {"hint": _cut(error.hint, _HINT_BYTES)} if error.hint else {}
+    details: list[Message] = [ErrorInfo(reason=cls.__name__, domain=DOMAIN, metadata=metadata)]
     if error.retry_after is not None:
         details.append(RetryInfo(retry_delay=_duration(error.retry_after)))
-    return rpc_status.to_status(Status(code=code, message=_sendable(error.message), details=map(_packed, details)))
+    return rpc_status.to_status(Status(code=code, message=_cut(error.message, _MESSAGE_BYTES), details=map(_packed, details)))
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> NearfarError:
@@ -67,7 +69,7 @@ def _duration(seconds: float) -> Duration:
     return Duration(seconds=whole, nanos=round((seconds - whole) * _NANOS) % _NANOS)
 
 
-def _sendable(text: str) -> str:
-    """`text` as valid UTF-8, cut to what fits into the trailers."""
-    whole = text.encode(errors="replace").decode()
-    return whole if len(whole) <= _LONGEST else whole[: _LONGEST - 3] + "..."
+def _cut(text: str, limit: int) -> str:
+    """`text` as valid UTF-8 of at most `limit` bytes."""
+    whole = text.encode(errors="replace")
+    return whole.decode() if len(whole) <= limit else whole[: limit - 3].decode(errors="ignore") + "..."
