@@ -101,6 +101,11 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
     )
 
 
+def usual_key(provider: Literal["openai", "anthropic", "gemini"]) -> StoredKey:
+    """The key that a provider's own API takes where the configuration names no other."""
+    return StoredKey(_dialect(ProviderConfig(provider=provider, model="any")).default_key_variable)
+
+
 def _dialect(config: ProviderConfig) -> Dialect:
     match config.provider:
         case "openai":

@@ -6,6 +6,7 @@ restarted, the API documents a placeholder that switches the check off.
 """
 
 import re
+from urllib.parse import quote
 
 from pydantic import JsonValue
 
@@ -48,7 +49,8 @@ class GeminiDialect:
         self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
 
     def path(self, model: str) -> str:
-        return f"/{model if '/' in model else f'models/{model}'}:streamGenerateContent?alt=sse"
+        name = quote(model if "/" in model else f"models/{model}", safe="/:@")
+        return f"/{name}:streamGenerateContent?alt=sse"
 
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
         # In a header, because addresses are logged.

@@ -25,29 +25,42 @@ class StoredKey:
     def __repr__(self) -> str:
         return f"StoredKey({self.variable!r})"
 
+    def is_set(self) -> bool:
+        """Whether there is a key. May block on the keyring."""
+        return bool(self._read())
+
     def reveal(self) -> str:
-        key = os.environ.get(self.variable, "").strip() or _from_keyring(self.variable)
+        key = self._read()
         if not key:
             raise ConfigError(
                 f"no key for the provider: the environment variable {self.variable} is not set",
                 hint=f"export {self.variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {self.variable}",
             )
-        if not key.isascii() or not key.isprintable():
-            raise ConfigError(f"the key in {self.variable} holds characters that no HTTP header can carry", hint="copy the key again")
-        return key
+        return _sendable(key, f"the key in {self.variable}")
+
+    def _read(self) -> str:
+        return os.environ.get(self.variable, "").strip() or _from_keyring(self.variable)
 
 
 class GivenKey:
     """A key that the program already holds."""
 
     def __init__(self, key: str) -> None:
-        self._key = key
+        """Raises `ConfigError` if no HTTP header can carry `key`."""
+        self._key = _sendable(key, "the key")
 
     def __repr__(self) -> str:
         return "GivenKey(...)"
 
     def reveal(self) -> str:
         return self._key
+
+
+def _sendable(key: str, what: str) -> str:
+    # Refused here, because an HTTP library would quote the whole header in its error.
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError(f"{what} is empty, or holds characters that no HTTP header can carry", hint="copy the key again")
+    return key
 
 
 def _from_keyring(name: str) -> str:

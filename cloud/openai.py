@@ -6,6 +6,7 @@ whole or in pieces, with or without index and id; reasoning in fields of its own
 
 import json
 import re
+from hashlib import sha256
 from typing import Literal
 
 from pydantic import JsonValue
@@ -74,7 +75,8 @@ class OpenAIDialect:
         return "/chat/completions"
 
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
-        headers = {"Idempotency-Key": idempotency_key}
+        plain = idempotency_key.isascii() and idempotency_key.isprintable()
+        headers = {"Idempotency-Key": idempotency_key if plain else sha256(idempotency_key.encode()).hexdigest()}
         return headers if key is None else headers | {"Authorization": f"Bearer {key}"}
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject:

@@ -1,5 +1,6 @@
 """A far agent: a model behind a provider's HTTP API."""
 
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterator
@@ -15,6 +16,7 @@ from pydantic import JsonValue
 from ..protocols import (
     AgentCard,
     Capabilities,
+    InvalidRequest,
     Limits,
     NearfarError,
     Prices,
@@ -37,6 +39,7 @@ from .streaming import SurrogateJoiner, json_events
 
 _ERROR_BYTES = 65536
 _REMEMBERED_TURNS = 4096
+_HEADERS = {"Accept": "text/event-stream", "Content-Type": "application/json"}
 _logger = logging.getLogger(__name__)
 
 
@@ -149,8 +152,9 @@ class ProviderAgent:
     ) -> AsyncGenerator[httpx.Response, None]:
         """The response to one HTTP call, if it is an event stream; it is closed on the way out, which ends the provider's work."""
         client = self._connected()
-        headers = self._dialect.headers(key, request.idempotency_key) | {"Accept": "text/event-stream"}
-        message = client.build_request("POST", self._base_url + self._dialect.path(self._model), headers=headers, json=body)
+        headers = self._dialect.headers(key, request.idempotency_key) | _HEADERS
+        address = self._base_url + self._dialect.path(self._model)
+        message = client.build_request("POST", address, headers=headers, content=_as_json(body))
         response = await deadline.run(partial(client.send, message, stream=True))
         try:
             await self._refuse_failure(response, key, deadline)
@@ -230,6 +234,14 @@ class _Turns:
         self._by_call[call_id] = value
         while len(self._by_call) > _REMEMBERED_TURNS:
             self._by_call.popitem(last=False)
+
+
+def _as_json(body: JsonObject) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError as error:
+        message = f"the request holds what JSON cannot: {error}"
+        raise InvalidRequest(message, hint="no NaN, no infinity and no half characters in schemas and arguments") from None
 
 
 async def _beginning(response: httpx.Response) -> bytes:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import anyio
+import anyio.lowlevel
 import pytest
 from http_server import Exchange, Server, http_server, sse
 from streams import DIALECTS, KEY, TEXTS, agent_at, asking, openai_chunk
@@ -23,6 +24,7 @@ from nearfar.protocols import (
     DeadlineExceeded,
     InvalidOutput,
     InvalidRequest,
+    Limits,
     ModelNotFound,
     NearfarError,
     PrivacyViolation,
@@ -403,6 +405,8 @@ async def test_closing_the_agent_ends_its_running_step() -> None:
         (asking(sensitivity=Sensitivity.PRIVATE), PrivacyViolation),
         (asking(output_schema={"type": "nonsense"}), InvalidRequest),
         (asking(" "), InvalidRequest),
+        (asking(output_schema={"type": "number", "maximum": float("nan")}), InvalidRequest),
+        (asking(output_schema={"type": "string", "title": "\ud83d"}), InvalidRequest),
     ],
 )
 async def test_request_that_may_not_be_sent_never_reaches_the_provider(request_: StepRequest, expected: type[NearfarError]) -> None:
@@ -467,3 +471,51 @@ def test_quoted_text_is_short_and_on_one_line() -> None:
 
 def test_given_key_is_not_in_its_repr() -> None:
     assert KEY not in repr(GivenKey(KEY))
+
+
+@pytest.mark.parametrize("key", ["", f"{KEY}\n", f"{KEY}é"])
+def test_key_that_no_header_can_carry_is_refused_without_being_quoted(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        GivenKey(key)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["ключ", "a\nb", "plain"])
+async def test_any_idempotency_key_can_be_sent(key: str) -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS["openai"]("ok")])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url)
+        assert (await complete(agent, asking(idempotency_key=key))).text == "ok"
+        await agent.aclose()
+        assert server.exchanges[0].headers["idempotency-key"]
+
+
+async def test_steps_beyond_the_concurrency_limit_wait() -> None:
+    release = anyio.Event()
+
+    async def answer(exchange: Exchange) -> None:
+        first = len(server.exchanges) == 1
+        if first:
+            await release.wait()
+        await exchange.stream([TEXTS["openai"]("first" if first else "second")])
+
+    async with http_server(answer) as server:
+        agent = ProviderAgent(OpenAIDialect(), "model-1", base_url=server.base_url, limits=Limits(concurrency=1))
+        texts: list[str] = []
+
+        async def run() -> None:
+            texts.append((await complete(agent, asking())).text)
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                tasks.start_soon(run)
+                while not server.exchanges:
+                    await anyio.lowlevel.checkpoint()
+                await anyio.wait_all_tasks_blocked()
+                assert len(server.exchanges) == 1
+                release.set()
+        await agent.aclose()
+    assert texts == ["first", "second"]

@@ -63,7 +63,7 @@ class Provider:
     async def _stream(self, exchange: Exchange, words: list[str], read: int) -> None:
         wanted = exchange.body.get("generationConfig", exchange.body)
         limit = next((wanted[name] for name in ("max_completion_tokens", "max_tokens", "maxOutputTokens") if name in wanted), 8192)
-        stops = next((wanted[name] for name in ("stop", "stop_sequences", "stopSequences") if name in wanted), [])
+        stops: list[str] = next((wanted[name] for name in ("stop", "stop_sequences", "stopSequences") if name in wanted), [])
         text = "".join(words)
         end = min((text.index(stop) for stop in stops if stop in text), default=len(text))
         kept = words[:limit] if end == len(text) else [text[:end]]
