@@ -1,0 +1,50 @@
+"""The configuration page lists every key with its default, and no other."""
+
+import json
+import re
+from enum import Enum
+
+import pytest
+from pages import ROOT
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from nearfar.cloud.config import ProviderConfig
+from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
+from nearfar.orchestrator.config import Config
+from nearfar.orchestrator.task import Policy
+from nearfar.protocols import Prices
+
+PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+SECTIONS: dict[str, type[BaseModel]] = {
+    "near": NearConfig,
+    "provider": ProviderConfig,
+    "prices": Prices,
+    "llama": LocalFarConfig,
+    "gateway": GatewayConfig,
+    "policy": Policy,
+}
+ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_table_matches_the_model(section: str) -> None:
+    table = re.search(rf"<!-- keys: {section} -->\n(.*?)\n(?:#|\Z)", PAGE, re.DOTALL)
+    assert table is not None
+    documented = {key: default.strip() for key, default in ROW.findall(table[1])}
+    assert documented == {name: shown_default(field) for name, field in SECTIONS[section].model_fields.items()}
+
+
+def test_every_section_of_the_file_has_a_heading() -> None:
+    for name in Config.model_fields:
+        assert f"## `[{name}]`" in PAGE
+
+
+def shown_default(field: FieldInfo) -> str:
+    """A default as TOML writes it."""
+    if field.is_required():
+        return "required"
+    if field.default is None:
+        return "not set"
+    value = field.default.value if isinstance(field.default, Enum) else field.default
+    return f"`{json.dumps(value)}`"
