@@ -9,8 +9,8 @@ trap 'rm -rf "$work" build' EXIT
 # setuptools would pack what an earlier build left there.
 rm -rf build
 
-"$venv/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work" .
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall "$work"/nearfar-*.whl
+"$venv/bin/python" -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir "$work" .
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$work"/nearfar-*.whl
 
 # From another folder: the repository's own protocols/ and device/ must not be found beside the installed ones.
 repository=$PWD

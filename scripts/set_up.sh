@@ -40,7 +40,7 @@ echo "installing $* into $venv (where no wheel of llama.cpp fits it is compiled,
 rm -rf build  # setuptools would install what an earlier build left there
 # llama.cpp is built on one core unless told otherwise.
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" || {
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@" || {
   echo "The installation failed; the reason is above. Building llama.cpp needs a C and C++ compiler:" >&2
   echo "  Debian, Ubuntu: apt install build-essential     Fedora: dnf install gcc-c++     macOS: xcode-select --install" >&2
   exit 1
