@@ -1,6 +1,8 @@
 """Where and how a server may listen: addresses, TLS, tokens, taken ports."""
 
+import asyncio
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -14,6 +16,7 @@ from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve
+from nearfar.protocols.testing.subject import eventually
 
 REQUEST = StepRequest(messages=(Message.user("hi"),))
 TOKENS = {"ann": "secret"}
@@ -124,6 +127,28 @@ async def test_file_in_the_place_of_a_socket_is_kept(tmp_path: Path) -> None:
         async with serve(ScriptedAgent([]), f"unix:{path}"):
             raise NotImplementedError
     assert path.read_text(encoding="utf-8") == "precious"
+
+
+@pytest.mark.anyio
+async def test_agent_that_ignores_its_cancellation_does_not_hold_up_the_shutdown() -> None:
+    released = anyio.Event()
+
+    async def stubborn() -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+
+    with anyio.fail_after(30):
+        async with serve(ScriptedAgent(["never"], pace=stubborn), shutdown_limit=0.1) as server:
+            remote = await RemoteAgent.connect(server.address)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(complete, remote, REQUEST)
+                await eventually(lambda: server.live_steps == 1)
+                tasks.cancel_scope.cancel()
+            await remote.aclose()
+        assert server.live_steps == 1
+        released.set()
+        await eventually(lambda: server.live_steps == 0)
 
 
 @pytest.mark.anyio
