@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypedDict
 
 from langgraph.graph import END, START, StateGraph
+
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ..cloud.config import ProviderConfig
+from ..cloud import tokens as caller_tokens
+from ..cloud.config import ProviderConfig, build_provider, usual_key
 from ..protocols import Agent, ConfigError, Prices, Side
 from ..protocols.messages import Value
 from .team import Member
@@ -125,10 +126,8 @@ def parse_far(text: str) -> FarConfig:
 
 async def open_llama(config: LlamaConfig, *, name: str, side: Side) -> Agent:
     """Load a GGUF model. Raises `ModelNotFound` or `ModelError`, and `ConfigError` where llama.cpp is not installed."""
-    try:
-        from ..device.llama import LlamaAgent  # the extra may not be installed, and starting is slow
-    except ImportError as error:
-        raise ConfigError("llama.cpp is not installed", hint='pip install "nearfar[llama]"') from error
+    from ..device.llama import LlamaAgent
+
     return await LlamaAgent.load(
         model_path(config.model),
         name=name,
@@ -146,10 +145,6 @@ async def open_far_in_process(config: FarConfig) -> Agent:
         raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
     if isinstance(config, LocalFarConfig):
         return await open_llama(config, name="far", side=Side.FAR)
-    try:
-        from ..cloud.provider import build_provider
-    except ImportError as error:
-        raise ConfigError("the cloud providers are not installed", hint='pip install "nearfar[cloud]"') from error
     return build_provider(config)
 
 
@@ -167,6 +162,16 @@ def serve_far(agent: Agent, address: str, **options: Unpack[ServeOptions]) -> "A
     return serve_gateway({agent.card.name: agent}, address, **options)
 
 
+def read_tokens(path: Path | None) -> Mapping[str, str]:
+    """Callers and their tokens: from the file, else from NEARFAR_GATEWAY_TOKENS. Raises `ConfigError` for a file that others may read."""
+    return caller_tokens.load_tokens(path) if path is not None else caller_tokens.environment_tokens()
+
+
+def add_token(path: Path, caller: str) -> str:
+    """Create a caller's token, add it to the file and return it. Raises `ConfigError` if the caller has one."""
+    return caller_tokens.add_token(path, caller)
+
+
 def reference_price() -> tuple[str, Prices]:
     """The real model, and its price, at which the demo states what its far tokens would cost."""
     from ..cloud.prices import reference_price as read
@@ -175,10 +180,9 @@ def reference_price() -> tuple[str, Prices]:
 
 
 def key_status() -> dict[str, bool]:
-    """For the usual key variable of each provider, whether there is a key; the keys themselves are not looked at."""
-    from ..cloud.keys import default_variables, is_set
-
-    return {variable: is_set(variable) for variable in default_variables()}
+    """For the usual key variable of each provider, whether there is a key, in the environment or the keyring."""
+    keys = [usual_key(provider) for provider in ("openai", "anthropic", "gemini")]
+    return {key.variable: key.is_set() for key in keys}
 
 
 def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:

@@ -1,7 +1,8 @@
 """A gateway of this `Hybrid`'s own: a child process, for users who have configured no gateway.
 
 It listens on a unix socket in a private folder, or on a loopback port behind a fresh token. Parent and child speak JSON lines over
-the child's standard streams: the far configuration goes in, then either the address or an error comes out. The child serves until its standard input closes, so it never outlives its parent.
+the child's standard streams: the far configuration goes in, then either the address or an error comes out. The child serves until
+its standard input closes, so it never outlives its parent.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from pydantic import TypeAdapter
 from ..protocols import AgentCard, NearfarError, StepEvent, StepRequest, Unavailable, stream
 from ..protocols.client import RemoteAgent
 from ..protocols.errors import BY_REASON
-from .compose import FarConfig, open_far_in_process
+from .compose import FarConfig, open_far_in_process, serve_far
 
 _START_SECONDS = 120.0
 """Loading a large model from a slow disk takes this long at most."""
@@ -104,7 +105,8 @@ class GatewayProcess:
             return self._remote
 
     async def _handshake(self, process: anyio.abc.Process) -> str:
-        assert process.stdin is not None and process.stdout is not None, "both are pipes by default"
+        assert process.stdin is not None, "a pipe by default"
+        assert process.stdout is not None, "a pipe by default"
         order = {"far": self._config.model_dump(mode="json"), "address": self._address, "token": self._token}
         try:
             with anyio.fail_after(_START_SECONDS):
@@ -141,11 +143,9 @@ async def serve_until_parent_leaves() -> None:
     order = json.loads(await reader.readline())
     async with contextlib.AsyncExitStack() as stack:
         try:
-            from ..cloud.gateway import serve_gateway
-
             agent = await open_far_in_process(_CONFIG.validate_python(order["far"]))
             stack.push_async_callback(agent.aclose)
-            server = await stack.enter_async_context(serve_gateway({agent.card.name: agent}, order["address"], tokens={"parent": order["token"]}))
+            server = await stack.enter_async_context(serve_far(agent, order["address"], tokens={"parent": order["token"]}))
         except NearfarError as error:
             _answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
             return

@@ -1,7 +1,7 @@
 """`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -119,7 +119,7 @@ class Hybrid:
             state = await self.graph.ainvoke({"task": task.model_dump(mode="json")}, config)
         return _result(task, state, time.monotonic() - started)
 
-    async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncIterator[TaskEvent]:
+    async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
         task, config = self._task(prompt, options)
         started = time.monotonic()
@@ -140,7 +140,7 @@ class Hybrid:
         if output_schema is not None:
             check_schema(output_schema, "output_schema")
         policy = self._policy_of(options)
-        keys: dict[str, Any] = {name: options[name] for name in ("idempotency_key", "timeout") if name in options}  # type: ignore[literal-required]  # names of the TypedDict above
+        keys: dict[str, Any] = {name: options[name] for name in ("idempotency_key", "timeout") if name in options}
         task = Task(messages=conversation(prompt), output_schema=output_schema, policy=policy, **keys)
         turns = policy.maximum_turns * _NODES_PER_TURN + _NODES_PER_ATTEMPT
         config: RunnableConfig = {"recursion_limit": 2 + turns * len(self.team)}
@@ -149,7 +149,7 @@ class Hybrid:
         return task, config
 
     def _policy_of(self, options: TaskOptions) -> Policy:
-        changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}  # type: ignore[literal-required]  # names of the TypedDict above
+        changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
         try:
             return Policy.model_validate({**self.policy.model_dump(), **changes})
         except ValueError as error:

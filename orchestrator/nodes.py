@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, TypedDict
 
 import anyio
@@ -86,7 +87,9 @@ class TaskNodes:
         turn = Turn(state, self._team)
         started = time.monotonic()
         if turn.is_exhausted:
-            error = InvalidOutput(f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up")
+            error = InvalidOutput(
+                f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up"
+            )
             return turn.give_up(error, started, runtime)
         try:
             agent = await turn.member.open()
@@ -254,7 +257,7 @@ class Turn:
             reason="",
             steps=0,
             usage=Usage(),
-            dollars=0,
+            dollars=Decimal(0),
             seconds=0.0,
         )
 

@@ -111,6 +111,18 @@ def serve_agent(
     run_agent(config, near, options.Listening(address, certificate, key, tokens, insecure), as_json=as_json)
 
 
+@serve.command("add-token")
+def add_token(
+    caller: Annotated[str, typer.Argument(help="Name of the device or person that the token is for.")],
+    tokens: Annotated[Path, typer.Option(help="The token file; created where there is none.")] = Path("tokens.toml"),
+    as_json: options.AsJson = False,
+) -> None:
+    """Create a caller's token for `serve gateway --tokens FILE` and print it."""
+    from .serve import add_caller
+
+    add_caller(caller, tokens, as_json=as_json)
+
+
 def main() -> None:
     """Entry point of the `nearfar` command."""
     app()

@@ -39,7 +39,13 @@ def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
 
 
 async def _compare(hybrid: Hybrid, tasks: Sequence[SearchTask], reference: Prices) -> list[Row]:
-    columns = (TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:>8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=notes) as progress:
         return [await _row(hybrid, tasks, strategy, reference, progress) for strategy in STRATEGIES]
 
@@ -73,10 +79,10 @@ def _print(rows: Sequence[Row], reference: Prices, reference_model: str, report:
         )
     output.print(table)
     figures = findings(rows)
+    kept, spent = figures["cascade_score_share"], figures["cascade_far_token_share"]
+    gap = figures["far_minus_near_points"]
     output.print(
-        f"far - near: {figures['far_minus_near_points']:+.0f} points; the cascade keeps {figures['cascade_score_share']:.0%} of far's score "
-        f"with {figures['cascade_far_token_share']:.0%} of its far tokens",
-        soft_wrap=True,
+        f"far - near: {gap:+.0f} points; the cascade keeps {kept:.0%} of far's score with {spent:.0%} of its tokens", soft_wrap=True
     )
     price = f"{reference_model}'s price (${reference.input} in, ${reference.output} out per million, {reference.as_of})"
     output.print(f"[dim]* far tokens at {price}; both models ran here and cost nothing[/dim]", soft_wrap=True)

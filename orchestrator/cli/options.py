@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-Config = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Configuration file; ./nearfar.toml unless given.", show_default=False)
-]
+Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; ./nearfar.toml unless given.", show_default=False)]
 Near = Annotated[str | None, typer.Option(help="Model on this device: a GGUF file, or `near`, which ships with nearfar.")]
 Far = Annotated[
     str | None,
@@ -25,7 +23,8 @@ Address = Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one) or 
 Certificate = Annotated[Path | None, typer.Option(help="TLS certificate chain (PEM); needed for any address off loopback.")]
 PrivateKey = Annotated[Path | None, typer.Option("--key", help="Private key of the certificate (PEM).")]
 TokenFile = Annotated[
-    Path | None, typer.Option("--tokens", help="File of `caller = \"token\"` lines (mode 0600); else $NEARFAR_TOKEN is the token.")
+    Path | None,
+    typer.Option("--tokens", help="File of callers and their tokens, see `add-token`; else $NEARFAR_GATEWAY_TOKENS (caller=token,...)."),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text. Refused for any address but loopback and unix sockets.")]
 

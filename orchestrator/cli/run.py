@@ -75,7 +75,7 @@ def _read_turn() -> str | None:
 
 async def _show(hybrid: Hybrid, prompt: str | list[Message], options: TaskOptions) -> Result:
     """Run a task and print it as it happens: text as it streams, except that a draft which may still be rejected stays dim."""
-    async with aclosing(hybrid.stream(prompt, **options)) as events:  # type: ignore[type-var]  # an async generator, annotated as an iterator
+    async with aclosing(hybrid.stream(prompt, **options)) as events:
         async for event in events:
             _show_event(event)
             if isinstance(event, TaskFinished):

@@ -1,22 +1,28 @@
 """`nearfar serve gateway` and `nearfar serve agent`."""
 
 import logging
-import os
 import signal
-import tomllib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
 
 from ...protocols import Agent, ConfigError, Side
 from ...protocols.channel import ServerTls
-from ..compose import FarConfig, NearConfig, open_far_in_process, open_llama, parse_far, serve_far, serve_near
-from .console import execute, notes, print_json
+from ..compose import (
+    FarConfig,
+    NearConfig,
+    add_token,
+    open_far_in_process,
+    open_llama,
+    parse_far,
+    read_tokens,
+    serve_far,
+    serve_near,
+)
+from .console import execute, notes, output, print_json
 from .options import Listening
 from .selection import read_config
-
-TOKEN_VARIABLE = "NEARFAR_TOKEN"
 
 
 def run_gateway(config: Path | None, far: str | None, listening: Listening, *, as_json: bool) -> None:
@@ -66,7 +72,7 @@ def _announce(agent: Agent, address: str, *, protected: bool, encrypted: bool, a
     if as_json:
         print_json({"address": address, "agent": agent.card.model_dump(mode="json"), "tls": encrypted, "token": protected})
         return
-    guard = "callers need a token" if protected else f"any local process may call it; set {TOKEN_VARIABLE} to change that"
+    guard = "callers need a token" if protected else "any local process may call it; --tokens FILE changes that"
     notes.print(f"serving [bold]{agent.card.model}[/bold] on [bold]{address}[/bold] ({'TLS' if encrypted else 'plain text'}; {guard})")
     notes.print("[dim]stop with Ctrl-C[/dim]")
 
@@ -90,20 +96,15 @@ def _tls(listening: Listening) -> ServerTls | None:
     return ServerTls(certificate=listening.certificate, private_key=listening.key)
 
 
-def read_tokens(path: Path | None) -> Mapping[str, str]:
-    """Caller names and their tokens: from the file, else one from the environment, else none.
+def add_caller(caller: str, tokens: Path, *, as_json: bool) -> None:
+    """Create a token for a caller and print it once."""
 
-    Raises `ConfigError` for a file that others may read, that is not TOML, or that has an empty token.
-    """
-    if path is None:
-        token = os.environ.get(TOKEN_VARIABLE)
-        return {"default": token} if token else {}
-    try:
-        if path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} may be read by others", hint=f"chmod 600 {path}")
-        tokens = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"the token file {path} cannot be read: {error}") from error
-    if not tokens or not all(isinstance(token, str) and token for token in tokens.values()):
-        raise ConfigError(f"{path} needs one `caller = \"token\"` line for each caller")
-    return tokens
+    async def work() -> None:
+        token = add_token(tokens, caller)
+        if as_json:
+            print_json({"caller": caller, "token": token, "tokens": str(tokens)})
+        else:
+            notes.print(f"the token of [bold]{caller}[/bold], for its NEARFAR_TOKEN:")
+            output.print(token, highlight=False, soft_wrap=True)
+
+    execute(work(), as_json=as_json)

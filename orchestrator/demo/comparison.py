@@ -120,6 +120,8 @@ async def solve(hybrid: Hybrid, task: SearchTask, strategy: Strategy, reference:
     # The demo compares the sides, so neither may stand in for the other unless the strategy says so.
     mode = {Strategy.DEVICE: "only_on_device", Strategy.CLOUD: "only_in_cloud"}.get(strategy, "auto")
     attempts: list[Attempt] = []
+    answer: str = ""
+    side: Side | None = None
     try:
         async with aclosing(hybrid.stream(task.question, strategy=strategy, mode=mode)) as events:
             async for event in events:
@@ -155,4 +157,3 @@ def findings(rows: Sequence[Row]) -> dict[str, float]:
         "cascade_score_share": round(cascade.score / cloud.score, 4) if cloud.score else 0.0,
         "cascade_far_token_share": round(cascade.far_tokens / cloud.far_tokens, 4) if cloud.far_tokens else 0.0,
     }
-

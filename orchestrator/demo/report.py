@@ -91,7 +91,8 @@ def _label_shift(earlier: Sequence[Row], row: Row, most: int) -> int:
     near = [
         other
         for other in earlier
-        if abs(_x(other.far_tokens / most) - _x(row.far_tokens / most)) < _LABEL_WIDTH and abs(_y(other.score) - _y(row.score)) < _LABEL_HEIGHT
+        if abs(_x(other.far_tokens / most) - _x(row.far_tokens / most)) < _LABEL_WIDTH
+        and abs(_y(other.score) - _y(row.score)) < _LABEL_HEIGHT
     ]
     return _LABEL_HEIGHT * len(near)
 

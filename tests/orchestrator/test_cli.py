@@ -10,13 +10,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner, Result
+
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.worlds.search import SearchWorld, score
-from typer.testing import CliRunner, Result
 
 pytestmark = pytest.mark.timeout(180)
 
 WORLD = SearchWorld(2026, "test")
+TOKEN = "0123456789abcdef"
 TASK = WORLD.tasks(1, {1: 1.0})[0]
 NEAR = ["--near", "near", "--strategy", "device"]
 
@@ -162,7 +164,9 @@ def test_the_demo_refuses_a_report_in_a_folder_that_does_not_exist() -> None:
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_server_says_where_it_listens_and_stops_on_a_signal(kind: str, stop: signal.Signals) -> None:
     command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", kind, "--address", "127.0.0.1:0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "NEARFAR_TOKEN": "secret"}) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "NEARFAR_GATEWAY_TOKENS": f"laptop={TOKEN}"}
+    ) as server:
         assert server.stdout is not None
         announced = json.loads(server.stdout.readline())
         try:
@@ -176,7 +180,8 @@ def test_a_server_says_where_it_listens_and_stops_on_a_signal(kind: str, stop: s
 
 
 def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
-    monkeypatch.setenv("NEARFAR_TOKEN", "secret")
+    token = json.loads(nearfar("serve", "add-token", "laptop", "--json").stdout)["token"]
+    monkeypatch.setenv("NEARFAR_TOKEN", token)
     (empty_folder / "tools.py").write_text(
         "from nearfar.orchestrator import tool\n"
         "@tool\n"
@@ -185,7 +190,8 @@ def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest
         f'    return "{TASK.answer}"\n',
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", "gateway", "--far", "far", "--address", "127.0.0.1:0", "--json"]
+    listening = ["--far", "far", "--address", "127.0.0.1:0", "--tokens", "tokens.toml", "--json"]
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", "gateway", *listening]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["address"]
@@ -209,7 +215,7 @@ def test_insecure_serving_off_loopback_is_refused() -> None:
 
 def test_a_token_file_that_others_may_read_is_refused(empty_folder: Path) -> None:
     path = empty_folder / "tokens.toml"
-    path.write_text('laptop = "secret"\n', encoding="utf-8")
+    path.write_text(f'laptop = "{TOKEN}"\n', encoding="utf-8")
     path.chmod(0o644)
     error = error_of(nearfar("serve", "gateway", "--far", "far", "--address", "127.0.0.1:0", "--tokens", str(path), "--json"))
     assert "chmod 600" in error["hint"]

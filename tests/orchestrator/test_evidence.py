@@ -3,12 +3,16 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nearfar.orchestrator.evidence import is_grounded, objection
 from nearfar.protocols import Message, ToolResult
 
 
 def conversation(*results: str, question: str = "Where does Mira Falk work?") -> list[Message]:
-    return [Message.user(question), *(Message.tool(ToolResult(call_id=str(n), name="lookup", content=text)) for n, text in enumerate(results))]
+    return [
+        Message.user(question),
+        *(Message.tool(ToolResult(call_id=str(n), name="lookup", content=text)) for n, text in enumerate(results)),
+    ]
 
 
 @pytest.mark.parametrize(

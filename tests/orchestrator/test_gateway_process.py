@@ -5,8 +5,10 @@ import signal
 import sys
 
 import anyio
+import anyio.to_thread
 import psutil
 import pytest
+
 from nearfar.orchestrator import Hybrid, Result
 from nearfar.orchestrator.cli.selection import world_tool
 from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
@@ -31,9 +33,11 @@ def step(text: str, *, max_output_tokens: int = 8) -> StepRequest:
 
 async def gone(process_id: int) -> None:
     """Return when the process has ended."""
-    with anyio.fail_after(20):
-        while psutil.pid_exists(process_id) and psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE:
-            await anyio.sleep(0.02)
+    try:
+        process = psutil.Process(process_id)
+    except psutil.NoSuchProcess:
+        return
+    await anyio.to_thread.run_sync(process.wait, 20)
 
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1:0"])

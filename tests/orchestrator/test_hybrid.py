@@ -10,6 +10,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.memory import InMemoryStore
+
 from nearfar.orchestrator import Hybrid, Tool, tool
 from nearfar.orchestrator.events import AttemptEnded, AttemptStarted, TaskFinished
 from nearfar.orchestrator.task import Policy, Task

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from nearfar.orchestrator.policy import Mode, Needs, Strategy, decide
 from nearfar.protocols import Capabilities, ConfigError, NearfarError, PrivacyViolation, Sensitivity, Side, Unsupported
 
@@ -18,6 +19,7 @@ class Stand:
     capabilities: Capabilities | None = None
 
 
+NOTHING = Needs()
 NEAR, FAR = Stand("near", Side.NEAR), Stand("far", Side.FAR)
 
 
@@ -27,7 +29,7 @@ def candidates(
     *,
     agents: tuple[Stand, ...] = (NEAR, FAR),
     sensitivity: Sensitivity = Sensitivity.PUBLIC,
-    needs: Needs = Needs(),
+    needs: Needs = NOTHING,
 ) -> tuple[str, ...]:
     return decide(agents, strategy=strategy, mode=mode, sensitivity=sensitivity, needs=needs).candidates
 

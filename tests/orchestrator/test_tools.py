@@ -2,10 +2,11 @@
 
 import anyio
 import pytest
+from pydantic import BaseModel
+
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.tools import Tool, run_tool_call
 from nearfar.protocols import ConfigError, ToolCall
-from pydantic import BaseModel
 
 pytestmark = pytest.mark.anyio
 
@@ -134,7 +135,7 @@ async def test_an_unknown_tool_is_answered_with_the_known_ones() -> None:
 
 
 def test_an_argument_without_a_type_is_refused_when_the_tool_is_made() -> None:
-    def untyped(value):  # type: ignore[no-untyped-def]
+    def untyped(value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - the mistake under test
         raise NotImplementedError
 
     with pytest.raises(ConfigError, match="value"):
