@@ -26,6 +26,7 @@ from pathlib import Path
 
 import gguf
 import llama_cpp
+
 from nearfar.device.llama import LlamaAgent
 from nearfar.protocols import Message, StepRequest, complete
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.util import find_spec
@@ -160,6 +160,7 @@ class LlamaAgent:
         if not self._worker.alive:
             self._refuse_hopeless()
             await self._worker.close()
+            await anyio.to_thread.run_sync(read_header, Path(self._options.path))  # The file may have changed since.
             self._worker, _ = await WorkerProcess.start(self._options)
         return self._worker
 
@@ -190,8 +191,10 @@ class LlamaAgent:
 
 def _check_installed() -> None:
     for module in ("llama_cpp", "llguidance"):
-        if find_spec(module) is None:
-            raise ConfigError(f"the Python package {module} is not installed", hint="pip install 'nearfar[llama]'")
+        with suppress(ModuleNotFoundError):
+            if find_spec(module) is not None:
+                continue
+        raise ConfigError(f"the Python package {module} is not installed", hint="pip install 'nearfar[llama]'")
 
 
 def _card(name: str, side: Side, header: GgufHeader, ready: WorkerReady, parallel: int, prices: Prices | None, path: Path) -> AgentCard:

@@ -18,7 +18,8 @@ from .conversation import OPENER, Conversation, without_system
 
 _LONGEST: Final = 1 << 18
 _FALLBACK: Final = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant{{ '\\n' }}"
 )
 FALLBACK_STOP: Final = "<|im_end|>"
 """Ends a turn where the model has no template of its own, and so no end token for it."""

@@ -3,7 +3,10 @@
 from typing import cast
 
 import pytest
-from near import LOOKUP, NEAR, QUESTION, long_prompt
+
+pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+from near_model import LOOKUP, NEAR, QUESTION, long_prompt
+
 from nearfar.device import LlamaAgent
 from nearfar.protocols import Agent
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check

@@ -28,6 +28,8 @@ class TinyModel:
     end_bias: float = 1.0
     """Scale of the end token's output row; 0 makes it as unlikely as any other, so that text runs on."""
     world: str | None = None
+    tool_tokens: bool = True
+    """Whether the tool-call markers are single tokens, as they are in Qwen and in our own models, or ordinary text."""
 
 
 def write_tiny_gguf(path: Path, model: TinyModel | None = None) -> Path:
@@ -54,11 +56,12 @@ def _byte_alphabet() -> list[str]:
 def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> list[str]:
     alphabet = _byte_alphabet()
     merges = [f"{first} {second}" for first in "aeiou" for second in "lmnrst"]
-    tokens = [*SPECIALS, *alphabet, *(merge.replace(" ", "") for merge in merges)]
+    specials = SPECIALS if model.tool_tokens else tuple(special for special in SPECIALS if "tool_call" not in special)
+    tokens = [*specials, *alphabet, *(merge.replace(" ", "") for merge in merges)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([3] * len(SPECIALS) + [1] * (len(tokens) - len(SPECIALS)))
+    writer.add_token_types([3] * len(specials) + [1] * (len(tokens) - len(specials)))
     writer.add_token_merges(merges)
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)

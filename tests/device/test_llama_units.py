@@ -1,0 +1,129 @@
+"""The pure parts of the worker: frames, markers in text, prefix sharing, confidence."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearfar.device.llama.frames import FrameDecoder, encode
+from nearfar.device.llama.sampling import Confidence
+from nearfar.device.llama.sequences import Sequences, common_prefix
+from nearfar.device.llama.text_flow import TextFlow
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
+
+
+@given(frames=st.lists(st.dictionaries(st.text(), _json), max_size=5), cuts=st.lists(st.integers(1, 40), min_size=1))
+def test_frames_survive_any_cutting_of_the_stream(frames: list[dict[str, object]], cuts: list[int]) -> None:
+    data = b"".join(encode(frame) for frame in frames)  # type: ignore[arg-type]  # JSON by construction
+    decoder, received, at, turn = FrameDecoder(), [], 0, 0
+    while at < len(data):
+        size = cuts[turn % len(cuts)]
+        received += decoder.feed(data[at : at + size])
+        at, turn = at + size, turn + 1
+    assert received == frames
+
+
+def _pieces(text: str, sizes: list[int]) -> list[bytes]:
+    data, pieces, at = text.encode(), [], 0
+    for turn in range(len(data)):
+        if at >= len(data):
+            break
+        size = sizes[turn % len(sizes)]
+        pieces.append(data[at : at + size])
+        at += size
+    return pieces
+
+
+@given(text=st.text(), sizes=st.lists(st.integers(1, 5), min_size=1))
+def test_text_flow_without_markers_is_the_identity(text: str, sizes: list[int]) -> None:
+    flow = TextFlow(())
+    assert "".join(flow.feed(piece).text for piece in _pieces(text, sizes)) + flow.rest() == text
+
+
+@given(
+    text=st.text(alphabet="ab<é🙂"),
+    markers=st.lists(st.text(alphabet="ab<é🙂", min_size=1, max_size=4), min_size=1, max_size=3),
+    sizes=st.lists(st.integers(1, 5), min_size=1),
+)
+def test_text_flow_shows_all_before_the_first_marker_and_nothing_of_it(text: str, markers: list[str], sizes: list[int]) -> None:
+    flow, shown = TextFlow(markers), ""
+    fed = 0
+    for piece in _pieces(text, sizes):
+        fed += len(piece)
+        result = flow.feed(piece)
+        shown += result.text
+        if result.marker is not None:
+            # Bytes behind the marker were generated with the same token, and only those.
+            assert text.encode()[: fed - result.surplus].endswith(result.marker.encode())
+            break
+    else:
+        shown += flow.rest()
+    found = [text.find(marker) for marker in markers if marker in text]
+    # A shorter marker may be complete before a longer one that begins earlier is.
+    assert shown == text if not found else text.startswith(shown)
+    assert not any(marker in shown for marker in markers)
+
+
+@given(first=st.lists(st.integers(0, 2)), second=st.lists(st.integers(0, 2)))
+def test_common_prefix_is_the_longest(first: list[int], second: list[int]) -> None:
+    length = common_prefix(first, second)
+    assert first[:length] == second[:length]
+    assert len(first) == length or len(second) == length or first[length] != second[length]
+
+
+class _Cells:
+    """A cache that knows which token lies where, and refuses to hold more than it can."""
+
+    def __init__(self) -> None:
+        self.content: dict[int, list[int]] = {}
+
+    def forget(self, sequence: int, start: int) -> bool:
+        self.content[sequence] = self.content.get(sequence, [])[:start]
+        return True
+
+    def share(self, source: int, target: int, end: int) -> None:
+        assert not self.content.get(target), "llama.cpp would mix the two"
+        self.content[target] = self.content[source][:end]
+
+
+_prompt = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+
+
+@given(steps=st.lists(st.tuples(_prompt, st.integers(1, 12), st.booleans()), max_size=30))
+def test_sequences_never_hold_more_than_the_cache_and_know_what_they_hold(steps: list[tuple[list[int], int, bool]]) -> None:
+    cells, memory, busy = 40, _Cells(), []
+    sequences = Sequences(memory, count=3, cells=cells)
+    for prompt, output, release in steps:
+        reserve = len(prompt) + output
+        sequence = sequences.claim(prompt, reserve=reserve)
+        if sequence is None:
+            assert len(busy) == 3 or sum(held.reserved for held in busy) + reserve > cells
+        else:
+            cached = len(sequence.tokens)
+            assert sequence.tokens == prompt[:cached] == memory.content.get(sequence.identifier, [])
+            assert cached < len(prompt)
+            sequence.tokens += prompt[cached:]
+            memory.content.setdefault(sequence.identifier, []).extend(prompt[cached:])
+            busy.append(sequence)
+        held = {sequence.identifier: sequence.reserved for sequence in busy}
+        assert sum(held.get(identifier, len(content)) for identifier, content in memory.content.items()) <= cells
+        if release and busy:
+            sequences.release(busy.pop(0))
+
+
+@given(values=st.lists(st.floats(-20, 0), min_size=1, max_size=30))
+def test_confidence_is_the_lowest_mean_of_four(values: list[float]) -> None:
+    confidence = Confidence()
+    for value in values:
+        confidence.add(value)
+    windows = [values[at : at + 4] for at in range(max(len(values) - 3, 1))]
+    expected = min(math.exp(sum(window) / len(window)) for window in windows)
+    assert confidence.value is not None
+    assert math.isclose(confidence.value, expected, rel_tol=1e-9)
+
+
+def test_confidence_is_unknown_before_the_first_token() -> None:
+    assert Confidence().value is None
