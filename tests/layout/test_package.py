@@ -83,3 +83,9 @@ def test_no_folder_is_importable_by_its_bare_name(folder: str, tmp_path: Path) -
     find = f"import importlib.util; raise SystemExit(importlib.util.find_spec({folder!r}) is not None)"
     result = subprocess.run([sys.executable, "-c", find], cwd=tmp_path, timeout=60)
     assert result.returncode == 0
+
+
+def test_test_modules_have_distinct_names() -> None:
+    """pytest and mypy know them by their file names alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
