@@ -23,9 +23,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import gguf
 import llama_cpp
+from llama_cpp.llama_types import CreateCompletionStreamResponse
 
 from nearfar.device.llama import LlamaAgent
 from nearfar.protocols import Message, StepRequest, complete
@@ -85,9 +87,9 @@ class Library:
     def tokens_per_second(self, question: str, tokens: int) -> float:
         prompt = f"<|bos|><|user|>{question}<|fin|><|assistant|>"
         begin = time.perf_counter()
-        for chunk in self._llama.create_completion(prompt, max_tokens=tokens, temperature=0.0, stream=True):
-            reason = chunk["choices"][0]["finish_reason"]
+        chunks = list(self._llama.create_completion(prompt, max_tokens=tokens, temperature=0.0, stream=True))
         seconds = time.perf_counter() - begin
+        reason = cast("CreateCompletionStreamResponse", chunks[-1])["choices"][0]["finish_reason"]
         if reason != "length":
             raise RuntimeError(f"the library stopped early: {reason}")
         return tokens / seconds

@@ -90,9 +90,7 @@ class LlamaAgent:
         _check_installed()
         path = Path(await anyio.Path(model).absolute())
         header = await anyio.to_thread.run_sync(read_header, path)
-        options = WorkerOptions(
-            path=str(path), context_tokens=context_tokens, parallel=parallel, threads=threads, gpu_layers=gpu_layers
-        )
+        options = WorkerOptions(path=str(path), context_tokens=context_tokens, parallel=parallel, threads=threads, gpu_layers=gpu_layers)
         worker, ready = await WorkerProcess.start(options)
         if prices is None and side is Side.NEAR:
             prices = Prices(input=Decimal(0), output=Decimal(0), source="runs on this device", as_of=datetime.now(UTC).date())

@@ -27,6 +27,7 @@ _LAST: Final = (StepEventKind.FINISHED, StepEventKind.ERROR, StepEventKind.CANCE
 
 WorkerEvent: TypeAlias = tuple[StepEventKind, JsonValue]
 
+
 class WorkerProcess:
     """A worker that has loaded its model. Make one with `start`."""
 

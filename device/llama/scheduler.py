@@ -174,9 +174,7 @@ class Scheduler:
         assert sequence is not None, "running steps have a sequence"
         self._count(step, tokens)
         step.queue = step.queue[room:]
-        index = self._context.batch.add(
-            tokens, position=len(sequence.tokens), sequence=sequence.identifier, last=not step.queue
-        )
+        index = self._context.batch.add(tokens, position=len(sequence.tokens), sequence=sequence.identifier, last=not step.queue)
         sequence.tokens += tokens
         return index
 

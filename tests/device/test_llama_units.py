@@ -5,9 +5,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.device.llama.frames import FrameDecoder, encode
+from nearfar.device.llama.frames import Frame, FrameDecoder, encode
 from nearfar.device.llama.sampling import Confidence
-from nearfar.device.llama.sequences import Sequences, common_prefix
+from nearfar.device.llama.sequences import Sequence, Sequences, common_prefix
 from nearfar.device.llama.text_flow import TextFlow
 
 _json = st.recursive(
@@ -16,9 +16,10 @@ _json = st.recursive(
 
 
 @given(frames=st.lists(st.dictionaries(st.text(), _json), max_size=5), cuts=st.lists(st.integers(1, 40), min_size=1))
-def test_frames_survive_any_cutting_of_the_stream(frames: list[dict[str, object]], cuts: list[int]) -> None:
-    data = b"".join(encode(frame) for frame in frames)  # type: ignore[arg-type]  # JSON by construction
-    decoder, received, at, turn = FrameDecoder(), [], 0, 0
+def test_frames_survive_any_cutting_of_the_stream(frames: list[Frame], cuts: list[int]) -> None:
+    data = b"".join(encode(frame) for frame in frames)
+    received: list[Frame] = []
+    decoder, at, turn = FrameDecoder(), 0, 0
     while at < len(data):
         size = cuts[turn % len(cuts)]
         received += decoder.feed(data[at : at + size])
@@ -94,7 +95,8 @@ _prompt = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 
 @given(steps=st.lists(st.tuples(_prompt, st.integers(1, 12), st.booleans()), max_size=30))
 def test_sequences_never_hold_more_than_the_cache_and_know_what_they_hold(steps: list[tuple[list[int], int, bool]]) -> None:
-    cells, memory, busy = 40, _Cells(), []
+    busy: list[Sequence] = []
+    cells, memory = 40, _Cells()
     sequences = Sequences(memory, count=3, cells=cells)
     for prompt, output, release in steps:
         reserve = len(prompt) + output
