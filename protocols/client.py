@@ -127,7 +127,7 @@ class RemoteAgent:
         if self._connection is None:
             self._channel = open_channel(self._address, self._tls)
             self._connection = Connection(
-                stub=AgentServiceStub(self._channel),  # type: ignore[no-untyped-call]  # generated code has no annotations
+                stub=AgentServiceStub(self._channel),
                 address=str(self._address),
                 metadata=self._metadata,
                 idle_timeout=self._idle_timeout,

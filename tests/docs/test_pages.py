@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT, Block, anchors_of, blocks, links_of, pages
 
-from nearfar.orchestrator.cli.serve import read_tokens
+from nearfar.orchestrator.compose import read_tokens
 from nearfar.orchestrator.config import parse_config
 
 
