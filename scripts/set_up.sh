@@ -11,13 +11,14 @@ suitable() {
 
 find_python() {
   local candidate
-  for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do
+  local candidates=${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}
+  for candidate in $candidates; do
     if suitable "$candidate"; then
       command -v "$candidate"
       return
     fi
   done
-  echo "nearfar needs Python 3.11 or newer, and found: $(python3 --version 2>&1 || echo none)." >&2
+  echo "nearfar needs Python 3.11 or newer; none of these is: $candidates" >&2
   echo "Install one, or name it: make PYTHON=/path/to/python3.12 ..." >&2
   return 1
 }
@@ -36,7 +37,10 @@ if ! suitable "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/
   make_venv
 fi
 
-echo "installing $* into $venv (where no wheel of llama.cpp fits it is compiled, once: about 4 minutes on 2 cores)"
+echo "installing $* into $venv"
+if [[ "$*" == *all* || "$*" == *check* ]]; then
+  echo "llama.cpp is compiled where pip has no wheel of it: once, about 4 minutes on 2 cores"
+fi
 rm -rf build  # setuptools would install what an earlier build left there
 # llama.cpp is built on one core unless told otherwise.
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
