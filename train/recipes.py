@@ -21,8 +21,8 @@ FAR: Final = Recipe(
     name="far",
     shape=Shape(width=192, layers=6, heads=4, head_width=64, hidden=512, vocabulary=VOCABULARY),
     weights={1: 0.2, 2: 0.25, 3: 0.25, 4: 0.3},
-    steps=4400,
-    decay_steps=2000,
+    steps=3700,
+    decay_steps=1700,
     seed=2,
 )
 RECIPES: Final = {recipe.name: recipe for recipe in (NEAR, FAR)}
