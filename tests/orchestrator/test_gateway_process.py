@@ -15,7 +15,7 @@ from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.gateway_process import GatewayProcess
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.worlds.search import SearchWorld, score
-from nearfar.protocols import Message, ModelNotFound, Sensitivity, Side, StepRequest, Unavailable, complete
+from nearfar.protocols import IdempotencyConflict, Message, ModelNotFound, Sensitivity, Side, StepRequest, Unavailable, complete
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -126,3 +126,12 @@ async def test_a_closed_gateway_process_refuses_politely() -> None:
     await gone(process_id)
     with pytest.raises(Unavailable, match="closed"):
         await complete(gateway, step(QUESTION.question))
+
+
+async def test_two_runs_of_one_task_share_a_key_and_two_different_tasks_must_not() -> None:
+    async with Hybrid(far=FAR, tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
+        first = await hybrid.run(QUESTION.question, strategy="cloud", idempotency_key="order-7")
+        again = await hybrid.run(QUESTION.question, strategy="cloud", idempotency_key="order-7")
+        assert (again.text, again.far.usage) == (first.text, first.far.usage)
+        with pytest.raises(IdempotencyConflict, match="different request"):
+            await hybrid.run("What is the mayor of Port Alder?", strategy="cloud", idempotency_key="order-7")
