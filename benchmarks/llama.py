@@ -6,9 +6,10 @@
 `concurrency_gain_4`: tokens per second of four concurrent steps / of one, on the same model. Bar: 1.5 or more.
 `near_tokens_per_s_ratio`: agent / library, one stream, on near.gguf. Bar: 1.0 or more.
 
-Both sides generate the same number of tokens greedily from the same prompt on the same number of threads, by turns; the figures are
-medians over the turns. So that neither side stops early, both run a copy of the model in which the end token has another name and the
-model's end is a token that it never writes: the weights are the same.
+Both sides generate the same number of tokens greedily from the same prompt, by turns, on as many threads as the agent takes by default:
+one for near.gguf, half of the logical CPUs for one stream of the large model, up to all physical cores for batches. The figures are
+medians. So that neither side stops early, both run a copy of the model in which the end token has another name and the model's end is a
+token that it never writes: the weights are the same.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from typing import cast
 
 import gguf
 import llama_cpp
+import psutil
 from llama_cpp.llama_types import CreateCompletionStreamResponse
 
 from nearfar.device.llama import LlamaAgent
@@ -82,7 +84,8 @@ class Library:
     """llama-cpp-python's high-level API."""
 
     def __init__(self, model: Path, *, threads: int, context: int) -> None:
-        self._llama = llama_cpp.Llama(str(model), n_ctx=context, n_threads=threads, n_threads_batch=threads, verbose=False)
+        cores = psutil.cpu_count(logical=False) or 1
+        self._llama = llama_cpp.Llama(str(model), n_ctx=context, n_threads=threads, n_threads_batch=cores, verbose=False)
 
     def tokens_per_second(self, question: str, tokens: int) -> float:
         prompt = f"<|bos|><|user|>{question}<|fin|><|assistant|>"
@@ -111,7 +114,7 @@ async def measure(model: Path, plan: Plan, threads: int) -> Speeds:
     context = plan.tokens + 64
     library = Library(model, threads=threads, context=context)
     speeds = Speeds([], [], [])
-    async with await LlamaAgent.load(model, threads=threads, context_tokens=context) as agent:
+    async with await LlamaAgent.load(model, context_tokens=context) as agent:
         await agent_tokens_per_second(agent, QUESTIONS, 8)
         library.tokens_per_second(QUESTIONS[0], 8)
         for _ in range(plan.turns):
@@ -131,13 +134,14 @@ def enlarged(folder: Path) -> Path:
     return endless(folder / "large.gguf", folder / "large-endless.gguf")
 
 
-def run(*, quick: bool, threads: int) -> dict[str, float]:
+def run(*, quick: bool) -> dict[str, float]:
     """All figures."""
+    half = max((os.cpu_count() or 2) // 2, 1)
     median: Callable[[list[float]], float] = statistics.median
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        near = asyncio.run(measure(endless(MODELS / "near.gguf", folder / "near.gguf"), Plan(400, 15 if quick else 40, 0), threads))
-        large = asyncio.run(measure(enlarged(folder), Plan(48 if quick else 96, 3 if quick else 9, 4), threads))
+        near = asyncio.run(measure(endless(MODELS / "near.gguf", folder / "near.gguf"), Plan(400, 15 if quick else 40, 0), 1))
+        large = asyncio.run(measure(enlarged(folder), Plan(48 if quick else 96, 3 if quick else 9, 4), half))
     return {
         "tokens_per_s_ratio": round(median(large.agent) / median(large.library), 3),
         "concurrency_gain_4": round(median(large.concurrent) / median(large.agent), 3),
@@ -147,7 +151,7 @@ def run(*, quick: bool, threads: int) -> dict[str, float]:
         "large_agent_4_tokens_per_s": round(median(large.concurrent), 1),
         "near_agent_tokens_per_s": round(median(near.agent)),
         "near_library_tokens_per_s": round(median(near.library)),
-        "threads": threads,
+        "large_threads": half,
     }
 
 
@@ -155,9 +159,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="fewer turns, under 45 s")
-    parser.add_argument("--threads", type=int, default=max((os.cpu_count() or 2) // 2, 1), help="CPU threads for both sides")
     arguments = parser.parse_args()
-    figures = run(quick=arguments.quick, threads=arguments.threads)
+    figures = run(quick=arguments.quick)
     if arguments.json:
         sys.stdout.write(json.dumps(figures) + "\n")
         return

@@ -80,7 +80,8 @@ class LlamaAgent:
         `side`: where callers are to think this agent is; on the far side it refuses private requests.
         `context_tokens`: most tokens of one step, prompt and output together; by default what the model was trained for, at most 8192.
         `parallel`: steps that are decoded at the same time; further ones wait.
-        `threads`: CPU threads; by default one for every two logical CPUs, and a single one for a model below 20 million parameters.
+        `threads`: CPU threads; by default one for every two logical CPUs, up to all physical cores for batches where that is faster, and a
+        single one for a model below 20 million parameters.
         `gpu_layers`: layers of the model to keep on a GPU, where llama.cpp was built for one; -1 for all.
         `prices`: by default free on the near side and unknown on the far side.
 

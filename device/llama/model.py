@@ -4,8 +4,10 @@ Only the worker process imports this module.
 """
 
 import ctypes
+import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from ...protocols import ModelError
 from .sampling import Logits
+from .threads import ThreadTuner
 
 _BATCH: Final = 512
 _PIECE_BYTES: Final = 512
@@ -133,18 +136,27 @@ class Vocabulary:
         return text.decode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """CPU threads of a pass. Reading the weights for one token is bound by memory, computing several by the cores."""
+
+    single: int
+    batch: int
+    """At most so many for several tokens, and no fewer than `single`, whichever is faster."""
+
+
 class Context:
     """The key-value cache of all sequences, and the pass through the model that fills it.
 
     Raises `ModelError` if the memory for it cannot be had.
     """
 
-    def __init__(self, model: Model, *, cells: int, sequences: int, threads: int) -> None:
+    def __init__(self, model: Model, *, cells: int, sequences: int, threads: Threads) -> None:
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx = cells
         parameters.n_batch = parameters.n_ubatch = _BATCH
         parameters.n_seq_max = sequences
-        parameters.n_threads = parameters.n_threads_batch = threads
+        parameters.n_threads, parameters.n_threads_batch = threads.single, threads.batch
         parameters.kv_unified = True
         parameters.no_perf = True
         handle = llama_cpp.llama_init_from_model(model.handle, parameters)
@@ -152,6 +164,8 @@ class Context:
             hint = "give a smaller context_tokens or parallel"
             raise ModelError(f"llama.cpp cannot make a context of {cells} tokens: {_explanation()}", hint=hint)
         self._handle = handle
+        self._threads = threads
+        self._tuner = None if threads.single == threads.batch else ThreadTuner(few=threads.single, many=threads.batch)
         self._memory = llama_cpp.llama_get_memory(handle)
         self._vocabulary_size = model.vocabulary.size
         self._views: dict[int, Logits] = {}
@@ -163,6 +177,16 @@ class Context:
 
         Raises `ModelError` if the pass fails.
         """
+        tokens = self.batch.size
+        if self._tuner is None or tokens == 1:
+            return self._decode()
+        llama_cpp.llama_set_n_threads(self._handle, self._threads.single, self._tuner.threads(tokens))
+        begin = time.perf_counter()
+        done = self._decode()
+        self._tuner.report(tokens, time.perf_counter() - begin)
+        return done
+
+    def _decode(self) -> bool:
         code = llama_cpp.llama_decode(self._handle, self.batch.native)
         if code not in (0, _NO_SPACE):
             raise ModelError(f"llama_decode returned {code}: {_explanation()}", hint="the model or its memory is broken; load it again")

@@ -37,7 +37,6 @@ class WorkerReady:
     """What the worker knows once the model is loaded."""
 
     context_tokens: int
-    threads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,12 @@ import time
 from dataclasses import asdict
 from typing import Final, cast
 
+import psutil
 from pydantic import JsonValue
 
 from ...protocols import NearfarError, StepRequest
 from .frames import Frame, FrameDecoder, encode
-from .model import Context, Model, start_backend
+from .model import Context, Model, Threads, start_backend
 from .protocol import DEFAULT_CONTEXT_TOKENS, StepEventKind, WorkerOptions, WorkerReady, WorkerStatistics, error_to_frame
 from .scheduler import Scheduler, StepEvent
 
@@ -56,15 +57,16 @@ def _load(options: WorkerOptions) -> tuple[Scheduler, WorkerReady]:
     model = Model(options.path, gpu_layers=options.gpu_layers)
     tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
     cells = max(tokens, min(tokens * options.parallel, _MOST_DEFAULT_CELLS))
-    threads = options.threads or _default_threads(model)
+    threads = Threads(options.threads, options.threads) if options.threads else _default_threads(model)
     context = Context(model, cells=cells, sequences=options.parallel, threads=threads)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel)
-    return scheduler, WorkerReady(context_tokens=tokens, threads=threads)
+    return scheduler, WorkerReady(context_tokens=tokens)
 
 
-def _default_threads(model: Model) -> int:
-    # Threads wait for each other by spinning: on a small model, or on cores that others need too, more of them are slower.
-    return 1 if model.parameters < _SMALL_MODEL else max((os.cpu_count() or 2) // 2, 1)
+def _default_threads(model: Model) -> Threads:
+    if model.parameters < _SMALL_MODEL:
+        return Threads(1, 1)
+    return Threads(max((os.cpu_count() or 2) // 2, 1), psutil.cpu_count(logical=False) or 1)
 
 
 class _Worker:

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from near_model import NEAR, QUESTION, ask

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import LOOKUP, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import TinyModel, write_tiny_gguf
 

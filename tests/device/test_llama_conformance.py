@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import LOOKUP, NEAR, QUESTION, long_prompt
 
 from nearfar.device import LlamaAgent

@@ -14,7 +14,7 @@ import anyio
 import psutil
 import pytest
 
-pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import NEAR, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import TinyModel, write_tiny_gguf
 

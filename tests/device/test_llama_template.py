@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 
 from nearfar.device.llama.conversation import Conversation, native, plain
 from nearfar.device.llama.template import ChatTemplate

@@ -9,6 +9,7 @@ from nearfar.device.llama.frames import Frame, FrameDecoder, encode
 from nearfar.device.llama.sampling import Confidence
 from nearfar.device.llama.sequences import Sequence, Sequences, common_prefix
 from nearfar.device.llama.text_flow import TextFlow
+from nearfar.device.llama.threads import ThreadTuner
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
@@ -129,3 +130,28 @@ def test_confidence_is_the_lowest_mean_of_four(values: list[float]) -> None:
 
 def test_confidence_is_unknown_before_the_first_token() -> None:
     assert Confidence().value is None
+
+
+def _passes(tuner: ThreadTuner, seconds: dict[int, float], count: int) -> list[int]:
+    """Run passes of four tokens that take `seconds` by the number of threads; returns the numbers used."""
+    used = []
+    for _ in range(count):
+        used.append(tuner.threads(4))
+        tuner.report(4, seconds[used[-1]])
+    return used
+
+
+def test_idle_cores_are_used_for_batches() -> None:
+    assert set(_passes(ThreadTuner(few=1, many=8), {1: 1.0, 8: 0.3}, 40)[10:]) == {8}
+
+
+def test_busy_cores_are_tried_ever_more_rarely() -> None:
+    used = _passes(ThreadTuner(few=1, many=8), {1: 1.0, 8: 5.0}, 2000)
+    assert used.count(8) < 8
+
+
+def test_threads_follow_the_machine() -> None:
+    tuner = ThreadTuner(few=1, many=8)
+    _passes(tuner, {1: 1.0, 8: 0.3}, 40)
+    assert set(_passes(tuner, {1: 1.0, 8: 5.0}, 300)[-50:]) == {1}
+    assert set(_passes(tuner, {1: 1.0, 8: 0.3}, 2000)[-50:]) == {8}
