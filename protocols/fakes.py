@@ -123,7 +123,9 @@ class ScriptedAgent:
         bounds = [request.max_output_tokens, self._card.limits.max_output_tokens, None if window is None else window - input_tokens]
         reply = self._answer(request)
         items = reply if isinstance(reply, Sequence) and not isinstance(reply, str) else (reply,)
-        return _cut(items, stop=request.stop, max_tokens=min((bound for bound in bounds if bound is not None), default=None))
+        max_tokens = min((bound for bound in bounds if bound is not None), default=None)
+        kept, reason = _cut(items, stop=request.stop, max_tokens=max_tokens)
+        return _Plan(items=kept, reason=reason, input_tokens=input_tokens)
 
     async def _perform(self, item: ScriptItem, request: StepRequest, deadline: float | None) -> StepEvent | None:
         """The event of one script item, when its time has come."""
@@ -151,7 +153,7 @@ class ScriptedAgent:
             raise InvalidOutput("tool_choice is 'required' and the script calls no tool")
         if request.output_schema is not None and plan.reason is FinishReason.STOP:
             parse_output(plan.text, request.output_schema)
-        usage = Usage(input_tokens=_input_tokens(request), output_tokens=plan.output_tokens)
+        usage = Usage(input_tokens=plan.input_tokens, output_tokens=plan.output_tokens)
         return Finished(reason=plan.reason, usage=usage, model=self._card.model, confidence=self._confidence)
 
     async def _take_slot(self, deadline: float | None) -> None:
@@ -182,6 +184,7 @@ class _Plan:
 
     items: tuple[ScriptItem, ...]
     reason: FinishReason
+    input_tokens: int
 
     @property
     def text(self) -> str:
@@ -214,16 +217,16 @@ def _as_waiting(pace: Pace) -> Callable[[], Awaitable[object]] | None:
     return partial(anyio.sleep, pace) if pace else None
 
 
-def _cut(items: Sequence[ScriptItem], *, stop: Sequence[str], max_tokens: int | None) -> _Plan:
-    """`items` up to the first stop sequence and at most `max_tokens` of text."""
+def _cut(items: Sequence[ScriptItem], *, stop: Sequence[str], max_tokens: int | None) -> tuple[tuple[ScriptItem, ...], FinishReason]:
+    """`items` up to the first stop sequence and at most `max_tokens` of text, and why the step then ends."""
     text = "".join(item for item in items if isinstance(item, str))
     end = min((text.find(sequence) for sequence in stop if sequence in text), default=len(text))
     token_ends = [match.end() for match in _TOKEN.finditer(text)] if max_tokens is not None else []
     if max_tokens is not None and len(token_ends) > max_tokens and token_ends[max_tokens - 1] < end:
-        return _Plan(items=_up_to(items, token_ends[max_tokens - 1]), reason=FinishReason.LENGTH)
+        return _up_to(items, token_ends[max_tokens - 1]), FinishReason.LENGTH
     kept = tuple(items) if end == len(text) else _up_to(items, end)
     calls = any(isinstance(item, ToolCall) for item in kept)
-    return _Plan(items=kept, reason=FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
+    return kept, FinishReason.TOOL_CALLS if calls else FinishReason.STOP
 
 
 def _up_to(items: Sequence[ScriptItem], end: int) -> tuple[ScriptItem, ...]:

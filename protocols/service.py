@@ -151,6 +151,7 @@ class AgentService:
 
     def _settle(self, step: LoggedStep, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        step.task = None
         if not step.done:
             self._log.finish(step, Unavailable("the step was stopped on the server"))
 

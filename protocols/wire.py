@@ -5,10 +5,10 @@ What cannot be put on the wire, or came from it malformed, raises `InvalidReques
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal, InvalidOperation
+from types import TracebackType
 from typing import Literal, TypeVar
 
 from pydantic import JsonValue, ValidationError
@@ -46,7 +46,7 @@ _REASON_OF = {number: reason for reason, number in _REASONS.items()}
 
 def request_to_proto(request: StepRequest) -> pb.StepRequest:
     """`request` without its key and timeout, which travel beside it: the key in the call, the timeout as the call's deadline."""
-    with _faults_become(InvalidRequest, "the request cannot be sent"):
+    with _SENDING_REQUEST:
         return pb.StepRequest(
             messages=map(_message_to_proto, request.messages),
             tools=map(_tool_to_proto, request.tools),
@@ -62,7 +62,7 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
 
 def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout: float | None) -> StepRequest:
     """The inverse of `request_to_proto`, fully validated. An unknown sensitivity counts as private."""
-    with _faults_become(InvalidRequest, "the request is malformed"):
+    with _READING_REQUEST:
         return StepRequest(
             messages=tuple(map(_message_from_proto, message.messages)),
             tools=tuple(map(_tool_from_proto, message.tools)),
@@ -80,7 +80,7 @@ def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout
 
 def event_to_proto(event: StepEvent) -> pb.StepEvent:
     """Raises `InvalidOutput` if the event holds what JSON or UTF-8 cannot."""
-    with _faults_become(InvalidOutput, "the agent produced an event that cannot be sent"):
+    with _SENDING_EVENT:
         match event:
             case TextDelta():
                 return pb.StepEvent(text=event.text)
@@ -92,7 +92,7 @@ def event_to_proto(event: StepEvent) -> pb.StepEvent:
 
 def event_from_proto(message: pb.StepEvent) -> StepEvent:
     """Raises `InvalidOutput` for an event that is empty, unknown or malformed."""
-    with _faults_become(InvalidOutput, "the server sent a malformed event"):
+    with _READING_EVENT:
         match message.WhichOneof("event"):
             case "text":
                 return TextDelta(text=message.text)
@@ -106,7 +106,7 @@ def event_from_proto(message: pb.StepEvent) -> StepEvent:
 
 def card_to_proto(card: AgentCard) -> pb.AgentCard:
     """Raises `InvalidOutput` if the card holds a number too large for the wire."""
-    with _faults_become(InvalidOutput, "the agent card cannot be sent"):
+    with _SENDING_CARD:
         return pb.AgentCard(
             name=card.name,
             side=pb.SIDE_NEAR if card.side is Side.NEAR else pb.SIDE_FAR,
@@ -121,7 +121,7 @@ def card_to_proto(card: AgentCard) -> pb.AgentCard:
 
 def card_from_proto(message: pb.AgentCard) -> AgentCard:
     """The inverse of `card_to_proto`. An unknown side counts as far."""
-    with _faults_become(InvalidOutput, "the server sent a malformed agent card"):
+    with _READING_CARD:
         flags, limits = message.capabilities, message.limits
         return AgentCard(
             name=message.name,
@@ -234,14 +234,30 @@ def _known(meanings: Mapping[Number, Meaning], number: Number, what: str) -> Mea
     return meanings[number]
 
 
-@contextmanager
-def _faults_become(error: Callable[[str], NearfarError], what: str) -> Iterator[None]:
-    """Turn what pydantic, protobuf and json raise for invalid content into `error`."""
-    try:
-        yield
-    except ValidationError as fault:
-        first = fault.errors(include_input=False, include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise error(f"{what}: {place + ': ' if place else ''}{first['msg']}") from fault
-    except (ValueError, TypeError, InvalidOperation, RecursionError) as fault:
-        raise error(f"{what}: {fault}") from fault
+class _FaultsBecome:
+    """Turns what pydantic, protobuf and json raise for invalid content into `error`; a class, as it is entered for every event."""
+
+    __slots__ = ("_error", "_what")
+
+    def __init__(self, error: type[NearfarError], what: str) -> None:
+        self._error = error
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None) -> None:
+        if isinstance(fault, ValidationError):
+            first = fault.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise self._error(f"{self._what}: {place + ': ' if place else ''}{first['msg']}") from fault
+        if isinstance(fault, ValueError | TypeError | InvalidOperation | RecursionError):
+            raise self._error(f"{self._what}: {fault}") from fault
+
+
+_SENDING_REQUEST = _FaultsBecome(InvalidRequest, "the request cannot be sent")
+_READING_REQUEST = _FaultsBecome(InvalidRequest, "the request is malformed")
+_SENDING_EVENT = _FaultsBecome(InvalidOutput, "the agent produced an event that cannot be sent")
+_READING_EVENT = _FaultsBecome(InvalidOutput, "the server sent a malformed event")
+_SENDING_CARD = _FaultsBecome(InvalidOutput, "the agent card cannot be sent")
+_READING_CARD = _FaultsBecome(InvalidOutput, "the server sent a malformed agent card")
