@@ -27,7 +27,7 @@ NO_KEYRING = NoKeyring()  # type: ignore[no-untyped-call]  # keyring is untyped 
 class MemoryKeyring(KeyringBackend):
     """A keyring that lives in this process."""
 
-    priority = 1
+    priority = -1  # never chosen by keyring itself, which looks at every backend that the process knows
 
     def __init__(self, entries: dict[tuple[str, str], str] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # keyring is untyped here
