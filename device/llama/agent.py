@@ -135,7 +135,8 @@ class LlamaAgent:
     async def aclose(self) -> None:
         """End the worker process; steps under way raise `Unavailable`."""
         self._closed = True
-        await self._worker.close()
+        async with self._starting:  # A worker that is just being started would be left behind.
+            await self._worker.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, cast
 
 from pydantic import JsonValue
 
-from ...protocols import ModelError, NearfarError, Stalled, StepRequest, Unavailable, WorkerCrashed
+from ...protocols import DeadlineExceeded, ModelError, NearfarError, Stalled, StepRequest, Unavailable, WorkerCrashed
 from .frames import Frame, FrameDecoder, encode
 from .protocol import StepEventKind, WorkerOptions, WorkerReady, WorkerStatistics, error_from_frame
 
@@ -69,7 +69,7 @@ class WorkerProcess:
     async def step(self, request: StepRequest, seconds: float | None) -> AsyncGenerator[WorkerEvent, None]:
         """Run one step, for `seconds` at most. Closing the iterator early cancels it.
 
-        Raises `WorkerCrashed` if the process dies first, `Unavailable` if it is closed, `Stalled` if it hangs beyond them.
+        Raises `WorkerCrashed` if the process dies first, `Unavailable` if it is closed, `DeadlineExceeded` if it hangs beyond them.
         """
         identifier = next(self._identifiers)
         events = self._steps[identifier] = asyncio.Queue()
@@ -142,7 +142,8 @@ class WorkerProcess:
         except TimeoutError as error:
             # The worker keeps deadlines itself, unless the model file made it hang.
             self._process.kill()
-            raise Stalled("the llama worker hangs and was stopped", hint="the next step starts a new one") from error
+            message = "the llama worker hung beyond the step's timeout and was stopped"
+            raise DeadlineExceeded(message, hint="the next step starts a new one") from error
         if event is None:
             raise self._death()
         return event

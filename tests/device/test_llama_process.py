@@ -19,7 +19,7 @@ from near_model import NEAR, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
-from nearfar.protocols import ModelError, ModelNotFound, Unavailable, WorkerCrashed, complete, stream
+from nearfar.protocols import DeadlineExceeded, ModelError, ModelNotFound, Unavailable, WorkerCrashed, complete, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -118,6 +118,20 @@ async def test_cancelled_steps_leave_room_for_the_others(endless: Path) -> None:
         assert (statistics.active_steps, statistics.queued_steps) == (0, 0)
 
 
+async def test_worker_that_hangs_beyond_a_deadline_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.device.llama.process._GRACE_SECONDS", 0.1)
+    async with near_agent() as agent:
+        worker = (await agent.statistics()).process_id
+        os.kill(worker, signal.SIGSTOP)
+        with anyio.fail_after(_SECONDS):
+            with pytest.raises(DeadlineExceeded):
+                await complete(agent, ask(QUESTION, timeout=0.1))
+            await _until_gone(worker)
+            with suppress(WorkerCrashed):  # A step may be sent before the death is noticed.
+                await complete(agent, ask(QUESTION))
+            assert (await complete(agent, ask(QUESTION))).text
+
+
 async def test_closing_ends_the_worker_and_its_steps() -> None:
     prompt = await long_prompt()
     agent = await LlamaAgent.load(NEAR)
@@ -139,7 +153,7 @@ async def test_closing_ends_the_worker_and_its_steps() -> None:
 _PARENT = """
 import asyncio, sys
 from nearfar.device import LlamaAgent
-from nearfar.protocols import Message, StepRequest, complete
+from nearfar.protocols import DeadlineExceeded, Message, StepRequest, complete
 
 async def main():
     agent = await LlamaAgent.load(sys.argv[1])
