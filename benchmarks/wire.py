@@ -123,7 +123,7 @@ class Plan:
 
 
 QUICK = Plan(pairs=5, steps=500, rounds=3, events=5_000)
-FULL = Plan(pairs=7, steps=2000, rounds=5, events=20_000)
+FULL = Plan(pairs=7, steps=1500, rounds=3, events=10_000)
 
 
 async def measure_pair(plan: Plan) -> tuple[dict[str, float], dict[str, float]]:

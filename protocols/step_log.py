@@ -30,6 +30,8 @@ class Retention:
 class LoggedStep:
     """One step: its events so far in their wire form, and how it ended."""
 
+    __slots__ = ("_sleepers", "done", "error", "events", "fingerprint", "grace", "key", "readers", "task")
+
     def __init__(self, key: StepKey, fingerprint: bytes) -> None:
         self.key = key
         self.fingerprint = fingerprint
