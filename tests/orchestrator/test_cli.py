@@ -237,6 +237,7 @@ def test_the_demo_stops_everything_it_started_on_ctrl_c(empty_folder: Path) -> N
 
 def _descendants(process_id: int, *, at_least: int) -> list[psutil.Process]:
     """The processes that it has started, once there are enough: the gateway, its worker and the near worker."""
+    found: list[psutil.Process] = []
     for _ in range(600):
         found = psutil.Process(process_id).children(recursive=True)
         if len(found) >= at_least:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
@@ -41,8 +42,8 @@ pytestmark = pytest.mark.anyio
 
 PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
 LOOKUP = ToolCall(id="1", name="lookup", arguments={"entity": "Orbix Labs", "attribute": "ceo"})
-FREE = Prices(input=Decimal(0), output=Decimal(0), source="test", as_of="2026-11-20")
-PAID = Prices(input=Decimal(2), output=Decimal(10), source="test", as_of="2026-11-20")
+FREE = Prices(input=Decimal(0), output=Decimal(0), source="test", as_of=date(2026, 11, 20))
+PAID = Prices(input=Decimal(2), output=Decimal(10), source="test", as_of=date(2026, 11, 20))
 
 
 @tool
@@ -237,7 +238,7 @@ async def test_leaving_a_stream_cancels_the_step() -> None:
     never = anyio.Event()
     near_agent = near([["first words", never]])
     async with hybrid(near_agent, far([])) as agents:
-        async with aclosing(agents.stream("Hello?")) as events:  # type: ignore[type-var]  # an async generator, annotated as an iterator
+        async with aclosing(agents.stream("Hello?")) as events:
             async for event in events:
                 if event.type == "text":
                     break

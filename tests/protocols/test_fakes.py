@@ -36,7 +36,7 @@ CALL = ToolCall(id="1", name="find", arguments={"key": "x"})
 FIND = ToolSpec(name="find", parameters={"type": "object", "properties": {"key": {"type": "string"}}})
 
 
-def ask(text: str = "go", **fields: object) -> StepRequest:
+def ask(text: str = "go", /, **fields: object) -> StepRequest:
     return StepRequest.model_validate({"messages": (Message.user(text),), **fields})
 
 
@@ -82,7 +82,7 @@ async def test_text_is_cut_at_the_output_limit(limit: int, text: str) -> None:
 )
 async def test_script_that_breaks_the_contract_is_invalid_output(script: str | ToolCall, fields: dict[str, object]) -> None:
     with pytest.raises(InvalidOutput):
-        await complete(ScriptedAgent([script]), ask(**fields))
+        await complete(ScriptedAgent([script]), ask("go", **fields))
 
 
 async def test_gate_holds_the_step_until_it_is_set() -> None:
