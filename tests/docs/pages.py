@@ -26,7 +26,7 @@ class Block:
     @property
     def file_name(self) -> str | None:
         """The name in a first line such as `# agent.py`."""
-        match = re.match(r"# ([\w/-]+\.(?:py|toml))\n", self.code)
+        match = re.match(r"# ([\w/-]+\.py)\n", self.code)
         return match[1] if match else None
 
 
