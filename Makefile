@@ -22,8 +22,8 @@ export PYTHONUNBUFFERED := 1
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
 
+# A few tests train a tiny model; on many threads that takes longer, not shorter.
 test: $(VENV)/.ready-to-test
-	@# A few tests train a tiny model; on many threads that takes longer, not shorter.
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(VENV)/bin/python -m pytest $(PYTEST_OPTIONS)
 
 check: lint types generated
