@@ -179,10 +179,13 @@ def reference_price() -> tuple[str, Prices]:
     return read()
 
 
-def key_status() -> dict[str, bool]:
-    """For the usual key variable of each provider, whether there is a key, in the environment or the keyring."""
+def provider_keys() -> dict[str, Callable[[], bool]]:
+    """For the usual key variable of each provider, a function that tells whether there is a key in the environment or the keyring.
+
+    The function raises `ConfigError` where the keyring cannot be read.
+    """
     keys = [usual_key(provider) for provider in ("openai", "anthropic", "gemini")]
-    return {key.variable: key.is_set() for key in keys}
+    return {key.variable: key.is_set for key in keys}
 
 
 def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:

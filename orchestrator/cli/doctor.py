@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from ...protocols import ConfigError, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message, Value
-from ..compose import EMBEDDED, key_status, model_path
+from ..compose import EMBEDDED, model_path, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
 from .console import EXIT_FAILED, execute, output, print_json
@@ -113,7 +113,12 @@ def _embedded_models() -> Iterator[Finding]:
 
 
 def _keys() -> Iterator[Finding]:
-    for variable, present in key_status().items():
+    for variable, is_set in provider_keys().items():
+        try:
+            present = is_set()
+        except ConfigError as error:
+            yield Finding(area="keys", name=variable, status="broken", detail=error.message, advice=error.hint)
+            continue
         status: Status = "ok" if present else "absent"
         advice = "" if present else f"export {variable}=... where the gateway runs, if you use this provider"
         yield Finding(area="keys", name=variable, status=status, detail="set" if present else "not set", advice=advice)

@@ -8,8 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import keyring
 import psutil
 import pytest
+from keyring.backend import KeyringBackend
+from keyring.errors import KeyringLocked
 from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cli import app
@@ -244,3 +247,25 @@ def _descendants(process_id: int, *, at_least: int) -> list[psutil.Process]:
             return found
         time.sleep(0.1)
     raise AssertionError(f"only {found} were started")
+
+
+def test_doctor_reports_a_locked_keyring_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Locked(KeyringBackend):
+        priority = -1
+
+        def get_password(self, service: str, username: str) -> str | None:
+            raise KeyringLocked("locked")
+
+        def set_password(self, service: str, username: str, password: str) -> None:
+            raise KeyringLocked("locked")
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    before = keyring.get_keyring()
+    keyring.set_keyring(Locked())
+    try:
+        report = json.loads(nearfar("doctor", "--json").stdout)
+    finally:
+        keyring.set_keyring(before)
+    findings = {finding["name"]: finding for finding in report["findings"]}
+    assert findings["OPENAI_API_KEY"]["status"] == "broken"
+    assert findings["near"]["status"] == "ok"
