@@ -18,7 +18,7 @@ from .data import END, TOOL_CALL
 
 WINDOW: Final = 4
 """Consecutive tokens over which the confidence of a step is averaged."""
-THRESHOLD: Final = 0.85
+THRESHOLD: Final = 0.91
 """Confidence from which the cascade accepts a grounded near answer; chosen on the validation seed."""
 VALIDATION_SEED: Final = 777
 TEST_SEED: Final = 31337
