@@ -58,7 +58,7 @@ def chat(
 
 @app.command()
 def demo(
-    tasks: Annotated[int, typer.Option(min=1, help="Unseen tasks per strategy.")] = 60,
+    tasks: Annotated[int, typer.Option(min=1, help="Unseen tasks per strategy.")] = 120,
     seed: Annotated[int, typer.Option(help="Of the world that the tasks are drawn from.")] = 2026,
     report: Annotated[Path, typer.Option(help="Where the HTML report is written.")] = Path("report.html"),
     as_json: options.AsJson = False,

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ...protocols import ConfigError, Prices
 from ..compose import reference_price
-from ..demo.comparison import STRATEGIES, Row, demo_hybrid, findings, solve
+from ..demo.comparison import STRATEGIES, Row, demo_hybrid, demo_tasks, findings, solve
 from ..demo.report import render
 from ..hybrid import Hybrid
 from ..policy import Strategy
@@ -28,7 +28,7 @@ def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
         reference_model, reference = reference_price()
         notes.print("[dim]starting the near model here and the far one behind a gateway process ...[/dim]")
         async with demo_hybrid(world_tool(world)) as hybrid:
-            rows = await _compare(hybrid, world.tasks(tasks), reference)
+            rows = await _compare(hybrid, demo_tasks(world, tasks), reference)
         report.write_text(render(rows, reference, reference_model), encoding="utf-8")
         if as_json:
             print_json({"strategies": [row.summary() for row in rows], "findings": findings(rows), "report": str(report)})

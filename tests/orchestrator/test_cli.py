@@ -261,7 +261,7 @@ def test_doctor_reports_a_locked_keyring_and_goes_on(monkeypatch: pytest.MonkeyP
 
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     before = keyring.get_keyring()
-    keyring.set_keyring(Locked())
+    keyring.set_keyring(Locked())  # type: ignore[no-untyped-call]  # keyring is not annotated
     try:
         report = json.loads(nearfar("doctor", "--json").stdout)
     finally:
