@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 WORLD = SearchWorld(7, "test")
 QUESTION = WORLD.tasks(1, {1: 1.0})[0]
-ENDLESS = "Hello there, how are you today?"
-"""Outside their world the shipped models talk until the context is full: long enough to be killed in the middle."""
+LONG = {"type": "string", "minLength": 250, "maxLength": 300}
+"""An answer that takes hundreds of tokens: long enough for its gateway to be killed in the middle."""
 PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
 FAR = LocalFarConfig(threads=1)
 
@@ -83,7 +83,7 @@ async def test_a_killed_gateway_means_the_device_answers_and_the_next_task_finds
 
 async def _run_and_kill_in_mid_step(hybrid: Hybrid, process_id: int) -> Result:
     """Run a task in the cloud, and kill the gateway when the first words of its answer arrive."""
-    async for event in hybrid.stream(ENDLESS, strategy="cloud"):
+    async for event in hybrid.stream("Talk to me.", strategy="cloud", output_schema=LONG):
         if event.type == "text" and psutil.pid_exists(process_id):
             os.kill(process_id, signal.SIGKILL)
         if event.type == "task_finished":
