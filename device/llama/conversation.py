@@ -1,6 +1,7 @@
 """Messages as a chat template wants them: Hugging Face's convention, with tool calls as the template can show them."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -8,7 +9,7 @@ from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 
-from ...protocols import Message, ToolCall, ToolSpec
+from ...protocols import Message, ToolCall, ToolResult, ToolSpec
 
 OPENER: Final = "<tool_call>"
 CLOSER: Final = "</tool_call>"
@@ -44,17 +45,20 @@ def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversatio
     if tools:
         explanation = _EXPLANATION.format(tools="\n".join(_compact(_tool(tool)) for tool in tools), opener=OPENER, closer=CLOSER)
         turns.insert(0, ("system", explanation))
-    merged = [(role, "\n\n".join(text for _, text in group)) for role, group in groupby(turns, key=lambda turn: turn[0])]
+    merged = [(role, "\n\n".join(text for _, text in group if text)) for role, group in groupby(turns, key=lambda turn: turn[0])]
     return Conversation(tuple({"role": role, "content": text} for role, text in merged))
 
 
 def without_system(conversation: Conversation) -> Conversation:
-    """The same with the system text in front of the first user's, for templates that refuse a system message."""
-    first, *rest = conversation.messages
-    if first["role"] != "system" or not rest or rest[0]["role"] != "user":
-        return conversation
-    merged = {**rest[0], "content": f"{first['content']}\n\n{rest[0]['content']}"}
-    return Conversation((merged, *rest[1:]), conversation.tools)
+    """The same with system text as part of the user's, for templates that show no system message."""
+    turns: list[TemplateMessage] = []
+    for message in conversation.messages:
+        turn = {**message, "role": "user"} if message["role"] == "system" else message
+        if turns and turns[-1]["role"] == turn["role"] == "user":
+            turns[-1] = {**turn, "content": f"{turns[-1]['content']}\n\n{turn['content']}"}
+        else:
+            turns.append(turn)
+    return Conversation(tuple(turns), conversation.tools)
 
 
 def _native(message: Message) -> TemplateMessage:
@@ -85,3 +89,30 @@ def _tool(tool: ToolSpec) -> TemplateMessage:
 
 def _compact(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+_PROBE_CALL: Final = ToolCall(id="123456789", name="probe_tool", arguments={"probe_argument": "probe_value"})
+_PROBE_RESULT: Final = "probe_result"
+PROBE: Final = native(
+    (
+        Message.user("probe"),
+        Message.assistant("", (_PROBE_CALL,)),
+        Message.tool(ToolResult(call_id=_PROBE_CALL.id, name=_PROBE_CALL.name, content=_PROBE_RESULT)),
+    ),
+    (ToolSpec(name=_PROBE_CALL.name),),
+)
+"""A conversation that shows how a template writes calls."""
+_SHOWN_CALL: Final = re.compile(rf"{OPENER}\s*(.*?)\s*{CLOSER}", re.DOTALL)
+
+
+def shows_probe(rendered: str) -> bool:
+    """Whether `PROBE` was rendered whole, with its call as the model is to write it."""
+    # Templates that explain the format show a pattern of it, too.
+    return _PROBE_RESULT in rendered and any(_is_probe_call(text) for text in _SHOWN_CALL.findall(rendered))
+
+
+def _is_probe_call(text: str) -> bool:
+    try:
+        return bool(json.loads(text) == _function(_PROBE_CALL))
+    except ValueError:
+        return False

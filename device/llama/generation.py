@@ -1,6 +1,7 @@
 """The text and tool calls of one step, token by token.
 
-A generation is in one of four phases. *Free* text watches for stop sequences and for the opener of a tool call. Inside a *call* and
+A generation is in one of four phases. *Free* text watches for stop sequences and for the opener of a tool call, and may begin with
+reasoning, in which both are only text. Inside a *call* and
 inside an *answer* that has a schema, a grammar decides what may come. *Between* calls, only another call or the end may come: what a small
 model says after its first call is mostly an invented result. Stop sequences apply to free text only; they would break JSON.
 """
@@ -17,6 +18,7 @@ from .constraints import Constraint, Grammars
 from .conversation import CLOSER, OPENER
 from .model import Vocabulary
 from .protocol import StepEventKind
+from .reasoning import Reasoning
 from .sampling import Confidence, Logits, Mask, Sampler, log_probability
 from .text_flow import TextFlow
 
@@ -61,6 +63,7 @@ class Generation:
         grammars: Grammars,
         most_tokens: int,
         stop: tuple[str, ...],
+        reasoning_opened: bool = False,
     ) -> None:
         self._vocabulary = vocabulary
         self._syntax = syntax
@@ -69,6 +72,7 @@ class Generation:
         self._tools = () if request.tool_choice is ToolChoice.NONE else request.tools
         self._sampler = Sampler(request.temperature, request.seed)
         self._flow = TextFlow((*stop, *((OPENER,) if self._may_open_in_text(request) else ())))
+        self._reasoning = Reasoning(opened=reasoning_opened)
         self._confidence = Confidence()
         self._constraint: Constraint | None = None
         self._call = bytearray()
@@ -112,14 +116,18 @@ class Generation:
 
     def _free(self, logits: Logits) -> list[int]:
         token = self._pick_free(logits)
-        self._confidence.add(log_probability(logits, token))
         if token in self._vocabulary.ends:
+            self._confidence.add(log_probability(logits, token))
             return self._finish(FinishReason.STOP)
-        if token == self._syntax.opener_token:
-            self._say(self._flow.rest())
+        if token == self._syntax.opener_token and not self._reasoning.active:
+            self._confidence.add(log_probability(logits, token))
+            self._say_rest()
             return self._open_call((token,))
         piece = self._vocabulary.piece(token)
-        shown = self._flow.feed(piece)
+        shown = self._flow.feed(self._reasoning.feed(piece))
+        if not self._reasoning.active:
+            # Thoughts wander; the confidence is the answer's.
+            self._confidence.add(log_probability(logits, token))
         self._say(shown.text)
         if shown.marker is None:
             return [token]
@@ -223,10 +231,14 @@ class Generation:
         if text:
             self.events.append((StepEventKind.TEXT, text))
 
+    def _say_rest(self) -> None:
+        self._say(self._flow.feed(self._reasoning.rest()).text)
+        self._say(self._flow.rest())
+
     def _finish(self, reason: FinishReason) -> list[int]:
         """The end: `reason`, but for calls that are complete and wait for their results."""
         inside_call = self._phase == self._inside_call
-        self._say(self._flow.rest())
+        self._say_rest()
         if self._blank and not self._calls:
             self.events.append((StepEventKind.TEXT, self._blank))
         self.finished = FinishReason.TOOL_CALLS if self._calls and not inside_call else reason

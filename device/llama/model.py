@@ -15,6 +15,7 @@ import llama_cpp
 import numpy as np
 
 from ...protocols import ModelError
+from .reasoning import REASONING_END, REASONING_START
 from .sampling import Logits
 from .threads import ThreadTuner
 
@@ -114,17 +115,17 @@ class Vocabulary:
             room = -count
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in text; none for control tokens."""
+        """The bytes that a token stands for in text; none for control tokens but the markers of reasoning."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._render(token)
         return piece
 
     def _render(self, token: int) -> bytes:
-        room = _PIECE_BYTES
+        room, special = _PIECE_BYTES, self._literal(token) in (REASONING_START, REASONING_END)
         while True:
             buffer = ctypes.create_string_buffer(room)
-            length = llama_cpp.llama_token_to_piece(self.handle, token, buffer, room, 0, False)
+            length = llama_cpp.llama_token_to_piece(self.handle, token, buffer, room, 0, special)
             if length >= 0:
                 return buffer.raw[:length]
             room = -length

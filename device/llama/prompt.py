@@ -8,6 +8,7 @@ Only the worker process imports this module.
 """
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -16,11 +17,21 @@ from pydantic import BaseModel, JsonValue
 from ...protocols import InvalidRequest, StepRequest, ToolChoice
 from .conversation import CLOSER, OPENER, native, plain
 from .model import Model
+from .reasoning import REASONING_END, REASONING_START, opens_reasoning
 from .template import ChatTemplate
 
 _PRIVATE_USE: Final = range(0xE000, 0xF900)
 
 _Value = TypeVar("_Value", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a step's output continues."""
+
+    tokens: list[int]
+    opens_reasoning: bool
+    """It ends inside the model's reasoning."""
 
 
 class PromptBuilder:
@@ -33,7 +44,7 @@ class PromptBuilder:
         self._vocabulary = model.vocabulary
         self.template = ChatTemplate(model.chat_template, start_text=self._vocabulary.start_text, end_text=self._vocabulary.end_text)
 
-    def tokens(self, request: StepRequest) -> list[int]:
+    def prompt(self, request: StepRequest) -> Prompt:
         """The prompt of a step.
 
         Raises `InvalidRequest` if it is empty, or the template refuses the conversation.
@@ -44,8 +55,11 @@ class PromptBuilder:
         cut = _unused_character(request)
         messages = [self._defused(message, cut) for message in request.messages]
         convert = native if self.template.shows_tools else plain
-        rendered = self.template.render(convert(messages, [self._defused(tool, cut) for tool in tools]))
-        return self._tokenize(rendered.split(cut))
+        conversation = convert(messages, [self._defused(tool, cut) for tool in tools])
+        # A grammar that holds from the first token leaves no room for thoughts.
+        constrained = request.output_schema is not None or request.tool_choice is ToolChoice.REQUIRED
+        rendered = self.template.render(conversation, may_reason=not constrained)
+        return Prompt(self._tokenize(rendered.split(cut)), opens_reasoning(rendered))
 
     def _tokenize(self, pieces: list[str]) -> list[int]:
         tokens = [token for piece in pieces if piece for token in self._vocabulary.tokenize(piece)]
@@ -70,7 +84,7 @@ class PromptBuilder:
     @cached_property
     def _control_text(self) -> re.Pattern[str]:
         texts = {text for text in self._vocabulary.control_texts if len(text) > 1}
-        texts |= {text for text in (OPENER, CLOSER) if len(self._vocabulary.tokenize(text)) == 1}
+        texts |= {text for text in (OPENER, CLOSER, REASONING_START, REASONING_END) if len(self._vocabulary.tokenize(text)) == 1}
         longest_first = sorted(texts, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 

@@ -15,7 +15,7 @@ from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, Nearf
 from .constraints import Grammars
 from .generation import Generation, ToolSyntax
 from .model import Context, Model
-from .prompt import PromptBuilder
+from .prompt import Prompt, PromptBuilder
 from .protocol import StepEventKind, error_to_frame
 from .sequences import Sequence, Sequences
 from .template import FALLBACK_STOP
@@ -109,18 +109,29 @@ class Scheduler:
         return events
 
     def _prepared(self, identifier: int, request: StepRequest, deadline: float | None) -> Step:
-        prompt = self._prompts.tokens(request)
-        room = self._context_tokens - len(prompt)
+        prompt = self._prompts.prompt(request)
+        room = self._context_tokens - len(prompt.tokens)
         if room < 1:
-            message = f"the prompt has {len(prompt)} tokens, and the context holds {self._context_tokens}, prompt and output together"
+            message = (
+                f"the prompt has {len(prompt.tokens)} tokens, and the context holds {self._context_tokens}, prompt and output together"
+            )
             raise ContextOverflow(message, hint="shorten the conversation, or load the model with a larger context_tokens")
         most_tokens = min(room, request.max_output_tokens or room)
-        stop = (*request.stop, FALLBACK_STOP) if self._prompts.template.is_fallback else request.stop
-        generation = Generation(
-            request, vocabulary=self._vocabulary, syntax=self._syntax, grammars=self._grammars, most_tokens=most_tokens, stop=stop
-        )
+        generation = self._generation(request, prompt, most_tokens)
         return Step(
-            identifier=identifier, request=request, prompt=prompt, most_tokens=most_tokens, deadline=deadline, generation=generation
+            identifier=identifier, request=request, prompt=prompt.tokens, most_tokens=most_tokens, deadline=deadline, generation=generation
+        )
+
+    def _generation(self, request: StepRequest, prompt: Prompt, most_tokens: int) -> Generation:
+        stop = (*request.stop, FALLBACK_STOP) if self._prompts.template.is_fallback else request.stop
+        return Generation(
+            request,
+            vocabulary=self._vocabulary,
+            syntax=self._syntax,
+            grammars=self._grammars,
+            most_tokens=most_tokens,
+            stop=stop,
+            reasoning_opened=prompt.opens_reasoning,
         )
 
     def _expire(self) -> None:

@@ -11,10 +11,11 @@ import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...protocols import InvalidRequest, ModelError
-from .conversation import OPENER, Conversation, without_system
+from .conversation import OPENER, PROBE, Conversation, shows_probe, without_system
+from .reasoning import without_reasoning
+from .template_sandbox import Sandbox, time_limit
 
 _LONGEST: Final = 1 << 18
 _FALLBACK: Final = (
@@ -24,48 +25,74 @@ _FALLBACK: Final = (
 FALLBACK_STOP: Final = "<|im_end|>"
 """Ends a turn where the model has no template of its own, and so no end token for it."""
 
-_FAULTS: Final = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_FAULTS: Final = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What a template's own mistakes, or its refusal of a conversation, raise while it is rendered."""
 
 
 class ChatTemplate:
     """A model's template, or a plain ChatML one where the model has none.
 
-    Raises `ModelError` if it is too long or no valid Jinja.
+    Raises `ModelError` if it is too long, no valid Jinja, or computes without end.
     """
 
     def __init__(self, source: str | None, *, start_text: str, end_text: str) -> None:
         if source is not None and len(source) > _LONGEST:
             raise ModelError(f"the model's chat template has {len(source)} characters, more than {_LONGEST}", hint="use another model file")
         self.is_fallback = source is None
-        self.shows_tools = source is not None and OPENER in source
-        self._variables = {"bos_token": start_text, "eos_token": end_text}
+        self._variables: dict[str, object] = {"bos_token": start_text, "eos_token": end_text}
         try:
-            self._template = _environment().from_string(_FALLBACK if source is None else source)
-        except jinja2.TemplateError as error:
+            with time_limit():
+                self._template = _environment().from_string(_FALLBACK if source is None else source)
+        except (jinja2.TemplateError, RecursionError) as error:
             raise ModelError(f"the model's chat template is not valid Jinja: {error}", hint="use another model file") from error
+        self.shows_tools = source is not None and OPENER in source and self._writes_calls_as_json()
+        """It shows tools, calls and results itself, and calls in our own format."""
 
-    def render(self, conversation: Conversation) -> str:
-        """The prompt for the assistant's next turn.
+    def render(self, conversation: Conversation, *, may_reason: bool = True) -> str:
+        """The prompt for the assistant's next turn. Where the model may not reason, it is told so, and reasoning is closed at once.
 
-        Raises `InvalidRequest` if the template refuses the conversation.
+        Raises `InvalidRequest` if the template refuses the conversation, `ModelError` if it computes without end.
         """
-        try:
-            return self._render(conversation)
-        except _FAULTS as first:
-            merged = without_system(conversation)
-            try:
-                if merged is not conversation:
-                    return self._render(merged)
-            except _FAULTS:
-                pass  # The first refusal says more.
-            hint = "check the order of roles in the messages, or use another model"
-            raise InvalidRequest(f"the model's chat template cannot show this conversation: {first}", hint=hint) from first
+        with time_limit():
+            rendered = self._render_merged(conversation, may_reason)
+        return rendered if may_reason else without_reasoning(rendered)
 
-    def _render(self, conversation: Conversation) -> str:
+    def _render_merged(self, conversation: Conversation, may_reason: bool) -> str:
+        """With the system text moved to the user where the template refuses it, or leaves it out without a word."""
+        merged, refusal = without_system(conversation), None
+        try:
+            rendered = self._render(conversation, may_reason)
+            if merged == conversation or _shows_system(conversation, rendered):
+                return rendered
+        except _FAULTS as error:
+            refusal = error
+        try:
+            return self._render(merged, may_reason)
+        except _FAULTS as error:
+            refusal = refusal or error  # The first refusal says more.
+        hint = "check the order of roles in the messages, or use another model"
+        raise InvalidRequest(f"the model's chat template cannot show this conversation: {refusal}", hint=hint) from refusal
+
+    def _render(self, conversation: Conversation, may_reason: bool) -> str:
         messages = [dict(message) for message in conversation.messages]
         tools = list(conversation.tools) or None
-        return self._template.render(messages=messages, tools=tools, add_generation_prompt=True, **self._variables)
+        # Where it is undefined, each template has its own default.
+        variables = self._variables if may_reason else {**self._variables, "enable_thinking": False}
+        rendered = self._template.render(messages=messages, tools=tools, add_generation_prompt=True, **variables)
+        rendered.encode()  # Half a surrogate pair, written by the template, is none of a tokenizer's characters.
+        return rendered
+
+    def _writes_calls_as_json(self) -> bool:
+        """Other templates write calls between the same markers in a format of their own, as Qwen3-Coder's and GLM's do."""
+        try:
+            with time_limit():
+                return shows_probe(self._render(PROBE, True))
+        except _FAULTS:
+            return False
+
+
+def _shows_system(conversation: Conversation, rendered: str) -> bool:
+    return all(str(message["content"]).strip() in rendered for message in conversation.messages if message["role"] == "system")
 
 
 class _Generation(Extension):
@@ -78,8 +105,8 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
+def _environment() -> Sandbox:
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

@@ -28,7 +28,7 @@ def _controls(tokens: list[int]) -> Counter[int]:
 
 
 def _tokens(*messages: Message) -> list[int]:
-    return BUILDER.tokens(StepRequest(messages=messages))
+    return BUILDER.prompt(StepRequest(messages=messages)).tokens
 
 
 def _text(tokens: list[int]) -> str:

@@ -52,8 +52,8 @@ def test_broken_template_is_refused() -> None:
 
 
 def test_tojson_writes_what_models_were_trained_on() -> None:
-    source = "{{ messages[1] | tojson }}|{{ messages[1] | tojson(indent=1) }}"
-    assert _template(source).render(TALK) == (
+    source = "{{ messages[-1] | tojson }}|{{ messages[-1] | tojson(indent=1) }}"
+    assert _template(source).render(Conversation(TALK.messages[1:])) == (
         '{"role": "user", "content": "Hi <&> \'you\'"}|{\n "role": "user",\n "content": "Hi <&> \'you\'"\n}'
     )
 
