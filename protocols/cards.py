@@ -59,8 +59,9 @@ class Prices(Value):
     def dollars(self, usage: Usage) -> Decimal:
         """The price of `usage`."""
         cached = self.input if self.cached_input is None else self.cached_input
-        fresh_tokens = usage.input_tokens - usage.cached_tokens
-        total = fresh_tokens * self.input + usage.cached_tokens * cached + usage.output_tokens * self.output
+        cached_tokens = min(usage.cached_tokens, usage.input_tokens)  # otherwise a wrong count would earn money
+        fresh_tokens = usage.input_tokens - cached_tokens
+        total = fresh_tokens * self.input + cached_tokens * cached + usage.output_tokens * self.output
         return total / _MILLION
 
 

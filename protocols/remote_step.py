@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import random
-from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeAlias, TypeVar
+from uuid import uuid4
 
 import anyio
 import grpc
@@ -27,7 +29,11 @@ _BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc
 _CANCEL_LIMIT = 1.0
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 1.0
+_LONGEST_TIMEOUT = 1e9
+"""Seconds; gRPC's clock overflows beyond, and the call would be over at once."""
 _NEVER = float("inf")
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +42,8 @@ class Connection:
 
     stub: AgentServiceStub
     address: str
-    metadata: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str], ...] = field(repr=False)
+    """Holds the token."""
     idle_timeout: float
     resume_timeout: float
 
@@ -55,7 +62,9 @@ class RemoteStep:
     def __init__(self, connection: Connection, agent: str, request: StepRequest) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._message = pb.StepCall(agent=agent, idempotency_key=request.idempotency_key, request=request_to_proto(request))
+        self._message = pb.StepCall(
+            agent=agent, idempotency_key=request.idempotency_key, request=request_to_proto(request), reader=uuid4().hex
+        )
         if self._message.ByteSize() > MAX_MESSAGE_BYTES:
             raise InvalidRequest(f"the request is larger than {MAX_MESSAGE_BYTES} bytes", hint="shorten the conversation")
         self._deadline = _NEVER if request.timeout is None else self._loop.time() + request.timeout
@@ -105,8 +114,7 @@ class RemoteStep:
         await self.close()
 
     def _open(self) -> StepCall:
-        self._message.resume_from = self._received
-        timeout = None if self._deadline == _NEVER else max(self._deadline - self._loop.time(), 0.0)
+        timeout = None if self._deadline == _NEVER else min(max(self._deadline - self._loop.time(), 0.0), _LONGEST_TIMEOUT)
         call: StepCall = self._connection.stub.Step(self._message, timeout=timeout, metadata=self._connection.metadata)
         return call
 
@@ -121,18 +129,23 @@ class RemoteStep:
 
     async def _read(self) -> object:
         """The next message, or grpc's end-of-stream mark."""
-        task = asyncio.current_task()
-        cancellations = task.cancelling() if task else 0
         self._waiting_since = self._loop.time()
         try:
-            return await self._call.read()
+            return await self._unless_ended(self._call.read())
+        finally:
+            self._waiting_since = _NEVER
+
+    async def _unless_ended(self, waiting: Awaitable[_T]) -> _T:
+        """The result of waiting for the call; if this class has cancelled the call, the reason is raised."""
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task else 0
+        try:
+            return await waiting
         except asyncio.CancelledError:
             # The call was cancelled, by this class or from outside; or the task that reads it was.
             if self._ended_by is None or (task and task.cancelling() > cancellations):
                 raise
             raise self._ended_by from None
-        finally:
-            self._waiting_since = _NEVER
 
     async def _recover(self, error: grpc.aio.AioRpcError) -> None:
         """Resume the step after `error`, or raise the error that it stands for."""
@@ -156,6 +169,7 @@ class RemoteStep:
                 raise self._ended_by
             if self._loop.time() >= give_up_at:
                 self._give_up(error)
+            self._message.resume_from = self._received
             self._call = self._open()
             if failure := await self._connect(give_up_at):
                 error = failure
@@ -167,7 +181,7 @@ class RemoteStep:
         """Wait until the server has accepted the call; a connection that cannot be had is returned, another failure raised."""
         try:
             async with asyncio.timeout_at(give_up_at):
-                await self._call.wait_for_connection()
+                await self._unless_ended(self._call.wait_for_connection())
         except TimeoutError:
             return _connection_timeout()
         except grpc.aio.AioRpcError as error:
@@ -202,7 +216,7 @@ class RemoteStep:
         self._call.cancel()
 
     async def _send_cancel(self) -> None:
-        message = pb.CancelRequest(idempotency_key=self._message.idempotency_key)
+        message = pb.CancelRequest(idempotency_key=self._message.idempotency_key, reader=self._message.reader)
         try:
             await self._connection.stub.Cancel(message, timeout=_CANCEL_LIMIT, metadata=self._connection.metadata)
         except grpc.aio.AioRpcError as error:

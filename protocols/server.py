@@ -4,8 +4,8 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 
 import anyio
@@ -110,13 +110,21 @@ def _bind(server: grpc.aio.Server, address: Address, tls: ServerTls | None) -> A
         # One definite address: on both loopback addresses at once, a server counts as started if only one of them was free.
         address = replace(address, host="127.0.0.1")
     try:
-        port = server.add_insecure_port(str(address)) if tls is None else server.add_secure_port(str(address), tls.credentials())
+        with _private_files() if address.path else nullcontext():
+            port = server.add_insecure_port(str(address)) if tls is None else server.add_secure_port(str(address), tls.credentials())
     except RuntimeError as error:
         raise _cannot_listen(address) from error
-    if not address.path:
-        return replace(address, port=port)
-    os.chmod(address.path, stat.S_IRUSR | stat.S_IWUSR)
-    return address
+    return address if address.path else replace(address, port=port)
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """What is created inside is its owner's only, and from its first moment: others may connect as soon as a socket exists."""
+    before = os.umask(stat.S_IXUSR | stat.S_IRWXG | stat.S_IRWXO)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _free_socket_path(path: str) -> None:
@@ -126,11 +134,16 @@ def _free_socket_path(path: str) -> None:
     if not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise ConfigError(f"{path} exists and is not a socket", hint="choose another path")
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # a server that hangs, its queue full, is there all the same
         try:
             probe.connect(path)
-        except OSError:
+        except ConnectionRefusedError:
             os.unlink(path)
             return
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise ConfigError(f"the socket {path} cannot be used: {error.strerror}", hint="choose another path") from error
     raise ConfigError(f"another server listens at unix:{path}", hint="stop it, or choose another path")
 
 

@@ -9,12 +9,13 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 
 from .agent import Agent, stream
+from .channel import MAX_MESSAGE_BYTES
 from .errors import DeadlineExceeded, InternalError, InvalidOutput, NearfarError, NotFound, Unavailable
 from .security import CALLER, Authenticator
 from .service_names import ACCEPTED, SERVICE
 from .status import to_status
 from .step_log import LoggedStep, Retention, StepLog
-from .steps import Finished, StepRequest
+from .steps import Finished, StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
 from .validation import check_privacy
 from .wire import card_to_proto, event_to_proto, request_from_proto
@@ -72,13 +73,13 @@ class AgentService:
             caller = self._authenticator.caller(context.invocation_metadata() or ())
         except NearfarError as error:
             await _abort(context, error)
-        self._log.cancel((caller, request.idempotency_key))
+        self._log.leave((caller, request.idempotency_key), reader=request.reader)
         return pb.CancelResponse()
 
     async def step(self, call: pb.StepCall, context: Context) -> None:
         self.live_calls += 1
         try:
-            await self._send(self._join(call, context), call.resume_from, context)
+            await self._send(self._join(call, context), call, context)
         except NearfarError as error:
             await _abort(context, error)
         finally:
@@ -101,7 +102,8 @@ class AgentService:
         request = request_from_proto(call.request, idempotency_key=call.idempotency_key, timeout=_timeout(context))
         check_privacy(agent.card, request)
         fingerprint = sha256(name.encode() + b"\0" + call.request.SerializeToString(deterministic=True)).digest()
-        step, is_new = self._log.join((caller, call.idempotency_key), fingerprint, resume_from=call.resume_from)
+        resume_from = call.resume_from if call.HasField("resume_from") else None
+        step, is_new = self._log.join((caller, call.idempotency_key), fingerprint, resume_from=resume_from)
         if is_new:
             CALLER.set(caller)
             step.task = asyncio.create_task(self._compute(step, agent, request))
@@ -109,8 +111,9 @@ class AgentService:
             step.task.add_done_callback(lambda task: self._settle(step, task))
         return step
 
-    async def _send(self, step: LoggedStep, position: int, context: Context) -> None:
-        with self._log.reading(step):
+    async def _send(self, step: LoggedStep, call: pb.StepCall, context: Context) -> None:
+        position = call.resume_from
+        with self._log.reading(step, reader=call.reader):
             await asyncio.sleep(0)  # a fast agent has its first event by now, which spares the separate metadata
             if position or not step.events:
                 await context.send_initial_metadata(ACCEPTED)
@@ -141,7 +144,7 @@ class AgentService:
     async def _record(self, step: LoggedStep, agent: Agent, request: StepRequest) -> None:
         async with stream(agent, request) as events:
             async for event in events:
-                self._log.append(step, event_to_proto(event).SerializeToString())
+                self._log.append(step, _encoded(event))
                 if isinstance(event, Finished):
                     self._log.finish(step)
                     return
@@ -161,6 +164,13 @@ class AgentService:
         if name not in self._agents:
             raise NotFound(f"the server has no agent {name!r}", hint=f"it has: {', '.join(sorted(self._agents))}")
         return name, self._agents[name]
+
+
+def _encoded(event: StepEvent) -> bytes:
+    data = event_to_proto(event).SerializeToString()
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise InvalidOutput(f"the agent produced an event of more than {MAX_MESSAGE_BYTES} bytes", hint="ask for a shorter answer")
+    return data
 
 
 def _timeout(context: Context) -> float | None:

@@ -18,6 +18,8 @@ DOMAIN = "nearfar"
 _MESSAGE_BYTES = 1200
 _HINT_BYTES = 1000
 _NANOS = 1_000_000_000
+_LONGEST_DELAY = 366 * 24 * 3600.0
+"""Seconds; a foreign server may name any number, and the wire does not carry every one."""
 
 
 def to_status(error: NearfarError) -> grpc.Status:
@@ -26,7 +28,7 @@ def to_status(error: NearfarError) -> grpc.Status:
     code: int = grpc.StatusCode[MAPPINGS[cls].grpc_status].value[0]
     metadata = {"hint": _cut(error.hint, _HINT_BYTES)} if error.hint else {}
     details: list[Message] = [ErrorInfo(reason=cls.__name__, domain=DOMAIN, metadata=metadata)]
-    if error.retry_after is not None:
+    if error.retry_after is not None and error.retry_after >= 0:  # which NaN is not
         details.append(RetryInfo(retry_delay=_duration(error.retry_after)))
     return rpc_status.to_status(Status(code=code, message=_cut(error.message, _MESSAGE_BYTES), details=map(_packed, details)))
 
@@ -65,8 +67,8 @@ def _packed(message: Message) -> AnyMessage:
 
 
 def _duration(seconds: float) -> Duration:
-    whole = int(seconds)
-    return Duration(seconds=whole, nanos=round((seconds - whole) * _NANOS) % _NANOS)
+    whole, part = divmod(min(seconds, _LONGEST_DELAY), 1)
+    return Duration(seconds=int(whole), nanos=min(round(part * _NANOS), _NANOS - 1))
 
 
 def _cut(text: str, limit: int) -> str:

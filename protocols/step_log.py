@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,16 +31,19 @@ class Retention:
 class LoggedStep:
     """One step: its events so far in their wire form, and how it ended."""
 
-    __slots__ = ("_sleepers", "done", "error", "events", "fingerprint", "grace", "key", "readers", "task")
+    __slots__ = ("_sleepers", "done", "error", "events", "fingerprint", "grace", "key", "readers", "size", "task")
 
     def __init__(self, key: StepKey, fingerprint: bytes) -> None:
         self.key = key
         self.fingerprint = fingerprint
         self.events: list[bytes] = []
+        self.size = 0
+        """Bytes of all events."""
         self.error: NearfarError | None = None
         self.done = False
         self.task: asyncio.Task[None] | None = None
-        self.readers = 0
+        self.readers: Counter[str] = Counter()
+        """Calls that read the step now, by their reader; one that reconnects may have two for a while."""
         self.grace: asyncio.TimerHandle | None = None
         """Runs while the step has no reader."""
         self._sleepers: list[asyncio.Future[None]] = []
@@ -81,8 +85,8 @@ class StepLog:
         self._bytes = 0
         self._sweep: asyncio.TimerHandle | None = None
 
-    def join(self, key: StepKey, fingerprint: bytes, *, resume_from: int) -> tuple[LoggedStep, bool]:
-        """The step with this key, and whether it is new and must be started.
+    def join(self, key: StepKey, fingerprint: bytes, *, resume_from: int | None = None) -> tuple[LoggedStep, bool]:
+        """The step with this key, and whether it is new and must be started; with `resume_from`, it never is.
 
         Raises `IdempotencyConflict` if the key belongs to another request, `ResumeLost` if there is nothing to resume, and
         `RateLimited` if there is no room for a new step.
@@ -90,12 +94,12 @@ class StepLog:
         step = self._steps.get(key)
         if step is not None and step.fingerprint != fingerprint:
             raise IdempotencyConflict("the idempotency key belongs to a different request", hint="use a fresh key for every request")
-        if step is not None and resume_from > len(step.events):
+        if step is not None and (resume_from or 0) > len(step.events):
             raise InvalidRequest(f"resume_from is {resume_from}, and the step has {len(step.events)} events")
         # A failure is replayed to those who resume. Who asks again from the start wants another try.
-        if step is not None and not (step.error is not None and resume_from == 0):
+        if step is not None and not (step.error is not None and resume_from is None):
             return step, False
-        if resume_from:
+        if resume_from is not None:
             raise ResumeLost("the server no longer holds this step", hint="ask again from the start with a fresh key")
         if step is not None:
             self._forget(step)
@@ -104,17 +108,16 @@ class StepLog:
         return step, True
 
     def append(self, step: LoggedStep, event: bytes) -> None:
-        """Add an event. Raises `InvalidOutput` if all steps together grow beyond the log even without the finished ones."""
+        """Add an event; without an effect after the end. If the running steps alone grow beyond the log, the largest one ends."""
         if step.done:
             return
         if self._steps.get(step.key) is step:
             self._bytes += len(event)
+        step.size += len(event)
         step.events.append(event)
         step.wake()
         if self._bytes > self._retention.max_bytes:
             self._shrink(self._retention.max_bytes)
-        if self._bytes > self._retention.max_bytes:
-            raise InvalidOutput(f"the running steps produced more than {self._retention.max_bytes} bytes")
 
     def finish(self, step: LoggedStep, error: NearfarError | None = None) -> None:
         """End a step and keep it for the resume window."""
@@ -126,45 +129,49 @@ class StepLog:
         if self._sweep is None:
             self._sweep = loop.call_later(self._retention.resume_window, self._expire)
 
-    def cancel(self, key: StepKey) -> None:
-        """Stop a running step at once and forget it; without an effect if there is none."""
+    def leave(self, key: StepKey, *, reader: str = "") -> None:
+        """`reader` will not come back to a running step: unless another one is there, stop it at once and forget it."""
         step = self._steps.get(key)
-        if step is not None and not step.done:
-            self._forget(step)
-            step.cancel(Cancelled("the step was cancelled by its caller"))
+        if step is None or step.done:
+            return
+        step.readers.pop(reader, None)
+        if not step.readers:
+            self._stop(step, Cancelled("the step was cancelled by its caller"))
 
     def close(self, error: NearfarError) -> None:
         """Stop all steps with `error` and forget them."""
         if self._sweep is not None:
             self._sweep.cancel()
         for step in tuple(self._steps.values()):
-            self._forget(step)
-            step.cancel(error)
+            self._stop(step, error)
 
     @contextmanager
-    def reading(self, step: LoggedStep) -> Iterator[None]:
-        """Count as a reader of `step`. When the last one leaves before the end, the step has `resume_grace` seconds left."""
-        step.readers += 1
+    def reading(self, step: LoggedStep, *, reader: str = "") -> Iterator[None]:
+        """Count as a reader of `step`. When the last one is lost before the end, the step has `resume_grace` seconds left."""
+        step.readers[reader] += 1
         if step.grace is not None:
             step.grace.cancel()
         try:
             yield
         finally:
-            step.readers -= 1
+            step.readers -= Counter((reader,))
             if not step.readers and not step.done:
                 step.grace = asyncio.get_running_loop().call_later(self._retention.resume_grace, self._abandon, step)
 
     def _abandon(self, step: LoggedStep) -> None:
         if not step.done:
             logger.info("a step lost its reader and is cancelled")
-            self._forget(step)
-            step.cancel(Cancelled("the step lost its reader"))
+            self._stop(step, Cancelled("the step lost its reader"))
+
+    def _stop(self, step: LoggedStep, error: NearfarError) -> None:
+        self._forget(step)
+        step.cancel(error)
 
     def _forget(self, step: LoggedStep) -> None:
         if self._steps.get(step.key) is step:
             del self._steps[step.key]
             self._finished.pop(step.key, None)
-            self._bytes -= sum(map(len, step.events))
+            self._bytes -= step.size
 
     def _make_room(self) -> None:
         if len(self._steps) < self._retention.max_steps:
@@ -176,6 +183,10 @@ class StepLog:
     def _shrink(self, limit: int) -> None:
         while self._finished and self._bytes > limit:
             self._forget_oldest()
+        if self._bytes > limit:
+            # Not the one that happens to add the last event: it may be another caller's.
+            largest = max(self._steps.values(), key=lambda step: step.size)
+            self._stop(largest, InvalidOutput(f"the running steps produced more than {limit} bytes, and this one the most"))
 
     def _forget_oldest(self) -> None:
         self._forget(self._steps[next(iter(self._finished))])

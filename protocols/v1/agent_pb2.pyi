@@ -65,22 +65,26 @@ class DescribeResponse(_message.Message):
     def __init__(self, agents: _Optional[_Iterable[_Union[AgentCard, _Mapping]]] = ...) -> None: ...
 
 class StepCall(_message.Message):
-    __slots__ = ("agent", "idempotency_key", "resume_from", "request")
+    __slots__ = ("agent", "idempotency_key", "resume_from", "request", "reader")
     AGENT_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     RESUME_FROM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
     agent: str
     idempotency_key: str
     resume_from: int
     request: StepRequest
-    def __init__(self, agent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., resume_from: _Optional[int] = ..., request: _Optional[_Union[StepRequest, _Mapping]] = ...) -> None: ...
+    reader: str
+    def __init__(self, agent: _Optional[str] = ..., idempotency_key: _Optional[str] = ..., resume_from: _Optional[int] = ..., request: _Optional[_Union[StepRequest, _Mapping]] = ..., reader: _Optional[str] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("idempotency_key",)
+    __slots__ = ("idempotency_key", "reader")
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    READER_FIELD_NUMBER: _ClassVar[int]
     idempotency_key: str
-    def __init__(self, idempotency_key: _Optional[str] = ...) -> None: ...
+    reader: str
+    def __init__(self, idempotency_key: _Optional[str] = ..., reader: _Optional[str] = ...) -> None: ...
 
 class CancelResponse(_message.Message):
     __slots__ = ()

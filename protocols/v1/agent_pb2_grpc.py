@@ -64,14 +64,15 @@ class AgentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Step(self, request, context):
-        """Runs one step, or joins it again: the stream starts at event `resume_from`.
+        """Runs one step, or joins it again: with `resume_from`, the stream starts at that event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Stops the compute of a step at once. A stream that merely breaks is kept for a while, so that its client can resume.
+        """One reader leaves a step for good; with the last one its compute stops at once. A stream that merely breaks is kept for a while,
+        so that its client can resume.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -21,6 +21,7 @@ from nearfar.protocols import (
     Message,
     NotFound,
     PrivacyViolation,
+    RateLimited,
     ScriptedAgent,
     Sensitivity,
     Side,
@@ -338,6 +339,35 @@ async def test_request_beyond_the_message_limit_is_invalid() -> None:
             remote = await RemoteAgent.connect(server.address)
             with pytest.raises(InvalidRequest, match="larger than"):
                 await complete(remote, ask("x" * (33 * 1024 * 1024)))
+            await remote.aclose()
+
+
+async def test_event_beyond_the_message_limit_is_invalid_output() -> None:
+    with anyio.fail_after(60):
+        async with serve(ScriptedAgent(["x" * (33 * 1024 * 1024)])) as server:
+            remote = await RemoteAgent.connect(server.address)
+            with pytest.raises(InvalidOutput, match="an event of more than"):
+                await complete(remote, ask())
+            await remote.aclose()
+
+
+@pytest.mark.parametrize("timeout", [1e12, 1e300, float("inf")])
+async def test_timeout_beyond_the_clock_is_no_limit(timeout: float) -> None:
+    with anyio.fail_after(30):
+        async with serve(ScriptedAgent(["done"])) as server:
+            remote = await RemoteAgent.connect(server.address)
+            assert (await complete(remote, ask(timeout=timeout))).text == "done"
+            await remote.aclose()
+
+
+@pytest.mark.parametrize("retry_after", [-1.0, 1e12, 1e300, float("inf"), float("nan")])
+async def test_error_with_an_absurd_retry_after_keeps_its_class(retry_after: float) -> None:
+    with anyio.fail_after(30):
+        async with serve(ScriptedAgent([RateLimited("slow down", retry_after=retry_after)])) as server:
+            remote = await RemoteAgent.connect(server.address)
+            with pytest.raises(RateLimited) as caught:
+                await complete(remote, ask())
+            assert caught.value.retry_after is None or 0 <= caught.value.retry_after < 1e9
             await remote.aclose()
 
 

@@ -9,6 +9,7 @@ from nearfar.protocols import (
     DeadlineExceeded,
     Finished,
     IdempotencyConflict,
+    InvalidOutput,
     Message,
     ResumeLost,
     ScriptedAgent,
@@ -87,7 +88,11 @@ async def test_reset_at_any_byte_leaves_the_text_exact() -> None:
             remote = await RemoteAgent.connect(proxy.address, resume_timeout=30)
             for run, count in enumerate(random.sample(range(100, 900), 10), 1):
                 proxy.reset_after(count)
-                reply = await complete(remote, ask(f"run {run}"))
+                request = ask(f"run {run}")
+                try:
+                    reply = await complete(remote, request)
+                except Unavailable:  # the reset took the server's acceptance with it, so the client could not know that there was one
+                    reply = await complete(remote, request)
                 assert reply.text == "".join(PIECES)
                 assert len(agent.requests) == run
             await remote.aclose()
@@ -110,6 +115,30 @@ async def test_reset_before_the_first_event_is_resumed_too() -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(break_it)
                 assert (await complete(remote, ask())).text == "late"
+            assert len(agent.requests) == 1
+            await remote.aclose()
+
+
+async def test_step_that_failed_while_its_client_was_away_is_not_run_again() -> None:
+    gate = anyio.Event()
+    agent = ScriptedAgent([[gate, InvalidOutput("a malformed tool call")], ["a second run"]])
+    with anyio.fail_after(60):
+        async with serve(agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=30)
+
+            async def fail_unseen() -> None:
+                await eventually(lambda: server.live_calls == 1)
+                await accepted_bytes_have_passed(remote)
+                await cut_off(proxy)
+                await eventually(lambda: server.live_calls == 0)
+                gate.set()
+                await eventually(lambda: server.live_steps == 0)
+                await proxy.resume()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(fail_unseen)
+                with pytest.raises(InvalidOutput, match="a malformed tool call"):
+                    await complete(remote, ask())
             assert len(agent.requests) == 1
             await remote.aclose()
 
@@ -146,6 +175,27 @@ async def test_deadline_ends_the_attempts_to_resume() -> None:
                 with pytest.raises(DeadlineExceeded):
                     await anext(aiter(events))
             await remote.aclose()
+
+
+async def test_closing_the_client_ends_its_attempts_to_resume() -> None:
+    interrupted = Interrupted()
+    interrupted.rearm(1)
+    with anyio.fail_after(60):
+        async with serve(interrupted.agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address, resume_timeout=1000)
+
+            async def close_when_it_has_come_back() -> None:
+                await eventually(lambda: proxy.connections == 2)
+                await anyio.wait_all_tasks_blocked()
+                await remote.aclose()
+
+            async with stream(remote, ask()) as events, anyio.create_task_group() as tasks:
+                await anext(aiter(events))
+                proxy.black_hole()
+                proxy.reset()
+                tasks.start_soon(close_when_it_has_come_back)
+                with pytest.raises(Unavailable, match="is closed"):
+                    await anext(aiter(events))
 
 
 async def test_step_is_stopped_when_its_reader_stays_away() -> None:
@@ -217,6 +267,25 @@ async def test_same_key_and_request_join_one_step() -> None:
                 await remote.aclose()
     assert [*texts, replayed.text] == ["once only"] * 3
     assert len(agent.requests) == 1
+
+
+async def test_leaving_a_shared_step_does_not_end_it_for_the_other_reader() -> None:
+    gate = anyio.Event()
+    agent = ScriptedAgent([["both ", gate, "one"]])
+    with anyio.fail_after(60):
+        async with serve(agent) as server:
+            first, second = [await RemoteAgent.connect(server.address) for _ in range(2)]
+            async with stream(first, ask(idempotency_key="shared")) as left, stream(second, ask(idempotency_key="shared")) as kept:
+                await anext(aiter(left))
+                await anext(aiter(kept))
+                await left.aclose()
+                await eventually(lambda: server.live_calls == 1)
+                gate.set()
+                rest = [event async for event in kept]
+            assert text_of(rest) == "one"
+            assert agent.cancelled_steps == 0
+            for remote in (first, second):
+                await remote.aclose()
 
 
 async def test_same_key_for_another_request_conflicts() -> None:

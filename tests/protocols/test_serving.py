@@ -120,6 +120,18 @@ async def test_socket_of_a_live_server_is_not_stolen_and_a_stale_one_is_replaced
 
 
 @pytest.mark.anyio
+async def test_socket_of_a_server_that_hangs_is_not_stolen(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    with socket.socket(socket.AF_UNIX) as hanging, socket.socket(socket.AF_UNIX) as queued, anyio.fail_after(30):
+        hanging.bind(str(path))
+        hanging.listen(0)
+        queued.connect(str(path))
+        with pytest.raises(ConfigError, match="another server"):
+            async with serve(ScriptedAgent([]), f"unix:{path}"):
+                raise NotImplementedError
+
+
+@pytest.mark.anyio
 async def test_file_in_the_place_of_a_socket_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("precious", encoding="utf-8")

@@ -13,7 +13,7 @@ KEY = ("ann", "key")
 
 
 def start(log: StepLog, name: str = "key", *, events: int = 0) -> LoggedStep:
-    step, is_new = log.join(("ann", name), b"request", resume_from=0)
+    step, is_new = log.join(("ann", name), b"request")
     assert is_new
     for _ in range(events):
         log.append(step, b"x" * 10)
@@ -32,7 +32,7 @@ async def test_finished_step_is_replayed_and_not_started_again() -> None:
     log = StepLog(Retention())
     step = start(log, events=2)
     log.finish(step)
-    for resume_from in (0, 1, 2):
+    for resume_from in (None, 0, 1, 2):
         assert log.join(KEY, b"request", resume_from=resume_from) == (step, False)
 
 
@@ -40,23 +40,24 @@ async def test_other_request_with_the_same_key_conflicts_while_running_and_after
     log = StepLog(Retention())
     step = start(log)
     with pytest.raises(IdempotencyConflict):
-        log.join(KEY, b"other", resume_from=0)
+        log.join(KEY, b"other")
     log.finish(step)
     with pytest.raises(IdempotencyConflict):
-        log.join(KEY, b"other", resume_from=0)
+        log.join(KEY, b"other")
 
 
 async def test_other_caller_with_the_same_key_has_a_step_of_its_own() -> None:
     log = StepLog(Retention())
     step = start(log)
-    other, is_new = log.join(("bob", "key"), b"other", resume_from=0)
+    other, is_new = log.join(("bob", "key"), b"other")
     assert is_new
     assert other is not step
 
 
-async def test_unknown_step_cannot_be_resumed() -> None:
+@pytest.mark.parametrize("resume_from", [0, 1])
+async def test_unknown_step_cannot_be_resumed(resume_from: int) -> None:
     with pytest.raises(ResumeLost):
-        StepLog(Retention()).join(KEY, b"request", resume_from=1)
+        StepLog(Retention()).join(KEY, b"request", resume_from=resume_from)
 
 
 async def test_resuming_behind_the_last_event_is_invalid() -> None:
@@ -70,18 +71,31 @@ async def test_failed_step_is_replayed_to_who_resumes_and_run_again_for_who_asks
     log = StepLog(Retention())
     step = start(log, events=1)
     log.finish(step, Unavailable("gone"))
-    assert log.join(KEY, b"request", resume_from=1) == (step, False)
-    again, is_new = log.join(KEY, b"request", resume_from=0)
+    for resume_from in (0, 1):
+        assert log.join(KEY, b"request", resume_from=resume_from) == (step, False)
+    again, is_new = log.join(KEY, b"request")
     assert is_new
     assert again is not step
 
 
-async def test_cancelled_step_is_forgotten() -> None:
+async def test_step_that_its_only_reader_leaves_is_stopped_and_forgotten() -> None:
     log = StepLog(Retention())
     step = start(log, events=1)
-    log.cancel(KEY)
-    assert step.done
+    with log.reading(step, reader="one"), log.reading(step, reader="one"):  # the second connection of a reader that lost the first
+        log.leave(KEY, reader="one")
+        assert step.done
     assert not holds(log, "key")
+
+
+async def test_step_runs_on_until_its_last_reader_leaves() -> None:
+    log = StepLog(Retention())
+    step = start(log, events=1)
+    with log.reading(step, reader="one"), log.reading(step, reader="two"):
+        log.leave(KEY, reader="one")
+        assert not step.done
+        log.leave(KEY, reader="two")
+        assert step.done
+    assert step.grace is None
 
 
 async def test_finished_step_is_forgotten_after_the_window() -> None:
@@ -125,9 +139,16 @@ async def test_new_step_is_refused_when_all_running_ones_fill_the_log() -> None:
 
 
 async def test_running_step_cannot_grow_without_end() -> None:
+    step = start(StepLog(Retention(max_bytes=100)), events=11)
+    assert isinstance(step.error, InvalidOutput)
+
+
+async def test_largest_running_step_ends_and_not_the_one_that_fills_the_log() -> None:
     log = StepLog(Retention(max_bytes=100))
-    with pytest.raises(InvalidOutput):
-        start(log, events=11)
+    large, small = start(log, "large", events=9), start(log, "small", events=2)
+    assert isinstance(large.error, InvalidOutput)
+    assert not small.done
+    assert [holds(log, name) for name in ("large", "small")] == [False, True]
 
 
 async def test_reader_that_returns_within_the_grace_keeps_the_step_running() -> None:
