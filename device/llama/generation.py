@@ -38,12 +38,12 @@ class ToolSyntax:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> "ToolSyntax":
-        opener = tuple(vocabulary.tokenize(OPENER))
+        opener = tuple(vocabulary.tokenize_inside(OPENER))
         return cls(
             opener=opener,
-            closer=tuple(vocabulary.tokenize(CLOSER)),
-            closer_on_new_line=tuple(vocabulary.tokenize("\n" + CLOSER)),
-            new_line=vocabulary.tokenize("\n")[-1],
+            closer=tuple(vocabulary.tokenize_inside(CLOSER)),
+            closer_on_new_line=tuple(vocabulary.tokenize_inside("\n" + CLOSER)),
+            new_line=vocabulary.tokenize_inside("\n")[-1],
             opener_token=opener[0] if len(opener) == 1 else None,
         )
 
@@ -78,6 +78,7 @@ class Generation:
         self._call = bytearray()
         self._calls = 0
         self._blank: str | None = ""
+        self._layout = " " if vocabulary.puts_blank_in_front else ""
         self._broke_line = False
         self.events: list[Event] = []
         self.output_tokens = 0
@@ -146,7 +147,7 @@ class Generation:
         return token
 
     def _retokenized(self, piece: bytes) -> tuple[int, ...]:
-        return tuple(self._vocabulary.tokenize(piece.decode("utf-8", "ignore")))
+        return tuple(self._vocabulary.tokenize_inside(piece.decode("utf-8", "ignore")))
 
     def _answer(self, logits: Logits) -> list[int]:
         constraint = self._current_constraint()
@@ -227,7 +228,7 @@ class Generation:
         if self._blank is not None and text:
             text = self._blank + text
             self._blank = None if text.strip() else text
-            text = text if self._blank is None else ""
+            text = text.removeprefix(self._layout) if self._blank is None else ""
         if text:
             self.events.append((StepEventKind.TEXT, text))
 

@@ -22,6 +22,7 @@ from .threads import ThreadTuner
 _BATCH: Final = 512
 _PIECE_BYTES: Final = 512
 _ERROR_LEVEL: Final = 4
+_GUARD: Final = b"\0"
 _NO_SPACE: Final = 1
 
 _errors: deque[str] = deque(maxlen=20)
@@ -102,9 +103,33 @@ class Vocabulary:
         tokens = (token for token in range(self.size) if llama_cpp.llama_vocab_get_attr(self.handle, token) & control)
         return frozenset(self._literal(token) for token in tokens) - {""}
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest text that one token can stand for."""
+        return max((len(self._literal(token).encode()) for token in range(self.size)), default=1)
+
     def tokenize(self, text: str) -> list[int]:
         """Token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
-        data = text.encode()
+        return self._tokenized(text.encode())
+
+    def tokenize_inside(self, text: str) -> list[int]:
+        """The same for text that follows other text: without the blank that SentencePiece puts in front of the first word."""
+        if not self._guard:
+            return self.tokenize(text)
+        tokens = self._tokenized(_GUARD + text.encode())
+        return tokens[len(self._guard) :] if tokens[: len(self._guard)] == self._guard else self.tokenize(text)
+
+    @cached_property
+    def puts_blank_in_front(self) -> bool:
+        """Whether it writes the first word of a text as it writes further ones, with a blank, as SentencePiece does."""
+        return bool(llama_cpp.llama_vocab_type(self.handle) == llama_cpp.LLAMA_VOCAB_TYPE_SPM)
+
+    @cached_property
+    def _guard(self) -> list[int]:
+        """Tokens, blank included, of a byte that no token joins with its neighbours; empty where no blank is put in front."""
+        return self._tokenized(_GUARD) if self.puts_blank_in_front else []
+
+    def _tokenized(self, data: bytes) -> list[int]:
         room = len(data) + 2
         while True:
             tokens = (llama_cpp.llama_token * room)()

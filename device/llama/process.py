@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
 from typing import Final, TypeAlias, cast
@@ -21,6 +22,10 @@ _EXIT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 60.0
 _GRACE_SECONDS: Final = 10.0
 """How much longer than its timeout a step may take before the process itself is thought to hang."""
+_QUIET_SECONDS: Final = 60.0
+"""A step that hears nothing for so long asks whether the process still answers."""
+_HUNG_SECONDS: Final = 600.0
+"""A process answers between any two passes through the model; the largest model's pass on the slowest machine takes less."""
 _STDERR_BYTES: Final = 4096
 
 _LAST: Final = (StepEventKind.FINISHED, StepEventKind.ERROR, StepEventKind.CANCELLED)
@@ -69,7 +74,8 @@ class WorkerProcess:
     async def step(self, request: StepRequest, seconds: float | None) -> AsyncGenerator[WorkerEvent, None]:
         """Run one step, for `seconds` at most. Closing the iterator early cancels it.
 
-        Raises `WorkerCrashed` if the process dies first, `Unavailable` if it is closed, `DeadlineExceeded` if it hangs beyond them.
+        Raises `WorkerCrashed` if the process dies first, `Unavailable` if it is closed, `DeadlineExceeded` if it hangs beyond them,
+        `Stalled` if it hangs.
         """
         identifier = next(self._identifiers)
         events = self._steps[identifier] = asyncio.Queue()
@@ -87,15 +93,15 @@ class WorkerProcess:
             if not over:
                 self._send({"cancel": identifier})
 
-    async def statistics(self) -> WorkerStatistics:
-        """The worker's counts, as of when it reads the question."""
+    async def statistics(self, *, seconds: float = _ANSWER_SECONDS) -> WorkerStatistics:
+        """The worker's counts, as of when it reads the question. Raises `Stalled` if it does not answer within `seconds`."""
         identifier = next(self._identifiers)
         answer = self._answers[identifier] = asyncio.get_running_loop().create_future()
         self._send({"statistics": identifier})
         try:
-            frame = await asyncio.wait_for(answer, _ANSWER_SECONDS)
+            frame = await asyncio.wait_for(answer, seconds)
         except TimeoutError as error:
-            message = f"the llama worker has not answered for {_ANSWER_SECONDS:.0f} s"
+            message = f"the llama worker has not answered for {seconds:g} s"
             raise Stalled(message, hint="close the agent and load it again") from error
         finally:
             del self._answers[identifier]
@@ -138,7 +144,7 @@ class WorkerProcess:
             raise self._death()
         try:
             async with asyncio.timeout_at(deadline):
-                event = await events.get()
+                event = await self._heard(events)
         except TimeoutError as error:
             # The worker keeps deadlines itself, unless the model file made it hang.
             self._process.kill()
@@ -147,6 +153,22 @@ class WorkerProcess:
         if event is None:
             raise self._death()
         return event
+
+    async def _heard(self, events: "asyncio.Queue[WorkerEvent | None]") -> WorkerEvent | None:
+        while events.empty():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_QUIET_SECONDS):
+                    return await events.get()
+            await self._check_pulse()
+        return events.get_nowait()
+
+    async def _check_pulse(self) -> None:
+        """Stop the process if it does not answer: llama.cpp, or what a model file makes Python compute, may hang."""
+        try:
+            await self.statistics(seconds=_HUNG_SECONDS)
+        except Stalled:
+            self._process.kill()
+            raise
 
     async def _connect(self, connection: socket.socket) -> WorkerReady:
         loop = asyncio.get_running_loop()

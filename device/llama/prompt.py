@@ -9,12 +9,12 @@ Only the worker process imports this module.
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, JsonValue
 
-from ...protocols import InvalidRequest, StepRequest, ToolChoice
+from ...protocols import ContextOverflow, InvalidRequest, StepRequest, ToolChoice
 from .conversation import CLOSER, OPENER, native, plain
 from .model import Model
 from .reasoning import REASONING_END, REASONING_START, opens_reasoning
@@ -40,14 +40,17 @@ class PromptBuilder:
     Raises `ModelError` if the template is unusable.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, context_tokens: int) -> None:
         self._vocabulary = model.vocabulary
+        self._most_bytes = context_tokens * model.vocabulary.longest_token
+        self._character = lru_cache(model.vocabulary.tokenize_inside)
         self.template = ChatTemplate(model.chat_template, start_text=self._vocabulary.start_text, end_text=self._vocabulary.end_text)
 
     def prompt(self, request: StepRequest) -> Prompt:
         """The prompt of a step.
 
-        Raises `InvalidRequest` if it is empty, or the template refuses the conversation.
+        Raises `InvalidRequest` if it is empty, or the template refuses the conversation, `ContextOverflow` if it is so long that it need
+        not be tokenised to see that it does not fit.
         """
         if not any(message.text.strip() or message.tool_calls or message.tool_result for message in request.messages):
             raise InvalidRequest("the prompt is empty", hint="give at least one message with text")
@@ -59,13 +62,23 @@ class PromptBuilder:
         # A grammar that holds from the first token leaves no room for thoughts.
         constrained = request.output_schema is not None or request.tool_choice is ToolChoice.REQUIRED
         rendered = self.template.render(conversation, may_reason=not constrained)
-        return Prompt(self._tokenize(rendered.split(cut)), opens_reasoning(rendered))
+        pieces = rendered.split(cut)
+        self._check_size(pieces)
+        return Prompt(self._tokenize(pieces), opens_reasoning(rendered))
 
     def _tokenize(self, pieces: list[str]) -> list[int]:
-        tokens = [token for piece in pieces if piece for token in self._vocabulary.tokenize(piece)]
+        first, *others = pieces
+        tokens = self._vocabulary.tokenize(first)
+        for piece in others:
+            tokens += self._character(piece) if len(piece) == 1 else self._vocabulary.tokenize_inside(piece)
         start = self._vocabulary.start
         # Many templates write the start token themselves.
         return tokens if start is None or tokens[:1] == [start] else [start, *tokens]
+
+    def _check_size(self, pieces: list[str]) -> None:
+        size = sum(len(piece.encode()) for piece in pieces)
+        if size > self._most_bytes:
+            raise ContextOverflow(f"the prompt has {size} bytes, more than the context can hold", hint="shorten the conversation")
 
     def _defused(self, value: _Value, cut: str) -> _Value:
         if not self._control_text.search(value.model_dump_json()):

@@ -53,7 +53,7 @@ class Scheduler:
         self._vocabulary = model.vocabulary
         self._context = context
         self._context_tokens = context_tokens
-        self._prompts = PromptBuilder(model)
+        self._prompts = PromptBuilder(model, context_tokens=context_tokens)
         self._grammars = Grammars(model.vocabulary)
         self._syntax = ToolSyntax.of(model.vocabulary)
         self._sequences = Sequences(context, count=parallel, cells=context.cells)

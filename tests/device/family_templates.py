@@ -9,7 +9,8 @@ QWEN2 = """
     {{- '<|im_start|>system\\n' ~ (messages[0].content if messages[0].role == 'system' else 'Default.') ~ '<|im_end|>\\n' }}
 {%- endif %}
 {%- for message in messages %}
-    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) or message.role == 'assistant' and not message.tool_calls %}
+    {%- if message.role == 'user' or message.role == 'system' and not loop.first
+        or message.role == 'assistant' and not message.tool_calls %}
         {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
     {%- elif message.role == 'assistant' %}
         {{- '<|im_start|>assistant' }}{% if message.content %}{{ '\\n' + message.content }}{% endif %}
@@ -87,7 +88,8 @@ LLAMA3 = """
 {%- if custom_tools is defined %}{% set tools = custom_tools %}{% endif %}
 {%- if not tools_in_user_message is defined %}{% set tools_in_user_message = true %}{% endif %}
 {%- if not date_string is defined %}
-    {%- if strftime_now is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% else %}{% set date_string = '26 Jul 2024' %}{% endif %}
+    {%- if strftime_now is defined %}{% set date_string = strftime_now('%d %b %Y') %}
+    {%- else %}{% set date_string = '26 Jul 2024' %}{% endif %}
 {%- endif %}
 {%- if not tools is defined %}{% set tools = none %}{% endif %}
 {%- if messages[0]['role'] == 'system' %}

@@ -19,7 +19,7 @@ from near_model import NEAR, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
-from nearfar.protocols import DeadlineExceeded, ModelError, ModelNotFound, Unavailable, WorkerCrashed, complete, stream
+from nearfar.protocols import DeadlineExceeded, ModelError, ModelNotFound, Stalled, Unavailable, WorkerCrashed, complete, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -130,6 +130,25 @@ async def test_worker_that_hangs_beyond_a_deadline_is_replaced(monkeypatch: pyte
             with suppress(WorkerCrashed):  # A step may be sent before the death is noticed.
                 await complete(agent, ask(QUESTION))
             assert (await complete(agent, ask(QUESTION))).text
+
+
+async def test_worker_that_hangs_is_stopped_although_the_step_has_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with near_agent() as agent:
+        worker = (await agent.statistics()).process_id
+        os.kill(worker, signal.SIGSTOP)
+        monkeypatch.setattr("nearfar.device.llama.process._QUIET_SECONDS", 0.05)
+        monkeypatch.setattr("nearfar.device.llama.process._HUNG_SECONDS", 0.1)
+        with anyio.fail_after(_SECONDS):
+            with pytest.raises(Stalled):
+                await complete(agent, ask(QUESTION))
+            await _until_gone(worker)
+
+
+async def test_quiet_worker_that_answers_is_left_alone(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.device.llama.process._QUIET_SECONDS", 0.0)
+    async with near_agent(endless) as agent:
+        reply = await complete(agent, ask(QUESTION, max_output_tokens=30))
+        assert reply.finished.usage.output_tokens == 30
 
 
 async def test_closing_ends_the_worker_and_its_steps() -> None:

@@ -15,7 +15,7 @@ from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, To
 
 start_backend()
 MODEL = Model(str(NEAR), gpu_layers=0)
-BUILDER = PromptBuilder(MODEL)
+BUILDER = PromptBuilder(MODEL, context_tokens=4096)
 CONTROL = {token for text in MODEL.vocabulary.control_texts for token in MODEL.vocabulary.tokenize(text)}
 
 _hostile = st.lists(

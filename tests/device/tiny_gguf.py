@@ -28,6 +28,9 @@ class TinyModel:
     end_bias: float = 1.0
     """Scale of the end token's output row; 0 makes it as unlikely as any other, so that text runs on."""
     world: str | None = None
+    sentencepiece: bool = False
+    """A SentencePiece vocabulary, with a blank in front of the first word and single bytes for rare characters, instead of BPE."""
+    add_start: bool = True
     tool_tokens: bool = True
     """Whether the tool-call markers are single tokens, as they are in Qwen and in our own models, or ordinary text."""
 
@@ -36,7 +39,8 @@ def write_tiny_gguf(path: Path, model: TinyModel | None = None) -> Path:
     """Write the model and return `path`."""
     model = model or TinyModel()
     writer = gguf.GGUFWriter(str(path), model.architecture)
-    tokens = _add_vocabulary(writer, model)
+    tokens = _add_sentencepiece(writer) if model.sentencepiece else _add_vocabulary(writer, model)
+    _add_tokenizer_options(writer, model)
     _add_shape(writer, model, len(tokens))
     _add_tensors(writer, model, len(tokens))
     writer.write_header_to_file()
@@ -63,14 +67,32 @@ def _add_vocabulary(writer: gguf.GGUFWriter, model: TinyModel) -> list[str]:
     writer.add_token_list(tokens)
     writer.add_token_types([3] * len(specials) + [1] * (len(tokens) - len(specials)))
     writer.add_token_merges(merges)
+    return tokens
+
+
+def _add_sentencepiece(writer: gguf.GGUFWriter) -> list[str]:
+    specials = ("<s>", "</s>", "<unk>", "<|im_end|>")
+    characters = [chr(code) for code in range(33, 127)]
+    words = ["\u2581", "\u2581<", "\u2581a", "th", "\u2581th", "\u2581{", "lo", "ok"]
+    tokens = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), *characters, *words]
+    types = [3, 3, 2, 3] + [6] * 256 + [1] * (len(characters) + len(words))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-float(rank) for rank in range(len(tokens))])
+    writer.add_token_types(types)
+    writer.add_unk_token_id(2)
+    writer.add_add_space_prefix(True)
+    return tokens
+
+
+def _add_tokenizer_options(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
-    writer.add_add_bos_token(True)
+    writer.add_add_bos_token(model.add_start)
     if model.template is not None:
         writer.add_chat_template(model.template)
     if model.world is not None:
         writer.add_string("nearfar.world", model.world)
-    return tokens
 
 
 def _add_shape(writer: gguf.GGUFWriter, model: TinyModel, vocabulary: int) -> None:
