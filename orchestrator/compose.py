@@ -84,6 +84,11 @@ def model_path(name: str) -> Path:
     return Path(name).expanduser()
 
 
+def anchored_model(name: str, folder: Path) -> str:
+    """`name` as an absolute path, relative to `folder`; an embedded model stays a name."""
+    return name if name in EMBEDDED else str(folder / Path(name).expanduser())
+
+
 def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
     """The near side, opened on first use."""
     if near is None:

@@ -5,15 +5,17 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ..protocols import ConfigError
 from ..protocols.messages import Value
-from .compose import FarConfig, NearConfig
+from .compose import FarConfig, GatewayConfig, LocalFarConfig, NearConfig, anchored_model
 from .task import Policy
+
+_PROVIDERS = "openai, anthropic, gemini, llama, gateway"
 
 
 class Config(Value):
@@ -27,7 +29,8 @@ class Config(Value):
 def load_config(path: Path) -> Config:
     """Read and validate a file.
 
-    Raises `ConfigError` that names the file, the line, the key, what is wrong with it and, for an unknown key, the nearest known one.
+    Paths in it are relative to its own folder. Raises `ConfigError` that names the file, the line, the key, what is wrong with it and,
+    for an unknown key, the nearest known one.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -35,7 +38,7 @@ def load_config(path: Path) -> Config:
         raise ConfigError(f"there is no {path}", hint="create it, or name another with --config") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    return parse_config(text, str(path))
+    return _anchored(parse_config(text, str(path)), path.absolute().parent)
 
 
 def parse_config(text: str, source: str) -> Config:
@@ -49,18 +52,41 @@ def parse_config(text: str, source: str) -> Config:
         raise ConfigError("\n".join(problems)) from error
 
 
+def _anchored(config: Config, folder: Path) -> Config:
+    """The configuration with its relative paths made absolute."""
+    near, far = config.near, config.far
+    if near is not None:
+        near = near.model_copy(update={"model": anchored_model(near.model, folder)})
+    if isinstance(far, LocalFarConfig):
+        far = far.model_copy(update={"model": anchored_model(far.model, folder)})
+    if isinstance(far, GatewayConfig) and far.certificate is not None:
+        far = far.model_copy(update={"certificate": folder / far.certificate.expanduser()})
+    return config.model_copy(update={"near": near, "far": far})
+
+
 def _describe(text: str, source: str, error: ErrorDetails) -> str:
-    path = [str(part) for part in error["loc"]]
-    path = _without_union_tags(path)
+    """What is wrong, where. Text in [far] is never quoted: a provider's key in the wrong place must not reach a log."""
+    tag, path = _split_union_tag([str(part) for part in error["loc"]])
+    kind = error["type"]
+    if kind.startswith("union_tag"):
+        path = [*path, "provider"]
     where = f"{source}, line {_line_of(text, path)}: {'.'.join(path) or 'the file'}"
-    if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key{_suggestion(path)}"
-    return f"{where}: {error['msg']}, not {error['input']!r}" if path else f"{where}: {error['msg']}"
+    if kind == "extra_forbidden":
+        return f"{where}: unknown key{_suggestion(path, tag)}"
+    if kind in ("missing", "union_tag_not_found"):
+        return f"{where} is missing" + (f"; choose one of {_PROVIDERS}" if kind.startswith("union_tag") else "")
+    if kind == "union_tag_invalid":
+        return f"{where}: there is no provider {error['ctx']['tag']!r}; choose one of {_PROVIDERS}"
+    if kind == "model_type" or kind.endswith("_attributes_type"):
+        return f"{where} must be a section: [{'.'.join(path)}]"
+    is_quotable = path[:1] != ["far"] or isinstance(error["input"], (int, float))
+    quoted = f", not {error['input']!r}" if is_quotable else ""
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}{quoted}"
 
 
-def _without_union_tags(path: Sequence[str]) -> list[str]:
-    """The keys as written: pydantic also names the branch of `far` that it tried."""
-    return [path[0], *path[2:]] if len(path) > 2 and path[0] == "far" else list(path)
+def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
+    """The branch of `far` that pydantic tried, which it names in the path, and the keys as written."""
+    return (path[1], [path[0], *path[2:]]) if len(path) > 2 and path[0] == "far" else ("", path)
 
 
 def _line_of(text: str, path: Sequence[str]) -> int:
@@ -82,15 +108,18 @@ def _split(key: str) -> list[str]:
     return [part.strip("\"'") for part in key.split(".")]
 
 
-def _suggestion(path: Sequence[str]) -> str:
-    known = sorted(set(_known_keys(path[:-1])))
+def _suggestion(path: Sequence[str], tag: str) -> str:
+    known = sorted(set(_known_keys(path[:-1], tag)))
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known keys here: {', '.join(known)}"
 
 
-def _known_keys(section: Sequence[str]) -> Iterator[str]:
+def _known_keys(section: Sequence[str], tag: str) -> Iterator[str]:
+    """The keys of a section; where it may be one of several models, of those with this provider."""
     for model in _models_at(Config, section):
-        yield from model.model_fields
+        provider = model.model_fields.get("provider")
+        if not tag or provider is None or tag in get_args(provider.annotation):
+            yield from model.model_fields
 
 
 def _models_at(model: type[BaseModel], section: Sequence[str]) -> Iterator[type[BaseModel]]:

@@ -12,19 +12,20 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
+from pydantic import ValidationError
 
 from ..protocols import Agent, ConfigError, DeadlineExceeded, InvalidRequest, JsonSchema, Message, Sensitivity, Side
 from ..protocols.validation import check_schema, parse_output
 from .compose import FarConfig, NearConfig, far_member, near_member
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
-from .nodes import TaskState
 from .policy import Mode, Strategy
 from .results import Attempt, Result, spent
 from .task import Policy, Task, conversation
 from .task_graph import build_task_graph
 from .team import Team
 from .tools import Tool
+from .turn import TaskState
 
 _NODES_PER_TURN = 2
 _NODES_PER_ATTEMPT = 3
@@ -71,11 +72,12 @@ class Hybrid:
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
-        _check_distinct(tools)
+        _check_tools(tools)
         self.policy = policy or Policy()
         members = [member for member in (near_member(near), far_member(far)) if member is not None]
         if not members:
-            raise ConfigError("neither a near nor a far agent is given", hint='for a first try: Hybrid(near="near", far="far")')
+            hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
+            raise ConfigError("neither a near nor a far agent is given", hint=hint)
         self.team = Team(tuple(members))
         self._has_checkpointer = checkpointer is not None
         self.graph: CompiledStateGraph[TaskState, None, TaskState, TaskState] = build_task_graph(
@@ -136,23 +138,38 @@ class Hybrid:
         yield TaskFinished(result=_result(task, final, time.monotonic() - started))
 
     def _task(self, prompt: str | Sequence[Message], options: TaskOptions) -> tuple[Task, RunnableConfig]:
+        self._check_options(options)
         output_schema = options.get("output_schema")
         if output_schema is not None:
             check_schema(output_schema, "output_schema")
         policy = self._policy_of(options)
         keys: dict[str, Any] = {name: options[name] for name in ("idempotency_key", "timeout") if name in options}
-        task = Task(messages=conversation(prompt), output_schema=output_schema, policy=policy, **keys)
+        messages = conversation(prompt)
+        try:
+            task = Task(messages=messages, output_schema=output_schema, policy=policy, **keys)
+        except ValidationError as error:
+            problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
+            raise InvalidRequest("; ".join(problems), hint="timeout is in seconds, an idempotency_key has 1 to 100 characters") from error
         turns = policy.maximum_turns * _NODES_PER_TURN + _NODES_PER_ATTEMPT
         config: RunnableConfig = {"recursion_limit": 2 + turns * len(self.team)}
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return task, config
 
+    def _check_options(self, options: TaskOptions) -> None:
+        """A misspelt `sensitivity` or `timeout` must not be passed over in silence."""
+        known = TaskOptions.__optional_keys__
+        unknown = sorted(set(options) - known)
+        if unknown:
+            raise InvalidRequest(f"unknown option {unknown[0]!r}", hint=f"the options are {', '.join(sorted(known))}")
+        if "thread_id" in options and not self._has_checkpointer:
+            raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="Hybrid(checkpointer=...)")
+
     def _policy_of(self, options: TaskOptions) -> Policy:
         changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
         try:
             return Policy.model_validate({**self.policy.model_dump(), **changes})
-        except ValueError as error:
+        except ValidationError as error:
             allowed = f"strategy: {_names(Strategy)}; mode: {_names(Mode)}; sensitivity: {_names(Sensitivity)}"
             raise InvalidRequest(f"unknown value among {changes}", hint=allowed) from error
 
@@ -161,7 +178,10 @@ def _names(kind: type[Strategy] | type[Mode] | type[Sensitivity]) -> str:
     return ", ".join(member.value for member in kind)
 
 
-def _check_distinct(tools: Sequence[Tool]) -> None:
+def _check_tools(tools: Sequence[Tool]) -> None:
+    for tool in tools:
+        if not isinstance(tool, Tool):
+            raise ConfigError(f"{tool!r} is not a tool", hint="decorate the function with @tool")
     names = [tool.spec.name for tool in tools]
     for name in names:
         if names.count(name) > 1:
@@ -191,7 +211,7 @@ async def _next_part(parts: AsyncIterator[Any], task: Task, started: float) -> t
 def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
     attempts = tuple(Attempt.model_validate(attempt) for attempt in state["attempts"])
     text = state["messages"][-1]["text"]
-    accepted = attempts[-1]
+    accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     return Result(
         text=text,
@@ -200,7 +220,7 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         side=accepted.side,
         model=accepted.model or accepted.agent,
         served_on_device=accepted.side is Side.NEAR,
-        was_fallback=len(attempts) > 1,
+        was_fallback=accepted != attempts[0],
         attempts=attempts,
         reasons=(*state["decision"]["reasons"], *given_up),
         confidence=accepted.confidence,

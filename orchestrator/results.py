@@ -59,7 +59,7 @@ class Result(Value):
     served_on_device: bool
     """The answer, whatever was tried before it, was computed on this device."""
     was_fallback: bool
-    """The answer came from another agent than the one tried first."""
+    """The answer came from another agent than the one tried first: the other one failed, or the evidence spoke against its draft."""
     attempts: tuple[Attempt, ...]
     reasons: tuple[str, ...]
     """Every decision on the way, in order."""

@@ -44,6 +44,10 @@ class Task(Value):
 
 def conversation(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
     """The messages of a prompt. Raises `InvalidRequest` where there is nothing to answer."""
+    if not isinstance(prompt, str) and not (isinstance(prompt, Sequence) and all(isinstance(message, Message) for message in prompt)):
+        raise InvalidRequest(
+            f"a prompt is a string or a list of Messages, not {type(prompt).__name__}", hint='Message.user("...") makes one'
+        )
     messages = (Message.user(prompt),) if isinstance(prompt, str) else tuple(prompt)
     if not messages or not any(message.text.strip() for message in messages if message.role == "user"):
         raise InvalidRequest("the prompt is empty", hint="give the task some text")

@@ -8,9 +8,10 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
-from .nodes import TaskNodes, TaskState
+from .nodes import TaskNodes
 from .team import Team
 from .tools import Tool
+from .turn import TaskState
 
 
 def build_task_graph(
@@ -25,14 +26,16 @@ def build_task_graph(
     graph.add_node("judge", nodes.judge)
     graph.add_edge(START, "route")
     graph.add_edge("route", "act")
-    graph.add_conditional_edges("act", after_act, ["act", "tools", "judge"])
+    graph.add_conditional_edges("act", after_act, ["act", "tools", "judge", END])
     graph.add_edge("tools", "act")
     graph.add_conditional_edges("judge", after_judge, ["act", END])
     return graph.compile(checkpointer=checkpointer, store=store, name="nearfar")
 
 
 def after_act(state: TaskState) -> str:
-    """A failed or corrected attempt acts again, calls go to the tools, an answer to the judge."""
+    """A failed or corrected attempt acts again, calls go to the tools, an answer to the judge; a draft that was reinstated ends it."""
+    if _is_accepted(state):
+        return END
     last: dict[str, Any] = state["messages"][-1]
     if state["draft"] is None or last["role"] != "assistant":
         return "act"
@@ -41,4 +44,8 @@ def after_act(state: TaskState) -> str:
 
 def after_judge(state: TaskState) -> str:
     """A rejected draft hands over to the next agent."""
-    return END if state["attempts"][-1]["outcome"] == "accepted" else "act"
+    return END if _is_accepted(state) else "act"
+
+
+def _is_accepted(state: TaskState) -> bool:
+    return any(attempt["outcome"] == "accepted" for attempt in state["attempts"])

@@ -1,10 +1,13 @@
 """The agents of one `Hybrid`, each opened when it is first needed."""
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 
-from ..protocols import Agent, Capabilities, ConfigError, Side
+from ..protocols import Agent, AgentCard, Capabilities, ConfigError, Side, Unavailable
+
+logger = logging.getLogger(__name__)
 
 
 class Member:
@@ -20,25 +23,39 @@ class Member:
         self._source = source
         self._agent: Agent | None = source if isinstance(source, Agent) else None
         self._opening = anyio.Lock()
+        self._is_closed = False
 
     @property
     def capabilities(self) -> Capabilities | None:
         """None until the agent was opened."""
-        return self._agent.card.capabilities if self._agent is not None else None
+        return self.card.capabilities if self.card is not None else None
+
+    @property
+    def card(self) -> AgentCard | None:
+        """None until the agent was opened."""
+        return self._agent.card if self._agent is not None else None
 
     async def open(self) -> Agent:
-        """The agent, opened on first use. Raises what loading or connecting raises."""
+        """The agent, opened on first use. Raises what loading or connecting raises, and `Unavailable` once the team was closed."""
         async with self._opening:
+            if self._is_closed:
+                raise Unavailable(f"agent {self.name!r} is closed with its Hybrid", hint="run tasks inside `async with Hybrid(...)`")
             if self._agent is None:
                 assert not isinstance(self._source, Agent), "a borrowed agent is open from the start"
                 self._agent = await self._source()
             return self._agent
 
     async def aclose(self) -> None:
-        """Close the agent if this member opened it."""
-        if self._agent is not None and not isinstance(self._source, Agent):
+        """Close the agent if this member opened it; a failure to do so is logged, since nobody could act on it."""
+        async with self._opening:
+            self._is_closed = True
+            if self._agent is None or isinstance(self._source, Agent):
+                return
             agent, self._agent = self._agent, None
-            await agent.aclose()
+            try:
+                await agent.aclose()
+            except Exception:  # a task boundary: the other agents are still to be closed
+                logger.exception("agent %r could not be closed in order", self.name)
 
 
 class Team:
@@ -59,7 +76,7 @@ class Team:
         return self._members[name]
 
     async def aclose(self) -> None:
-        """Close every agent that was opened, also where closing one of them fails."""
+        """Close every agent that was opened."""
         async with anyio.create_task_group() as closing:
             for member in self:
                 closing.start_soon(member.aclose)

@@ -1,16 +1,18 @@
 """Tools: typed Python functions that a model may call."""
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast, overload
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, cast, overload
 
 import anyio
-import anyio.to_thread
-from pydantic import BaseModel, ConfigDict, PydanticSchemaGenerationError, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
-from ..protocols import ConfigError, JsonSchema, ToolCall, ToolResult, ToolSpec
+from ..protocols import ConfigError, ToolCall, ToolResult, ToolSpec
+from .threads import run_in_daemon_thread
 
 DEFAULT_TIME_LIMIT = 30.0
 """Seconds a tool may run."""
@@ -27,15 +29,14 @@ class Tool:
     """
 
     def __init__(self, function: ToolFunction, *, name: str | None, time_limit: float, result_limit: int) -> None:
+        self.name = name or _name_of(function)
+        _check_limits(self.name, time_limit, result_limit)
         self.function = function
         self.time_limit = time_limit
         self.result_limit = result_limit
-        self._arguments = _arguments_model(function)
-        self.spec = ToolSpec(
-            name=name or function.__name__,
-            description=inspect.getdoc(function) or "",
-            parameters=_parameters(self._arguments),
-        )
+        self._parameters = _parameters(function, self.name)
+        self._arguments = _arguments_model(self._parameters, self.name)
+        self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
@@ -44,29 +45,40 @@ class Tool:
     async def run(self, call: ToolCall) -> ToolResult:
         """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to."""
         try:
-            with anyio.fail_after(self.time_limit):
-                value = await self._invoke(call)
-            return self._result(call, _to_text(value))
+            keywords = self._keywords(call)
         except ValidationError as error:
             return self._result(call, _explain(error), is_error=True)
-        except TimeoutError:
-            return self._result(call, f"the tool took longer than its limit of {self.time_limit:g} s and was stopped", is_error=True)
+        with anyio.move_on_after(self.time_limit) as scope:
+            return await self._outcome(call, keywords)
+        assert scope.cancelled_caught, "nothing else leaves the block without a result"
+        return self._result(call, f"the tool took longer than its limit of {self.time_limit:g} s and was stopped", is_error=True)
+
+    async def _outcome(self, call: ToolCall, keywords: dict[str, object]) -> ToolResult:
+        try:
+            return self._result(call, _to_text(await self._invoke(keywords)))
         except PydanticSerializationError as error:
             return self._result(call, f"the tool returned something that is not JSON: {error}", is_error=True)
-        except Exception as error:  # a task boundary: the tool is somebody else's code, and its failure is the model's to handle
-            return self._result(call, f"{type(error).__name__}: {error}", is_error=True)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            return self._result(call, "the tool cancelled itself", is_error=True)
+        # A task boundary: the tool is somebody else's code, and its failure is the model's to handle. `sys.exit` is one too.
+        except (Exception, SystemExit) as error:
+            return self._result(call, f"{type(error).__name__}: {error}".removesuffix(": "), is_error=True)
 
-    async def _invoke(self, call: ToolCall) -> object:
+    def _keywords(self, call: ToolCall) -> dict[str, object]:
         arguments = self._arguments.model_validate(call.arguments)
-        keywords = {name: getattr(arguments, name) for name in type(arguments).model_fields}
-        if inspect.iscoroutinefunction(self.function):
+        return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
+
+    async def _invoke(self, keywords: dict[str, object]) -> object:
+        if _is_async(self.function):
             return await cast(Awaitable[object], self.function(**keywords))
-        # A thread cannot be stopped; abandoning it keeps the time limit for the caller.
-        return await anyio.to_thread.run_sync(functools.partial(self.function, **keywords), abandon_on_cancel=True)
+        return await run_in_daemon_thread(functools.partial(self.function, **keywords))
 
     def _result(self, call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
         if len(text) > self.result_limit:
             text = f"{text[: self.result_limit]}\n[cut: {len(text):,} characters, the first {self.result_limit:,} are shown]"
+        text = text.encode(errors="backslashreplace").decode()  # half of a surrogate pair could not be sent on
         return ToolResult(call_id=call.id, name=call.name, content=text, is_error=is_error)
 
 
@@ -108,28 +120,67 @@ async def run_tool_call(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult
     return await known.run(call)
 
 
-def _arguments_model(function: ToolFunction) -> type[BaseModel]:
-    name = function.__name__
-    fields: dict[str, Any] = {}
-    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+def _name_of(function: ToolFunction) -> str:
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{function!r} has no name", hint="give the tool one: tool(name=...)(function)")
+    return name
+
+
+def _check_limits(name: str, time_limit: float, result_limit: int) -> None:
+    if time_limit <= 0 or result_limit <= 0:
+        raise ConfigError(f"tool {name!r}: time_limit and result_limit must be above 0")
+
+
+def _parameters(function: ToolFunction, name: str) -> list[inspect.Parameter]:
+    try:
+        parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    except (NameError, TypeError, ValueError) as error:
+        raise ConfigError(f"tool {name!r}: its parameters cannot be read: {error}", hint="name types that its module knows") from error
+    for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ConfigError(f"tool {name!r}: parameter {parameter.name!r} must be an ordinary named parameter")
         if parameter.annotation is parameter.empty:
-            raise ConfigError(f"tool {name!r}: parameter {parameter.name!r} has no type", hint=f"write `{parameter.name}: str` or the like")
+            is_method = parameter.name in ("self", "cls")
+            advice = "make the tool of the bound method: tool(thing.method)" if is_method else f"write `{parameter.name}: str` or the like"
+            raise ConfigError(f"tool {name!r}: parameter {parameter.name!r} has no type", hint=advice)
+    return parameters
+
+
+def _arguments_model(parameters: Sequence[inspect.Parameter], name: str) -> type[BaseModel]:
+    """A model of the arguments. Parameters are its aliases, since pydantic does not take every name for a field (`_x`, `schema`)."""
+    fields: dict[str, Any] = {}
+    for number, parameter in enumerate(parameters):
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (parameter.annotation, default)
+        fields[f"argument_{number}"] = (Annotated[parameter.annotation, Field(alias=parameter.name)], default)
     try:
         return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    except PydanticSchemaGenerationError as error:
-        raise ConfigError(f"tool {name!r}: a parameter's type cannot be expressed in JSON: {error}") from error
+    except PydanticUserError as error:
+        raise ConfigError(f"tool {name!r}: a parameter's type cannot be expressed in JSON: {error.message}") from error
 
 
-def _parameters(model: type[BaseModel]) -> JsonSchema:
-    schema = model.model_json_schema()
-    schema.pop("title", None)
-    for field in schema.setdefault("properties", {}).values():
-        field.pop("title", None)
-    return schema
+def _spec(name: str, description: str, arguments: type[BaseModel]) -> ToolSpec:
+    try:
+        schema = arguments.model_json_schema()
+        schema.pop("title", None)
+        for field in schema.setdefault("properties", {}).values():
+            field.pop("title", None)
+        return ToolSpec(name=name, description=description, parameters=schema)
+    except PydanticInvalidForJsonSchema as error:
+        raise ConfigError(f"tool {name!r}: a parameter's type cannot be expressed in JSON: {error.message}") from error
+    except ValidationError as error:
+        hint = "letters, digits, _ and -, at most 64: @tool(name=...)"
+        raise ConfigError(f"{name!r} is no name that models can call a tool by", hint=hint) from error
+
+
+def _is_async(function: ToolFunction) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - not whether it is callable
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels this task, as opposed to a `CancelledError` that its own code raised."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _to_text(value: object) -> str:

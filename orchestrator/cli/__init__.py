@@ -1,15 +1,38 @@
 """The `nearfar` command. Only typer is imported here: each command loads what it needs when it runs."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from . import options
 
+
+class JsonGroup(TyperGroup):
+    """Reports a mistake on the command line as JSON too, where `--json` stands there."""
+
+    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]  # noqa: ANN401 - fewer parameters by position than the base class
+        arguments = list(sys.argv[1:] if args is None else args)
+        if "--json" not in arguments or not standalone_mode:
+            return super().main(arguments, standalone_mode=standalone_mode, **extra)
+        try:
+            code = super().main(arguments, standalone_mode=False, **extra)
+        except Exception as error:
+            describe = getattr(error, "format_message", None)  # what typer raises for a mistake has no public base class
+            if describe is None:
+                raise
+            from .console import fail_usage
+
+            fail_usage(describe())
+        raise SystemExit(code or 0)
+
+
 app = typer.Typer(
     name="nearfar",
+    cls=JsonGroup,
     help="Agents that run on this device and ask the cloud only when it pays.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -30,7 +53,7 @@ def run(
     public: options.Public = False,
     tools: options.Tools = None,
     schema: Annotated[Path | None, typer.Option(help="JSON Schema file that the answer must be valid against.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds for the whole task.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for the whole task.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run one task and print the answer, who gave it and what it cost."""

@@ -3,14 +3,15 @@
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from ...protocols import NearfarError, UserError
+from ...protocols import ConfigError, NearfarError, UserError
 
 output = Console()
 """Where answers go."""
@@ -26,13 +27,22 @@ EXIT_INTERRUPTED = 130
 
 def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
     """Run `work` to its end and exit with a fitting code where it fails."""
-    try:
+    with reported(as_json=as_json):
         asyncio.run(work)
+
+
+@contextmanager
+def reported(*, as_json: bool = False) -> Iterator[None]:
+    """Turn what stops the block into a message and an exit code."""
+    try:
+        yield
     except KeyboardInterrupt:
         notes.print("[dim]stopped[/dim]")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except NearfarError as error:
         fail(error, as_json=as_json)
+    except OSError as error:
+        fail(ConfigError(str(error), hint="check the path, and who may read and write it"), as_json=as_json)
 
 
 def fail(error: NearfarError, *, as_json: bool) -> NoReturn:
@@ -47,6 +57,12 @@ def fail(error: NearfarError, *, as_json: bool) -> NoReturn:
         if error.hint:
             notes.print(Text(f"  {error.hint}", style="yellow"), soft_wrap=True)
     raise typer.Exit(EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILED)
+
+
+def fail_usage(message: str) -> NoReturn:
+    """Print a mistake on the command line as JSON and exit."""
+    print_json({"error": {"type": ConfigError.__name__, "message": message, "hint": "--help lists the commands and their options"}})
+    raise SystemExit(EXIT_USAGE)
 
 
 def warn(text: str) -> None:

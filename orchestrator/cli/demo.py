@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ...protocols import ConfigError, Prices
+from ...protocols import ConfigError, Prices, Unavailable
 from ..compose import reference_price
 from ..demo.comparison import STRATEGIES, Row, demo_hybrid, demo_tasks, findings, solve
 from ..demo.report import render
@@ -22,20 +22,28 @@ def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
     """Compare the strategies on unseen tasks; print the table and write the report."""
 
     async def work() -> None:
-        if not report.absolute().parent.is_dir():
-            raise ConfigError(f"there is no folder {report.absolute().parent}", hint="--report names a file in a folder that exists")
+        if report.is_dir() or not report.absolute().parent.is_dir():
+            raise ConfigError(f"{report} is a folder or lies in none", hint="--report names a file in a folder that exists")
         world = SearchWorld(seed, "test")
         reference_model, reference = reference_price()
         notes.print("[dim]starting the near model here and the far one behind a gateway process ...[/dim]")
         async with demo_hybrid(world_tool(world)) as hybrid:
             rows = await _compare(hybrid, demo_tasks(world, tasks), reference)
         report.write_text(render(rows, reference, reference_model), encoding="utf-8")
+        _refuse_total_failure(rows)
         if as_json:
             print_json({"strategies": [row.summary() for row in rows], "findings": findings(rows), "report": str(report)})
         else:
             _print(rows, reference, reference_model, report)
 
     execute(work(), as_json=as_json)
+
+
+def _refuse_total_failure(rows: Sequence[Row]) -> None:
+    """A row without a single answer shows a broken installation and not a weak model."""
+    for row in rows:
+        if row.answered == 0:
+            raise Unavailable(f"every task of strategy {row.strategy} failed: {row.outcomes[0].answer}", hint="see `nearfar doctor`")
 
 
 async def _compare(hybrid: Hybrid, tasks: Sequence[SearchTask], reference: Prices) -> list[Row]:

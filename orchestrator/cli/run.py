@@ -1,11 +1,11 @@
 """`nearfar run` and `nearfar chat`."""
 
+import asyncio
 import json
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 from rich.markup import escape
 
 from ...protocols import ConfigError, Message, NearfarError
@@ -13,7 +13,7 @@ from ..config import Config
 from ..events import AgentText, AttemptEnded, AttemptStarted, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..hybrid import Hybrid, TaskOptions
 from ..results import Result
-from .console import execute, notes, output, print_json
+from .console import execute, notes, output, print_json, reported
 from .options import Selection
 from .selection import chosen_config, open_hybrid, warn_outside_world
 
@@ -39,27 +39,34 @@ def run_task(prompt: str, selection: Selection, *, schema: Path | None, timeout:
 
 
 def chat_with(selection: Selection) -> None:
-    """Read turns from the terminal until end of input; a failed turn is reported and the conversation goes on."""
+    """Read turns from the terminal until end of input; a failed turn is reported and the conversation goes on.
 
-    async def work() -> None:
+    Ctrl-C stops the turn under way; at the prompt it ends the chat. The event loop runs only while a turn does, since a thread that
+    waits for input could not be stopped.
+    """
+    with reported(), asyncio.Runner() as runner:
         config = chosen_config(selection)
-        async with open_hybrid(selection, config) as hybrid:
+        hybrid = open_hybrid(selection, config)
+        try:
             notes.print("[dim]end with Ctrl-D[/dim]")
-            await _converse(hybrid, config)
+            _converse(runner, hybrid, config)
+        finally:
+            runner.run(hybrid.aclose())
 
-    execute(work())
 
-
-async def _converse(hybrid: Hybrid, config: Config) -> None:
+def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config) -> None:
     history: list[Message] = []
-    while (said := await anyio.to_thread.run_sync(_read_turn, abandon_on_cancel=True)) is not None:
+    while (said := _read_turn()) is not None:
         if not said.strip():
             continue
         warn_outside_world(said, config)
         try:
-            result = await _show(hybrid, [*history, Message.user(said)], {})
+            result = runner.run(_show(hybrid, [*history, Message.user(said)], {}))
         except NearfarError as error:
-            notes.print(f"[red]error:[/red] {escape(str(error))}")
+            notes.print(f"\n[red]error:[/red] {escape(str(error))}")
+            continue
+        except KeyboardInterrupt:
+            notes.print("\n[dim]stopped; Ctrl-D ends the chat[/dim]")
             continue
         notes.print(f"[dim]{summary(result)}[/dim]")
         history += [Message.user(said), Message.assistant(result.text)]
@@ -70,6 +77,7 @@ def _read_turn() -> str | None:
     try:
         return output.input("[bold]> [/bold]")
     except EOFError:
+        notes.print()
         return None
 
 

@@ -88,6 +88,11 @@ class Row(Value):
         return sum(outcome.seconds for outcome in self.outcomes)
 
     @property
+    def answered(self) -> int:
+        """Tasks that ended with an answer, right or wrong."""
+        return sum(outcome.side is not None for outcome in self.outcomes)
+
+    @property
     def on_device(self) -> float:
         """Share of tasks whose answer came from the device."""
         return sum(outcome.side is Side.NEAR for outcome in self.outcomes) / len(self.outcomes)

@@ -160,7 +160,53 @@ def test_the_demo_compares_three_strategies_and_writes_its_report(empty_folder: 
 
 
 def test_the_demo_refuses_a_report_in_a_folder_that_does_not_exist() -> None:
-    assert "no folder" in error_of(nearfar("demo", "--json", "--report", "missing/out.html"))["message"]
+    assert "folder" in error_of(nearfar("demo", "--json", "--report", "missing/out.html"))["message"]
+
+
+def test_the_demo_refuses_a_folder_as_its_report_before_it_starts(empty_folder: Path) -> None:
+    assert "folder" in error_of(nearfar("demo", "--json", "--report", str(empty_folder)))["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "Hello?", "--no-such-option"],
+        ["run"],
+        ["no-such-command"],
+        ["demo", "--tasks", "0"],
+        ["run", "Hello?", "--timeout", "0"],
+        ["serve", "add-token", "laptop", "--tokens", "missing/tokens.toml"],
+    ],
+)
+def test_a_mistake_on_the_command_line_is_json_too_where_a_script_asks_for_it(arguments: list[str]) -> None:
+    result = nearfar(*arguments, "--json")
+    assert error_of(result)["type"] == "ConfigError"
+    assert result.exit_code == 2
+
+
+def test_an_interrupted_chat_ends_at_once_although_it_waits_for_input() -> None:
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "chat", *NEAR]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as chat:
+        assert chat.stdout is not None
+        assert chat.stdout.read(1) == b">"
+        chat.send_signal(signal.SIGINT)
+        assert chat.wait(timeout=60) == 130
+
+
+def test_a_tool_that_hangs_does_not_keep_the_command_from_ending(empty_folder: Path) -> None:
+    program = (
+        "import threading\n"
+        "from nearfar.orchestrator import tool\n"
+        "@tool(time_limit=0.05)\n"
+        "def lookup(entity: str, attribute: str) -> str:\n"
+        '    """Look up."""\n'
+        "    threading.Event().wait()\n"
+        '    return ""\n'
+    )
+    (empty_folder / "tools.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "run", TASK.question, *NEAR, "--tools", "tools.py", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("kind", ["gateway", "agent"])

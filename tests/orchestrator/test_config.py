@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig
 from nearfar.orchestrator.config import load_config, parse_config
 from nearfar.orchestrator.policy import Mode, Strategy
 from nearfar.protocols import ConfigError
@@ -50,7 +51,7 @@ def test_an_empty_file_means_the_defaults() -> None:
         ("context_tokens = 2048", "context_tokens = -1", 4, ["near.context_tokens", "greater than 0"]),
         ('mode = "prefer_on_device"', 'mode = "cheap"', 11, ["policy.mode", "only_on_device"]),
         ("minimum_confidence = 0.5", "minimum_confidence = 7", 13, ["policy.minimum_confidence", "less than or equal to 1"]),
-        ('provider = "openai"', 'provider = "openia"', 6, ["far", "openai"]),
+        ('provider = "openai"', 'provider = "openia"', 7, ["far.provider", "'openia'", "openai"]),
         ('model = "gpt-4o"', 'modle = "gpt-4o"', 8, ["far.modle", "'model'"]),
         ("[policy]", "[polcy]", 10, ["polcy", "unknown key", "'policy'"]),
         ('model = "gpt-4o"', 'model = "gpt-4o"\napi_key = "sk-123"', 9, ["far.api_key", "unknown key"]),
@@ -105,3 +106,60 @@ def test_whatever_a_file_sets_it_is_read_or_refused_with_a_line(section: str, ke
     except ConfigError as error:
         message = error.message
     assert "line " in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[far]\nprovider = "openai"\nkey = "sk-secret"\n',
+        '[far]\nprovider = "openai"\nmodel = "m"\nkey_variable = "sk-secret"\n',
+        '[far]\nkey = "sk-secret"\n',
+        'far = "sk-secret"\n',
+    ],
+)
+def test_a_key_in_the_wrong_place_is_not_repeated(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "nearfar.toml")
+    assert "sk-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('near = "x.gguf"\n', "line 1: near must be a section: [near]"),
+        ('[far]\nmodel = "m"\n', "far.provider is missing; choose one of openai"),
+        ('[far]\nprovider = "openai"\n', "far.model is missing"),
+        ('[far]\nprovider = "gateway"\naddres = "h:1"\n', "did you mean 'address'?"),
+    ],
+)
+def test_a_mistake_says_what_to_write(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "nearfar.toml")
+    assert words in caught.value.message
+
+
+def test_only_keys_of_the_chosen_provider_are_suggested() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config('[far]\nprovider = "gateway"\naddress = "h:1"\nzzz = 1\n', "nearfar.toml")
+    assert "token_variable" in caught.value.message
+    assert "logprobs" not in caught.value.message
+
+
+def test_relative_paths_start_at_the_files_own_folder(tmp_path: Path) -> None:
+    path = tmp_path / "nearfar.toml"
+    path.write_text('[near]\nmodel = "models/small.gguf"\n[far]\nprovider = "llama"\nmodel = "/large.gguf"\n', encoding="utf-8")
+    config = load_config(path)
+    assert config.near is not None
+    assert config.near.model == str(tmp_path / "models" / "small.gguf")
+    assert isinstance(config.far, LocalFarConfig)
+    assert config.far.model == "/large.gguf"
+
+
+def test_a_certificate_is_found_beside_the_file_and_shipped_models_keep_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "nearfar.toml"
+    path.write_text('[near]\n[far]\nprovider = "gateway"\naddress = "h:1"\ncertificate = "ca.pem"\n', encoding="utf-8")
+    config = load_config(path)
+    assert config.near is not None
+    assert config.near.model == "near"
+    assert isinstance(config.far, GatewayConfig)
+    assert config.far.certificate == tmp_path / "ca.pem"

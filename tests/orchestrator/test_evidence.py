@@ -61,3 +61,43 @@ def test_without_tools_there_is_nothing_to_be_grounded_in() -> None:
 
 def test_with_tools_an_answer_from_memory_is_distrusted() -> None:
     assert objection("Lisbon", messages=[Message.user("Where?")], has_tools=True, confidence=0.9, minimum_confidence=0.5) is not None
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ("The population is 1,234,567.", '{"population":1234567}'),
+        ("1234567", "population: 1,234,567"),
+        ("200", "[100,200,300]"),
+        ("It costs $3.50.", "price: 3.5"),
+        ("Orbix Labs", "Mira Falk,Orbix Labs,Lisbon"),
+        ("Zu\u0308rich", "Z\u00fcrich"),
+        ("東京", "首都は東京です"),
+        (
+            "กรุงเทพ",
+            "เมืองหลวงคือกรุงเทพ",
+        ),
+        (
+            "Мира Фальк",
+            "имя: Мира Фальк",
+        ),
+        ('From what I found, these are the offices:\n\n1. Orbix Labs\n2. The "Halcyon Works"', "Orbix Labs; Halcyon Works"),
+    ],
+)
+def test_form_makes_no_difference_to_what_is_grounded(answer: str, result: str) -> None:
+    assert is_grounded(answer, conversation(result))
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ("1,234,568", "1234567"),
+        ("234", "1,234,567"),
+        ("3.1", "version 3.10"),
+        ("100200300", "[100,200,300]"),
+        ("大阪", "首都は東京です"),
+        ("The offices of the company that I could find are these:\n1. Orbix Labs\n2. Orbix Berlin", "Orbix Labs; Halcyon Works"),
+    ],
+)
+def test_another_number_or_name_is_not_grounded(answer: str, result: str) -> None:
+    assert not is_grounded(answer, conversation(result))

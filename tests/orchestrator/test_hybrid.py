@@ -15,6 +15,7 @@ from langgraph.store.memory import InMemoryStore
 from nearfar.orchestrator import Hybrid, Tool, tool
 from nearfar.orchestrator.events import AttemptEnded, AttemptStarted, TaskFinished
 from nearfar.orchestrator.task import Policy, Task
+from nearfar.orchestrator.team import Member, Team
 from nearfar.protocols import (
     Capabilities,
     ConfigError,
@@ -353,3 +354,114 @@ async def test_every_error_of_the_tree_reaches_the_caller_as_itself() -> None:
             with pytest.raises(NearfarError) as caught:
                 await agents.run("Hello?", strategy="device")
         assert caught.value is error
+
+
+async def test_a_rejected_draft_stands_where_the_far_agent_cannot_be_reached() -> None:
+    async with hybrid(near([LOOKUP, "Mira Falk, perhaps"], confidence=0.1), far([Unavailable("gateway down")]), lookup) as agents:
+        events = [event async for event in agents.stream("Who leads Orbix Labs?")]
+    assert isinstance(events[-1], TaskFinished)
+    result = events[-1].result
+    assert (result.text, result.side, result.served_on_device, result.was_fallback) == ("Mira Falk, perhaps", Side.NEAR, True, False)
+    assert [attempt.outcome for attempt in result.attempts] == ["accepted", "failed"]
+    assert "confidence 0.10" in result.attempts[0].reason
+    assert "gateway down" in result.attempts[1].reason
+
+
+async def test_an_empty_draft_never_stands() -> None:
+    async with hybrid(near([" "]), far([Unavailable("gateway down")])) as agents:
+        with pytest.raises(Unavailable, match="gateway down"):
+            await agents.run("Hello?")
+
+
+async def test_a_thread_used_again_forgets_the_draft_of_the_task_before() -> None:
+    near_agent = near(["unsure", Unavailable("no model")], confidence=0.1)
+    far_agent = far([Unavailable("down"), Unavailable("still down")])
+    async with Hybrid(near=near_agent, far=far_agent, policy=PUBLIC, checkpointer=InMemorySaver()) as agents:
+        assert (await agents.run("One?", thread_id="thread")).text == "unsure"
+        with pytest.raises(Unavailable, match="still down"):
+            await agents.run("Two?", thread_id="thread")
+
+
+async def test_tokens_of_a_reply_that_breaks_the_schema_are_paid_for() -> None:
+    usage = Usage(input_tokens=1000, output_tokens=100)
+    done = Finished(reason=FinishReason.STOP, usage=usage, model="frontier-1")
+    far_agent = far([["not json", done], ["42", done]])
+    async with Hybrid(far=far_agent, policy=PUBLIC) as agents:
+        result = await agents.run("How many?", strategy="cloud", output_schema={"type": "integer"})
+    assert result.output == 42
+    assert result.far.usage == usage + usage
+    assert result.far.dollars == Decimal("0.006")
+    assert result.far.steps == 2
+
+
+@pytest.mark.parametrize("broken", [["half an ans", Unavailable("cut off")], DeadlineExceeded("too slow")])
+async def test_a_paid_step_that_broke_after_it_began_has_an_unknown_price(broken: object) -> None:
+    async with hybrid(near(["from here"]), far([broken])) as agents:
+        result = await agents.run("Hello?", strategy="cloud")
+    assert result.side is Side.NEAR
+    assert result.far.dollars is None
+    assert result.dollars is None
+
+
+async def test_a_far_agent_that_refused_at_once_has_cost_nothing() -> None:
+    async with hybrid(near(["from here"]), far([Unavailable("gateway down")])) as agents:
+        result = await agents.run("Hello?", strategy="cloud")
+    assert result.far.dollars == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"timeout": 0}, "timeout"),
+        ({"idempotency_key": ""}, "idempotency_key"),
+        ({"idempotency_key": "x" * 101}, "idempotency_key"),
+        ({"sensitivty": "private"}, "sensitivity"),
+        ({"thread_id": "errands"}, "checkpointer"),
+    ],
+)
+async def test_an_option_that_cannot_be_kept_is_refused(option: dict[str, object], words: str) -> None:
+    near_agent = near([])
+    async with hybrid(near_agent, far([])) as agents:
+        with pytest.raises(InvalidRequest, match=words):
+            await agents.run("Hello?", **option)  # type: ignore[arg-type]  # the mistake under test
+    assert near_agent.requests == []
+
+
+@pytest.mark.parametrize("prompt", [None, 5, ["Hello?"], Message.user("Hello?")])
+async def test_a_prompt_of_the_wrong_type_is_refused(prompt: object) -> None:
+    async with hybrid(near([]), far([])) as agents:
+        with pytest.raises(InvalidRequest, match="list of Messages"):
+            await agents.run(prompt)  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_a_bare_function_is_refused_as_a_tool() -> None:
+    def plain(number: int) -> int:
+        raise NotImplementedError
+
+    with pytest.raises(ConfigError, match="@tool"):
+        Hybrid(near=near([]), tools=[plain])  # type: ignore[list-item]  # the mistake under test
+
+
+async def test_a_closed_hybrid_opens_no_agent_again() -> None:
+    agents = Hybrid(near="near")
+    await agents.aclose()
+    with pytest.raises(Unavailable, match="closed"):
+        await agents.run("Hello?", strategy="device")
+
+
+class Reluctant(ScriptedAgent):
+    """Cannot be closed in order."""
+
+    async def aclose(self) -> None:
+        raise OSError("the line is dead")
+
+
+async def test_agents_that_cannot_be_closed_do_not_hide_what_happened(caplog: pytest.LogCaptureFixture) -> None:
+    async def open_one() -> Reluctant:
+        return Reluctant([])
+
+    members = (Member("near", Side.NEAR, open_one), Member("far", Side.FAR, open_one))
+    for member in members:
+        await member.open()
+    await Team(members).aclose()
+    assert caplog.text.count("could not be closed") == 2

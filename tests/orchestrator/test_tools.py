@@ -1,8 +1,14 @@
 """Tools: typed functions that models call."""
 
+import asyncio
+import dataclasses
+import enum
+import threading
+from typing import Annotated, Literal
+
 import anyio
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.tools import Tool, run_tool_call
@@ -89,8 +95,6 @@ async def test_a_hanging_coroutine_is_stopped_at_its_time_limit() -> None:
 
 
 async def test_a_hanging_thread_does_not_hold_up_the_task() -> None:
-    import threading
-
     release = threading.Event()
 
     @tool(time_limit=0.05)
@@ -156,3 +160,153 @@ def test_variable_arguments_are_refused() -> None:
         @tool
         def odd(*values: int) -> str:
             raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ["_private", "schema", "model_config", "model_dump", "json", "title"])
+async def test_a_parameter_may_have_any_name(name: str) -> None:
+    namespace: dict[str, object] = {}
+    exec(f"def echo({name}: str) -> str:\n    return {name}", namespace)
+    made = Tool(namespace["echo"], name=None, time_limit=5, result_limit=100)  # type: ignore[arg-type]  # it is the function
+    assert list(made.spec.parameters["properties"]) == [name]
+    assert (await made.run(call("echo", **{name: "heard"}))).content == "heard"
+
+
+async def test_described_constrained_and_optional_parameters_keep_their_schema() -> None:
+    class Unit(enum.Enum):
+        METRE = "m"
+        MILE = "mi"
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        y: int = 0
+
+    @tool
+    def measure(
+        start: Point,
+        count: Annotated[int, Field(description="how often", ge=1)] = 1,
+        unit: Unit = Unit.METRE,
+        note: str | None = None,
+        kind: Literal["air", "road"] = "air",
+    ) -> list[object]:
+        return [start.x, start.y, count, unit.name, note, kind]
+
+    schema = measure.spec.parameters["properties"]
+    assert schema["count"] == {"default": 1, "description": "how often", "minimum": 1, "type": "integer"}
+    assert schema["kind"]["enum"] == ["air", "road"]
+    result = await measure.run(call("measure", start={"x": 3}, unit="mi"))
+    assert result.content == '[3,0,1,"MILE",null,"air"]'
+    assert (await measure.run(call("measure", start={"x": 3}, count=0))).is_error
+
+
+async def test_a_bound_method_is_a_tool() -> None:
+    class Shop:
+        def __init__(self) -> None:
+            self.sold = 0
+
+        def sell(self, pieces: int) -> int:
+            """Sell some."""
+            self.sold += pieces
+            return self.sold
+
+    sell = tool(Shop().sell)
+    assert (await sell.run(call("sell", pieces=2))).content == "2"
+    assert (await sell.run(call("sell", pieces=3))).content == "5"
+
+
+def test_a_method_decorated_in_its_class_is_refused_with_advice() -> None:
+    with pytest.raises(ConfigError, match="bound method"):
+
+        class Shop:
+            @tool
+            def sell(self, pieces: int) -> int:
+                raise NotImplementedError
+
+
+async def test_a_time_out_inside_the_tool_is_not_taken_for_its_time_limit() -> None:
+    @tool
+    def ask() -> str:
+        raise TimeoutError("the database took too long")
+
+    assert (await ask.run(call("ask"))).content == "TimeoutError: the database took too long"
+
+
+async def test_a_validation_error_inside_the_tool_does_not_blame_the_arguments() -> None:
+    class Row(BaseModel):
+        number: int
+
+    @tool
+    def read() -> Row:
+        return Row.model_validate({"number": "x"})
+
+    assert "invalid arguments" not in (await read.run(call("read"))).content
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration("x"), asyncio.CancelledError(), ValueError()])
+async def test_what_a_tool_throws_at_the_program_stays_a_result(error: BaseException) -> None:
+    @tool
+    def odd() -> str:
+        raise error
+
+    @tool
+    async def odd_too() -> str:
+        raise error
+
+    assert (await odd.run(call("odd"))).is_error
+    if not isinstance(error, StopIteration):  # which a coroutine cannot raise
+        assert (await odd_too.run(call("odd_too"))).is_error
+
+
+async def test_cancelling_a_task_stops_its_tool() -> None:
+    started = anyio.Event()
+
+    @tool
+    async def wait() -> str:
+        started.set()
+        await anyio.sleep_forever()
+        raise NotImplementedError
+
+    running = asyncio.create_task(wait.run(call("wait")))
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_half_of_a_surrogate_pair_can_be_sent_on() -> None:
+    @tool
+    def odd() -> str:
+        return "\ud800 text"
+
+    assert (await odd.run(call("odd"))).content.encode() == b"\\ud800 text"
+
+
+async def test_hanging_tools_leave_room_for_others() -> None:
+    release = threading.Event()
+
+    @tool(time_limit=0.05)
+    def hang() -> str:
+        release.wait(60)
+        return "late"
+
+    @tool
+    def work() -> str:
+        return "done"
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(hang.run, call("hang"))
+        assert (await work.run(call("work"))).content == "done"
+    finally:
+        release.set()
+
+
+def test_limits_that_allow_nothing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="above 0"):
+        tool(time_limit=0)(call)
+
+
+def test_a_name_that_models_cannot_use_is_refused() -> None:
+    with pytest.raises(ConfigError, match="bad name"):
+        tool(name="bad name")(threading.active_count)

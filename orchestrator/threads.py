@@ -1,0 +1,39 @@
+"""Running code that may never return."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+
+
+async def run_in_daemon_thread(function: Callable[[], object]) -> object:
+    """The result of `function`, or what it raises.
+
+    A thread cannot be stopped. Where the caller stops waiting it runs on, but it takes no place in a pool and does not keep the
+    program from ending.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[object] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: object, error: BaseException | None) -> None:
+        if outcome.cancelled():
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def work() -> None:
+        report: tuple[object, BaseException | None]
+        try:
+            report = (context.run(function), None)
+        except StopIteration as error:  # which a future refuses to carry
+            report = (None, RuntimeError(f"StopIteration: {error.value}"))
+        except BaseException as error:  # a thread boundary: raised again by whoever waits
+            report = (None, error)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, *report)
+
+    threading.Thread(target=work, name="nearfar tool", daemon=True).start()
+    return await outcome
