@@ -48,6 +48,12 @@ class LlamaAgent:
 
     Concurrent steps are decoded together and share the cached prefixes of their prompts. If the worker dies, the steps under way raise
     `WorkerCrashed` and the next one starts a new worker.
+
+    The same request with the same seed gets the same reply, as far as llama.cpp computes the same numbers: other steps in the batch and
+    cached prefixes change their rounding, which can tip a choice between tokens that are nearly equally likely.
+
+    What a model thinks between `<think>` and `</think>` before it answers is generated and counted in `Usage`, but is neither emitted nor
+    part of `confidence`. A step with an `output_schema` or a required tool call does not reason: its grammar holds from the first token.
     """
 
     def __init__(self, card: AgentCard, options: WorkerOptions, worker: WorkerProcess) -> None:
@@ -79,16 +85,19 @@ class LlamaAgent:
         `name`: the agent's name; the file's by default.
         `side`: where callers are to think this agent is; on the far side it refuses private requests.
         `context_tokens`: most tokens of one step, prompt and output together; by default what the model was trained for, at most 8192.
-        `parallel`: steps that are decoded at the same time; further ones wait.
-        `threads`: CPU threads; by default one for every two logical CPUs, up to all physical cores for batches where that is faster, and a
-        single one for a model below 20 million parameters.
+        `parallel`: steps that are decoded at the same time; further ones wait. A step reserves its prompt and `max_output_tokens`, the
+        whole context if it names none, of a cache that holds `parallel` contexts, but no more than 16384 tokens or one context: with a
+        large context, steps run side by side only if they limit their output.
+        `threads`: CPU threads; by default one for every two logical CPUs that this process may use, up to all physical cores for batches
+        where that is faster, and a single one for a model below 20 million parameters.
         `gpu_layers`: layers of the model to keep on a GPU, where llama.cpp was built for one; -1 for all.
         `prices`: by default free on the near side and unknown on the far side.
 
         Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model, `ConfigError` if llama-cpp-python is
-        not installed.
+        not installed or a number makes no sense.
         """
         _check_installed()
+        _check_counts(context_tokens=context_tokens, parallel=parallel, threads=threads)
         path = Path(await anyio.Path(model).absolute())
         header = await anyio.to_thread.run_sync(read_header, path)
         options = WorkerOptions(path=str(path), context_tokens=context_tokens, parallel=parallel, threads=threads, gpu_layers=gpu_layers)
@@ -195,6 +204,12 @@ def _check_installed() -> None:
             if find_spec(module) is not None:
                 continue
         raise ConfigError(f"the Python package {module} is not installed", hint="pip install 'nearfar[llama]'")
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ConfigError(f"{name} is {count}", hint=f"give a {name} of at least 1")
 
 
 def _card(name: str, side: Side, header: GgufHeader, ready: WorkerReady, parallel: int, prices: Prices | None, path: Path) -> AgentCard:

@@ -69,6 +69,13 @@ class Model:
             raise ModelError(f"{path} is no text generator", hint="give a decoder model, such as a Llama or Qwen chat model")
 
     @property
+    def bytes_per_cell(self) -> int:
+        """Memory of one token in the key-value cache, about: two vectors of 16-bit numbers in each layer."""
+        heads = max(llama_cpp.llama_model_n_head(self.handle), 1)
+        width = llama_cpp.llama_model_n_embd(self.handle) * llama_cpp.llama_model_n_head_kv(self.handle) // heads
+        return int(2 * 2 * width * llama_cpp.llama_model_n_layer(self.handle))
+
+    @property
     def chat_template(self) -> str | None:
         template = llama_cpp.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else None
@@ -194,6 +201,7 @@ class Context:
         self._tuner = None if threads.single == threads.batch else ThreadTuner(few=threads.single, many=threads.batch)
         self._memory = llama_cpp.llama_get_memory(handle)
         self._vocabulary_size = model.vocabulary.size
+        self._window = int(llama_cpp.llama_model_n_swa(model.handle))
         self._views: dict[int, Logits] = {}
         self.cells = int(llama_cpp.llama_n_ctx(handle))
         self.batch = Batch(_BATCH)
@@ -228,8 +236,12 @@ class Context:
         return view
 
     def forget(self, sequence: int, start: int) -> bool:
-        """Drop a sequence's cells from position `start` on; False if this kind of model can only drop all of them."""
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, -1))
+        """Drop a sequence's cells from position `start` on; False if what remains cannot be continued."""
+        if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
+            return False  # Recurrent models keep one state for all positions, which cannot be cut.
+        # Layers that attend to a sliding window only may have lost the cells in front of their last window.
+        needed = start - self._window
+        return not self._window or needed <= 0 or 0 <= llama_cpp.llama_memory_seq_pos_min(self._memory, sequence) <= needed
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target` use the cells of `source` up to position `end`, exclusive."""

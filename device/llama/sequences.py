@@ -12,7 +12,7 @@ class Memory(Protocol):
     """The cache's own operations."""
 
     def forget(self, sequence: int, start: int) -> bool:
-        """Drop the cells from position `start` on; False if only all of them can be dropped."""
+        """Drop the cells from position `start` on; False if what remains cannot be continued."""
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target` use the cells of `source` up to position `end`, exclusive."""
@@ -84,7 +84,6 @@ class Sequences:
                 self._memory.share(source.identifier, target.identifier, shared)
         target.tokens = source.tokens[:shared]
         if not self._memory.forget(target.identifier, shared):
-            # Recurrent models keep one state for all positions, which cannot be cut.
             self._clear(target)
 
     def _make_room(self) -> None:

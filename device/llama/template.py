@@ -12,7 +12,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 
-from ...protocols import InvalidRequest, ModelError
+from ...protocols import ModelError, Unsupported
 from .conversation import OPENER, PROBE, Conversation, shows_probe, without_system
 from .reasoning import without_reasoning
 from .template_sandbox import Sandbox, time_limit
@@ -51,7 +51,7 @@ class ChatTemplate:
     def render(self, conversation: Conversation, *, may_reason: bool = True) -> str:
         """The prompt for the assistant's next turn. Where the model may not reason, it is told so, and reasoning is closed at once.
 
-        Raises `InvalidRequest` if the template refuses the conversation, `ModelError` if it computes without end.
+        Raises `Unsupported` if the template refuses the conversation, `ModelError` if it computes without end.
         """
         with time_limit():
             rendered = self._render_merged(conversation, may_reason)
@@ -71,7 +71,7 @@ class ChatTemplate:
         except _FAULTS as error:
             refusal = refusal or error  # The first refusal says more.
         hint = "check the order of roles in the messages, or use another model"
-        raise InvalidRequest(f"the model's chat template cannot show this conversation: {refusal}", hint=hint) from refusal
+        raise Unsupported(f"the model's chat template cannot show this conversation: {refusal}", hint=hint) from refusal
 
     def _render(self, conversation: Conversation, may_reason: bool) -> str:
         messages = [dict(message) for message in conversation.messages]

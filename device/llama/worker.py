@@ -17,7 +17,7 @@ from typing import Final, cast
 import psutil
 from pydantic import JsonValue
 
-from ...protocols import NearfarError, StepRequest
+from ...protocols import ModelError, NearfarError, StepRequest
 from .frames import Frame, FrameDecoder, encode
 from .model import Context, Model, Threads, start_backend
 from .protocol import DEFAULT_CONTEXT_TOKENS, StepEventKind, WorkerOptions, WorkerReady, WorkerStatistics, error_to_frame
@@ -58,15 +58,34 @@ def _load(options: WorkerOptions) -> tuple[Scheduler, WorkerReady]:
     tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
     cells = max(tokens, min(tokens * options.parallel, _MOST_DEFAULT_CELLS))
     threads = Threads(options.threads, options.threads) if options.threads else _default_threads(model)
+    if not options.gpu_layers:
+        _check_memory(model, cells)
     context = Context(model, cells=cells, sequences=options.parallel, threads=threads)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel)
     return scheduler, WorkerReady(context_tokens=tokens)
 
 
+def _check_memory(model: Model, cells: int) -> None:
+    """Raise `ModelError` if the cache cannot fit: to find out by filling the memory would end other processes, too."""
+    needed, free = cells * model.bytes_per_cell, psutil.virtual_memory().available
+    if needed > free:
+        message = f"a context of {cells} tokens needs {needed >> 20} MiB, and {free >> 20} MiB of memory are free"
+        raise ModelError(message, hint="give a smaller context_tokens or parallel")
+
+
 def _default_threads(model: Model) -> Threads:
     if model.parameters < _SMALL_MODEL:
         return Threads(1, 1)
-    return Threads(max((os.cpu_count() or 2) // 2, 1), psutil.cpu_count(logical=False) or 1)
+    usable = _usable_cpus()
+    return Threads(max(usable // 2, 1), max(min(psutil.cpu_count(logical=False) or 1, usable), 1))
+
+
+def _usable_cpus() -> int:
+    """Logical CPUs that this process may run on: in a container fewer than the machine has."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # Not on macOS.
+        return os.cpu_count() or 2
 
 
 class _Worker:

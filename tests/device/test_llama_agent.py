@@ -156,6 +156,19 @@ async def test_reply_does_not_depend_on_the_cache() -> None:
         assert first.text == second.text
 
 
+async def test_reply_of_a_model_with_a_sliding_window_does_not_depend_on_the_cache(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "window.gguf", TinyModel(context_length=256, window=16, end_bias=0.0))
+    requests = [ask("count the rivers " * 8 + word, max_output_tokens=60) for word in ("here", "there", "now")]
+    fresh = []
+    for request in requests:
+        async with await LlamaAgent.load(path, parallel=1) as agent:
+            fresh.append((await complete(agent, request)).text)
+    async with await LlamaAgent.load(path, parallel=1) as agent:
+        replies = [await complete(agent, request) for request in requests]
+    assert [reply.text for reply in replies] == fresh
+    assert all(reply.finished.usage.cached_tokens > 16 for reply in replies[1:])
+
+
 async def test_concurrent_steps_share_batches_and_equal_their_serial_outputs() -> None:
     prompts = [f"{await long_prompt()} {word}" for word in ("Mira", "Otto", "Ruth", "Emil")]
     requests = [ask(prompt, max_output_tokens=80) for prompt in prompts]

@@ -7,7 +7,7 @@ from family_templates import DEEPSEEK_R1, FAMILIES, GEMMA, NATIVE, PHI, QWEN2, Q
 
 from nearfar.device.llama.conversation import Conversation, native, plain
 from nearfar.device.llama.template import ChatTemplate
-from nearfar.protocols import InvalidRequest, Message, ModelError, ToolCall, ToolResult, ToolSpec
+from nearfar.protocols import Message, ModelError, ToolCall, ToolResult, ToolSpec, Unsupported
 
 SYSTEM = Message.system("Speak in rhyme.")
 QUESTION = Message.user("Which rivers?")
@@ -69,7 +69,7 @@ def test_system_text_alone_is_a_question_where_there_is_no_system_role() -> None
 
 @pytest.mark.parametrize("family", ["gemma", "mistral"])
 def test_conversation_that_cannot_be_shown_is_refused_with_the_templates_reason(family: str) -> None:
-    with pytest.raises(InvalidRequest, match="alternate"):
+    with pytest.raises(Unsupported, match="alternate"):
         _template(FAMILIES[family]).render(plain((Message.assistant("Hello!"), QUESTION), ()))
 
 
@@ -97,7 +97,7 @@ def test_template_that_computes_without_end_is_stopped(source: str, monkeypatch:
 
 @pytest.mark.parametrize("source", ["{{ 'x' * 10**12 }}", "{{ 9 ** (9 ** 9) }}", "{{ 10**9 * [0] }}", "{{ '\\ud800' }}"])
 def test_value_that_no_tokenizer_takes_is_refused(source: str) -> None:
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(Unsupported):
         _template(source).render(plain((QUESTION,), ()))
 
 

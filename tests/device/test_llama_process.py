@@ -19,7 +19,17 @@ from near_model import NEAR, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
-from nearfar.protocols import DeadlineExceeded, ModelError, ModelNotFound, Stalled, Unavailable, WorkerCrashed, complete, stream
+from nearfar.protocols import (
+    ConfigError,
+    DeadlineExceeded,
+    ModelError,
+    ModelNotFound,
+    Stalled,
+    Unavailable,
+    WorkerCrashed,
+    complete,
+    stream,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -250,6 +260,18 @@ async def test_unusable_model_is_a_model_error_that_says_what_to_do(tmp_path: Pa
     with anyio.fail_after(_SECONDS), pytest.raises(ModelError) as caught:
         await LlamaAgent.load(path)
     assert caught.value.hint
+
+
+async def test_context_that_cannot_fit_the_memory_is_refused_before_it_is_filled(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "model.gguf")
+    with anyio.fail_after(_SECONDS), pytest.raises(ModelError, match="MiB of memory are free"):
+        await LlamaAgent.load(path, context_tokens=2_000_000_000)
+
+
+@pytest.mark.parametrize("options", [{"parallel": 0}, {"context_tokens": 0}, {"threads": -1}])
+async def test_count_below_one_is_a_configuration_error(options: dict[str, int]) -> None:
+    with pytest.raises(ConfigError):
+        await LlamaAgent.load(NEAR, **options)  # type: ignore[arg-type]  # each is an int
 
 
 async def test_unknown_architecture_is_named(tmp_path: Path) -> None:

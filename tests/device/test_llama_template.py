@@ -6,7 +6,7 @@ pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip in
 
 from nearfar.device.llama.conversation import Conversation, native, plain
 from nearfar.device.llama.template import ChatTemplate
-from nearfar.protocols import InvalidRequest, Message, ModelError, ToolCall, ToolResult, ToolSpec
+from nearfar.protocols import Message, ModelError, ToolCall, ToolResult, ToolSpec, Unsupported
 
 TALK = Conversation(({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi <&> 'you'"}))
 
@@ -35,7 +35,7 @@ def _template(source: str | None) -> ChatTemplate:
 def test_template_cannot_reach_python(source: str) -> None:
     try:
         rendered = _template(source).render(TALK)
-    except InvalidRequest:
+    except Unsupported:
         return
     # What jinja2 does not refuse, it renders as undefined: nothing.
     assert rendered == ""
@@ -59,7 +59,7 @@ def test_tojson_writes_what_models_were_trained_on() -> None:
 
 
 def test_raise_exception_becomes_a_typed_error_with_its_text() -> None:
-    with pytest.raises(InvalidRequest, match="only one turn"):
+    with pytest.raises(Unsupported, match="only one turn"):
         _template("{{ raise_exception('only one turn') }}").render(TALK)
 
 

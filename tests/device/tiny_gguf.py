@@ -31,6 +31,8 @@ class TinyModel:
     sentencepiece: bool = False
     """A SentencePiece vocabulary, with a blank in front of the first word and single bytes for rare characters, instead of BPE."""
     add_start: bool = True
+    window: int | None = None
+    """Tokens that every second layer attends to, as in Gemma 2, which it then is; None: all."""
     tool_tokens: bool = True
     """Whether the tool-call markers are single tokens, as they are in Qwen and in our own models, or ordinary text."""
 
@@ -38,7 +40,7 @@ class TinyModel:
 def write_tiny_gguf(path: Path, model: TinyModel | None = None) -> Path:
     """Write the model and return `path`."""
     model = model or TinyModel()
-    writer = gguf.GGUFWriter(str(path), model.architecture)
+    writer = gguf.GGUFWriter(str(path), "gemma2" if model.window else model.architecture)
     tokens = _add_sentencepiece(writer) if model.sentencepiece else _add_vocabulary(writer, model)
     _add_tokenizer_options(writer, model)
     _add_shape(writer, model, len(tokens))
@@ -106,6 +108,10 @@ def _add_shape(writer: gguf.GGUFWriter, model: TinyModel, vocabulary: int) -> No
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_vocab_size(vocabulary)
+    if model.window:
+        writer.add_sliding_window(model.window)
+        writer.add_key_length(WIDTH // HEADS)
+        writer.add_value_length(WIDTH // HEADS)
 
 
 def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel, vocabulary: int) -> None:
@@ -117,7 +123,8 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel, vocabulary: int) -> 
     output = matrix(vocabulary, WIDTH)
     output[1] *= model.end_bias
     writer.add_tensor("token_embd.weight", matrix(vocabulary, WIDTH))
-    writer.add_tensor("output.weight", output)
+    if not model.window:
+        writer.add_tensor("output.weight", output)
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, dtype=np.float32))
     for layer in range(model.layers):
         block = f"blk.{layer}"
@@ -126,5 +133,5 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel, vocabulary: int) -> 
         writer.add_tensor(f"{block}.ffn_gate.weight", matrix(2 * WIDTH, WIDTH))
         writer.add_tensor(f"{block}.ffn_up.weight", matrix(2 * WIDTH, WIDTH))
         writer.add_tensor(f"{block}.ffn_down.weight", matrix(WIDTH, 2 * WIDTH))
-        for name in ("attn_norm", "ffn_norm"):
+        for name in ("attn_norm", "ffn_norm", *(("post_attention_norm", "post_ffw_norm") if model.window else ())):
             writer.add_tensor(f"{block}.{name}.weight", np.ones(WIDTH, dtype=np.float32))
