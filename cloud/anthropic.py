@@ -212,11 +212,10 @@ def _id(call_id: str) -> str:
 
 
 def _usage(usage: JsonObject) -> Usage | None:
-    if "output_tokens" not in usage:
-        return None
     cached = as_count(usage.get("cache_read_input_tokens"))
-    fresh = as_count(usage.get("input_tokens")) + as_count(usage.get("cache_creation_input_tokens"))
-    return Usage(input_tokens=fresh + cached, output_tokens=as_count(usage.get("output_tokens")), cached_tokens=cached)
+    read = as_count(usage.get("input_tokens")) + as_count(usage.get("cache_creation_input_tokens")) + cached
+    written = as_count(usage.get("output_tokens"))
+    return Usage(input_tokens=read, output_tokens=written, cached_tokens=cached) if read or written else None
 
 
 def _closed(schema: JsonSchema) -> JsonObject:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ProviderConfig(BaseModel):
     """One model at one provider, as it stands in a configuration file. It names a key's variable, never the key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # a key may stand in the wrong place
 
     provider: Literal["openai", "anthropic", "gemini"]
     """The API's dialect; "openai" also means every compatible server."""

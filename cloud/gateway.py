@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from ..protocols import Agent, AgentCard, Finished, NearfarError, StepEvent, StepRequest, stream
+from ..protocols import Agent, AgentCard, Finished, InternalError, NearfarError, StepEvent, StepRequest, stream
 from ..protocols.security import CALLER
 from ..protocols.server import Retention, Server, ServerTls, serve
 
@@ -60,6 +60,9 @@ class AccountedAgent:
                     yield event
         except NearfarError as error:
             outcome = type(error).__name__
+            raise
+        except Exception:  # a defect, which whoever runs the step logs
+            outcome = InternalError.__name__
             raise
         finally:
             self._write(outcome, finished, anyio.current_time() - began)

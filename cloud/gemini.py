@@ -101,7 +101,7 @@ class GeminiDecoder:
     def feed(self, chunk: JsonObject) -> str:
         self._model = as_text(chunk.get("modelVersion")) or self._model
         if usage := as_object(chunk.get("usageMetadata")):
-            self._usage = _usage(usage)
+            self._usage = _usage(usage) or self._usage
         if blocked := as_text(as_object(chunk.get("promptFeedback")).get("blockReason")):
             raise ContentFiltered(f"the provider blocked the prompt: {blocked[:40]}", hint="rephrase the request, or use another model")
         return "".join(self._candidate(candidate) for candidate in as_objects(chunk.get("candidates"))[:1])
@@ -128,6 +128,12 @@ class GeminiDecoder:
 def _call(part: JsonObject) -> RawCall:
     call = as_object(part.get("functionCall"))
     return RawCall(as_text(call.get("name")), as_object(call.get("args")), as_text(call.get("id")) or None)
+
+
+def _named(part: JsonObject) -> tuple[str, JsonObject]:
+    """Name and arguments of a call: its id alone may be another conversation's, at a server that numbers calls."""
+    call = as_object(part.get("functionCall"))
+    return as_text(call.get("name")), as_object(call.get("args"))
 
 
 def _contents(messages: tuple[Message, ...], continuity: Continuity, *, signs: bool) -> list[JsonValue]:
@@ -157,7 +163,7 @@ def _parts(message: Message, continuity: Continuity, provider_ids: dict[str, str
     if not message.tool_calls:
         return parts
     known = as_objects(continuity.recall(message.tool_calls[0].id))
-    if len(known) == len(message.tool_calls):
+    if [_named(part) for part in known] == [(call.name, call.arguments) for call in message.tool_calls]:
         for call, part in zip(message.tool_calls, known, strict=True):
             if identity_given := as_text(as_object(part.get("functionCall")).get("id")):
                 provider_ids[call.id] = identity_given
@@ -168,8 +174,8 @@ def _parts(message: Message, continuity: Continuity, provider_ids: dict[str, str
     return [*parts, *calls]
 
 
-def _usage(usage: JsonObject) -> Usage:
+def _usage(usage: JsonObject) -> Usage | None:
     read = as_count(usage.get("promptTokenCount")) + as_count(usage.get("toolUsePromptTokenCount"))
     written = as_count(usage.get("candidatesTokenCount")) + as_count(usage.get("thoughtsTokenCount"))
     cached = as_count(usage.get("cachedContentTokenCount"))
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read))
+    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read)) if read or written else None

@@ -58,7 +58,7 @@ class GivenKey:
 
 def _sendable(key: str, what: str) -> str:
     # Refused here, because an HTTP library would quote the whole header in its error.
-    if not key or not key.isascii() or not key.isprintable():
+    if not key or not key.isascii() or not key.isprintable() or key != key.strip():
         raise ConfigError(f"{what} is empty, or holds characters that no HTTP header can carry", hint="copy the key again")
     return key
 

@@ -75,8 +75,8 @@ class OpenAIDialect:
         return "/chat/completions"
 
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
-        plain = idempotency_key.isascii() and idempotency_key.isprintable()
-        headers = {"Idempotency-Key": idempotency_key if plain else sha256(idempotency_key.encode()).hexdigest()}
+        # As a hash, because a header does not carry every text.
+        headers = {"Idempotency-Key": sha256(idempotency_key.encode()).hexdigest()}
         return headers if key is None else headers | {"Authorization": f"Bearer {key}"}
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject:
@@ -131,7 +131,7 @@ class OpenAIDecoder:
     def feed(self, chunk: JsonObject) -> str:
         self._model = as_text(chunk.get("model")) or self._model
         if usage := as_object(chunk.get("usage")):
-            self._usage = _usage(usage)
+            self._usage = _usage(usage) or self._usage
         return "".join(self._choice(choice) for choice in as_objects(chunk.get("choices")) if not choice.get("index"))
 
     def end(self) -> Ending:
@@ -217,10 +217,10 @@ def _tool(tool: ToolSpec) -> JsonObject:
     return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
 
 
-def _usage(usage: JsonObject) -> Usage:
-    read = as_count(usage.get("prompt_tokens"))
+def _usage(usage: JsonObject) -> Usage | None:
+    read, written = as_count(usage.get("prompt_tokens")), as_count(usage.get("completion_tokens"))
     cached = as_count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
-    return Usage(input_tokens=read, output_tokens=as_count(usage.get("completion_tokens")), cached_tokens=min(cached, read))
+    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read)) if read or written else None
 
 
 def _is_strict(schema: JsonValue) -> bool:

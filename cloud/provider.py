@@ -28,6 +28,8 @@ from ..protocols import (
     ToolCalled,
     Unavailable,
 )
+from ..protocols.address import Address
+from ..protocols.security import CALLER
 from ..protocols.validation import check_request
 from .conclusion import check_text, checked_calls, estimated_usage, finished
 from .deadline import Deadline
@@ -97,7 +99,7 @@ class ProviderAgent:
         return self._card
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """One call of the model. It is repeated only while nothing was emitted, see `RetryPolicy`."""
+        """One call of the model. It is repeated only while nothing has arrived, see `RetryPolicy`."""
         self._check(request)
         with self._limited(request) as deadline:
             async with aclosing(self._calls(request, deadline)) as events:
@@ -106,18 +108,18 @@ class ProviderAgent:
 
     async def _calls(self, request: StepRequest, deadline: Deadline) -> AsyncGenerator[StepEvent, None]:
         key = None if self._key is None else await deadline.run(partial(anyio.to_thread.run_sync, self._key.reveal, abandon_on_cancel=True))
-        calls_made, emitted = 0, False
+        calls_made = 0
         while True:
             calls_made += 1
+            answer = _Answer(self._dialect.decoder())
             try:
-                async with aclosing(self._call(request, key, deadline)) as events:
+                async with aclosing(self._call(request, key, deadline, answer)) as events:
                     async for event in events:
-                        emitted = True
                         yield event
                 return
             except NearfarError as error:
                 delay = self._retry.delay(error, calls_made=calls_made, seconds_left=deadline.seconds_left)
-                if emitted or delay is None:
+                if answer.has_begun or delay is None:
                     raise
                 _logger.warning("%s: call %d failed, the next one follows in %.1f s: %s", self._card.name, calls_made, delay, error)
             await deadline.run(partial(anyio.sleep, delay))
@@ -130,20 +132,18 @@ class ProviderAgent:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _call(self, request: StepRequest, key: str | None, deadline: Deadline) -> AsyncGenerator[StepEvent, None]:
+    async def _call(self, request: StepRequest, key: str | None, deadline: Deadline, answer: "_Answer") -> AsyncGenerator[StepEvent, None]:
         limit = _smaller(request.max_output_tokens, self._card.limits.max_output_tokens)
         body = self._dialect.body(request, self._model, max_output_tokens=limit, continuity=self._turns)
-        decoder, joiner, text = self._dialect.decoder(), SurrogateJoiner(), [""]
         with transport_errors(self._provider, self._base_url, self._timeouts.idle):
             async with self._open(body, request, key, deadline) as response, aclosing(json_events(response)) as chunks:
                 while (chunk := await deadline.run(partial(anext, chunks, None))) is not None:
-                    text.append(joiner.join(self._feed(decoder, chunk, key)))
-                    if text[-1]:
-                        yield TextDelta(text=text[-1])
-        if rest := joiner.rest():
-            text.append(rest)
+                    self._refuse_fault(chunk, key)
+                    if text := answer.add(chunk):
+                        yield TextDelta(text=text)
+        if rest := answer.rest():
             yield TextDelta(text=rest)
-        for event in self._conclude(decoder.end(), request, "".join(text), body, limit):
+        for event in self._conclude(answer.decoder.end(), request, "".join(answer.text), body, limit):
             yield event
 
     @asynccontextmanager
@@ -152,7 +152,7 @@ class ProviderAgent:
     ) -> AsyncGenerator[httpx.Response, None]:
         """The response to one HTTP call, if it is an event stream; it is closed on the way out, which ends the provider's work."""
         client = self._connected()
-        headers = self._dialect.headers(key, request.idempotency_key) | _HEADERS
+        headers = self._dialect.headers(key, f"{CALLER.get()}/{request.idempotency_key}") | _HEADERS
         address = self._base_url + self._dialect.path(self._model)
         message = client.build_request("POST", address, headers=headers, content=_as_json(body))
         response = await deadline.run(partial(client.send, message, stream=True))
@@ -172,10 +172,9 @@ class ProviderAgent:
         if "text/event-stream" not in content_type.lower():
             raise content_type_error(self._provider, content_type)
 
-    def _feed(self, decoder: Decoder, chunk: JsonObject, key: str | None) -> str:
+    def _refuse_fault(self, chunk: JsonObject, key: str | None) -> None:
         if fault := fault_in(chunk):
             raise error_for(fault, self._dialect.errors, provider=self._provider, secrets=(key or "",))
-        return decoder.feed(chunk)
 
     def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)
@@ -217,23 +216,55 @@ class ProviderAgent:
                 timeout=timeout,
                 limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
                 follow_redirects=False,
+                mounts=_unproxied(self._base_url),
             )
         return self._client
 
 
+class _Answer:
+    """One call's answer as it arrives."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.text: list[str] = []
+        self.has_begun = False
+        """The provider is at work, which it charges for, whether or not the work could be shown yet."""
+        self._joiner = SurrogateJoiner()
+
+    def add(self, chunk: JsonObject) -> str:
+        """Take the next chunk; returns the further text in it, or ""."""
+        self.has_begun = True
+        self.text.append(self._joiner.join(self.decoder.feed(chunk)))
+        return self.text[-1]
+
+    def rest(self) -> str:
+        """The text that remains when the stream has ended."""
+        self.text.append(self._joiner.rest())
+        return self.text[-1]
+
+
 class _Turns:
-    """The `Continuity` of one agent: the most recent turns, in memory. A turn that it lost costs the model its earlier thoughts only."""
+    """The `Continuity` of one agent: the most recent turns, in memory. A turn that it lost costs the model its earlier thoughts only.
+
+    A gateway's callers have a memory each: call ids are theirs to choose.
+    """
 
     def __init__(self) -> None:
-        self._by_call: OrderedDict[str, JsonValue] = OrderedDict()
+        self._by_call: OrderedDict[tuple[str, str], JsonValue] = OrderedDict()
 
     def recall(self, call_id: str) -> JsonValue:
-        return self._by_call.get(call_id)
+        return self._by_call.get((CALLER.get(), call_id))
 
     def remember(self, call_id: str, value: JsonValue) -> None:
-        self._by_call[call_id] = value
+        self._by_call[CALLER.get(), call_id] = value
         while len(self._by_call) > _REMEMBERED_TURNS:
             self._by_call.popitem(last=False)
+
+
+def _unproxied(base_url: str) -> dict[str, None]:
+    """What httpx must not send through a proxy from the environment: what is meant for this machine."""
+    host = httpx.URL(base_url).host
+    return {f"all://{'[' + host + ']' if ':' in host else host}": None} if Address(host=host).is_local else {}
 
 
 def _as_json(body: JsonObject) -> bytes:

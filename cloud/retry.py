@@ -11,7 +11,7 @@ from ..protocols import NearfarError, RateLimited, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to call a provider again. Only failures before the first event are ever retried."""
+    """When to call a provider again. Only failures before the answer begins are ever retried."""
 
     calls: int = 3
     """Upstream calls per step, the first one included."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import anyio
 import httpx
@@ -13,6 +13,8 @@ from .dialect import JsonObject
 from .redact import quote
 
 _DRAIN_SECONDS = 1.0
+_LAST_EVENT = "message_stop"
+"""How Anthropic marks the end; the others send [DONE], or just end."""
 
 
 async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, None]:
@@ -25,11 +27,14 @@ async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, No
                 return
             if data:
                 yield _json_object(data)
+            if event.event == _LAST_EVENT:
+                await _drain(events)
+                return
 
 
 async def _drain(events: AsyncGenerator[ServerSentEvent, None]) -> None:
-    # A response read to its end gives its connection back; one that never ends is not waited for.
-    with anyio.move_on_after(_DRAIN_SECONDS):
+    # A response read to its end gives its connection back. One that never ends is not waited for, and one that breaks now is complete.
+    with anyio.move_on_after(_DRAIN_SECONDS), suppress(httpx.TransportError):
         async for _ in events:
             pass
 

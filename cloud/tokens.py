@@ -17,8 +17,15 @@ _CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 def load_tokens(path: Path) -> dict[str, str]:
     """The tokens in the TOML file `path`, by caller: lines such as `laptop = "..."`.
 
-    Raises `ConfigError` if the file is missing, malformed, or readable by others.
+    Raises `ConfigError` if the file is missing, malformed, readable by others, or without a token: that would let everybody in.
     """
+    tokens = _read(path)
+    if not tokens:
+        raise ConfigError(f"{path} holds no token", hint="make one with `nearfar serve add-token`")
+    return tokens
+
+
+def _read(path: Path) -> dict[str, str]:
     try:
         mode = path.stat().st_mode
         text = path.read_text(encoding="utf-8")
@@ -36,7 +43,10 @@ def load_tokens(path: Path) -> dict[str, str]:
 def environment_tokens() -> dict[str, str]:
     """The tokens in NEARFAR_GATEWAY_TOKENS (`laptop=token,phone=token`), by caller; empty if it is not set."""
     pairs = [pair.partition("=") for pair in os.environ.get(TOKENS_VARIABLE, "").split(",") if pair.strip()]
-    return _checked({caller.strip(): token.strip() for caller, _, token in pairs}, TOKENS_VARIABLE)
+    tokens = {caller.strip(): token.strip() for caller, _, token in pairs}
+    if len(tokens) != len(pairs):
+        raise ConfigError(f"{TOKENS_VARIABLE}: a caller is named twice", hint="give each caller one token")
+    return _checked(tokens, TOKENS_VARIABLE)
 
 
 def add_token(path: Path, caller: str) -> str:
@@ -44,7 +54,7 @@ def add_token(path: Path, caller: str) -> str:
 
     Raises `ConfigError` if the caller has one already.
     """
-    tokens = load_tokens(path) if path.exists() else {}
+    tokens = _read(path) if path.exists() else {}
     if caller in tokens:
         raise ConfigError(f"caller {caller!r} has a token in {path}", hint="delete its line first, which locks the old token out")
     token = secrets.token_hex(32)
@@ -56,11 +66,15 @@ def add_token(path: Path, caller: str) -> str:
 
 def _checked(tokens: Mapping[str, object], where: str) -> dict[str, str]:
     checked: dict[str, str] = {}
-    for caller, token in tokens.items():
+    # Entries are told by their position: where the name should be, a token may stand.
+    for position, (caller, token) in enumerate(tokens.items(), 1):
         if not _CALLER.fullmatch(caller):
-            raise ConfigError(f"{where}: {caller[:64]!r} is no caller's name", hint="use letters, digits, - and _")
+            raise ConfigError(f"{where}: entry {position} does not begin with a caller's name", hint="use letters, digits, - and _")
         if not isinstance(token, str) or len(token) < 16:
-            raise ConfigError(f"{where}: the token of {caller!r} is too short", hint="use at least 16 characters, better 64 hex digits")
+            raise ConfigError(
+                f"{where}: the token of entry {position} is missing or too short",
+                hint='write caller = "token", the token at least 16 characters, better 64 hex digits',
+            )
         checked[caller] = token
     if len(set(checked.values())) != len(checked):
         raise ConfigError(f"{where}: two callers share a token", hint="give each its own, so that the log can tell them apart")

@@ -133,8 +133,9 @@ def test_card_states_what_is_configured() -> None:
     ],
 )
 def test_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError) as caught:
         ProviderConfig.model_validate({"provider": "openai", "model": "m", **wrong})
+    assert not any(secret in str(caught.value) for secret in (KEY, "sk-looks", "user:password", "key=secret"))
 
 
 def test_known_price_has_a_source_and_a_date() -> None:

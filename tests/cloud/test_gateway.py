@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 from http_server import Exchange, http_server, sse
-from streams import KEY, TEXTS, agent_at, asking, openai_chunk
+from streams import KEY, TEXTS, WEATHER, agent_at, anthropic_call, asking, openai_chunk
 
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.keys import GivenKey
@@ -21,11 +21,16 @@ from nearfar.cloud.tokens import TOKENS_VARIABLE, add_token, environment_tokens,
 from nearfar.protocols import (
     Agent,
     ConfigError,
+    InternalError,
+    Message,
     Prices,
     ProviderAuthError,
     ScriptedAgent,
     Side,
+    StepRequest,
     TextDelta,
+    ToolCall,
+    ToolResult,
     Unauthenticated,
     complete,
     stream,
@@ -103,6 +108,18 @@ async def test_failed_step_is_accounted_by_its_error(caplog: pytest.LogCaptureFi
     assert KEY not in caplog.text + str(caught.value)
 
 
+async def test_step_that_fails_by_a_defect_is_not_accounted_as_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    def fail(request: StepRequest) -> str:
+        raise ZeroDivisionError
+
+    async with remote(ScriptedAgent(fail, side=Side.FAR)) as client:
+        with pytest.raises(InternalError):
+            await complete(client, asking())
+    assert [line["outcome"] for line in account(caplog)] == ["InternalError"]
+
+
 async def test_step_that_its_caller_leaves_is_accounted_as_cancelled_and_ends_upstream(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     left = anyio.Event()
@@ -146,6 +163,36 @@ async def test_same_idempotency_key_calls_the_provider_once() -> None:
         assert len(server.exchanges) == 1
 
 
+async def test_callers_with_one_idempotency_key_have_two_at_the_provider() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS["openai"]("mine")])
+
+    async with http_server(answer) as server:
+        far = agent_at(server.base_url)
+        for caller in TOKENS:
+            async with remote(far, caller) as client:
+                await complete(client, asking(idempotency_key="shared"))
+        await far.aclose()
+        assert len({exchange.headers["idempotency-key"] for exchange in server.exchanges}) == 2
+
+
+async def test_callers_do_not_get_each_others_thinking_back() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([anthropic_call('{"city": "Paris"}')])
+
+    question = Message.user("Weather in Paris?")
+    async with http_server(answer) as server:
+        far = agent_at(server.base_url, "anthropic")
+        for caller in TOKENS:
+            async with remote(far, caller) as client:
+                call = ToolCall(id="toolu_1", name="weather", arguments={"city": "Paris"})
+                result = Message.tool(ToolResult(call_id=call.id, name=call.name, content="sunny"))
+                messages = (question, Message.assistant(tool_calls=(call,)), result) if caller == "phone" else (question,)
+                await complete(client, asking(messages=messages, tools=(WEATHER,)))
+        await far.aclose()
+        assert [block["type"] for block in server.exchanges[1].body["messages"][1]["content"]] == ["tool_use"]
+
+
 def test_token_file_is_made_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     made = {caller: add_token(path, caller) for caller in ("laptop", "phone")}
@@ -187,6 +234,20 @@ def test_tokens_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     assert environment_tokens() == TOKENS
     monkeypatch.delenv(TOKENS_VARIABLE)
     assert environment_tokens() == {}
-    monkeypatch.setenv(TOKENS_VARIABLE, "laptop")
-    with pytest.raises(ConfigError):
+
+
+@pytest.mark.parametrize("text", ["ab" * 32, "ab" * 32 + "=laptop", "ab!" * 20 + "=laptop", f"laptop={'ab' * 32},laptop={'cd' * 32}"])
+def test_malformed_tokens_in_the_environment_are_refused_without_being_quoted(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKENS_VARIABLE, text)
+    with pytest.raises(ConfigError) as caught:
         environment_tokens()
+    assert "ab" not in str(caught.value)
+
+
+def test_token_file_without_a_token_does_not_open_the_gateway(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    path.touch(mode=0o600)
+    with pytest.raises(ConfigError, match="no token"):
+        load_tokens(path)
+    token = add_token(path, "laptop")
+    assert load_tokens(path) == {"laptop": token}

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from http_server import Exchange, Server, http_server, sse
-from streams import DIALECTS, KEY, TEXTS, agent_at, asking, openai_chunk
+from streams import DIALECTS, KEY, TEXTS, WEATHER, agent_at, asking, openai_call, openai_chunk
 
 from nearfar.cloud.failures import parse_retry_after
 from nearfar.cloud.keys import GivenKey
@@ -266,6 +266,48 @@ async def test_retry_that_succeeds_answers_the_step() -> None:
         await agent.aclose()
 
 
+async def test_connection_that_breaks_after_the_answer_began_is_not_retried() -> None:
+    """The provider may charge what it has generated, such as half of a tool call, of which nothing was emitted yet."""
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send(openai_call('{"city": ').partition("data: [DONE]")[0].rpartition("data: ")[0])
+        exchange.writer.close()
+
+    async with http_server(answer) as server:
+        assert type(await failure(server, calls=3, request=asking(tools=(WEATHER,)))) is Unavailable
+        assert len(server.exchanges) == 1
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_connection_that_breaks_after_the_last_event_fails_nothing(dialect: str) -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send(TEXTS[dialect]("all of it"))
+        exchange.writer.close()
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, dialect)
+        assert (await complete(agent, asking())).text == "all of it"
+        await agent.aclose()
+
+
+async def test_proxy_of_the_environment_gets_nothing_that_is_meant_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS["openai"]("direct")])
+
+    async with http_server(answer) as server, http_server(answer) as proxy:
+        for variable in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            for name in (variable, variable.lower()):
+                monkeypatch.setenv(name, proxy.base_url.removesuffix("/v1"))
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        agent = agent_at(server.base_url)
+        assert (await complete(agent, asking())).text == "direct"
+        await agent.aclose()
+        assert not proxy.exchanges
+
+
 @pytest.mark.parametrize(("status", "body"), [(400, openai("no")), (401, openai("no")), (404, openai("no")), (402, openai("no"))])
 async def test_failures_that_would_repeat_are_not_retried(status: int, body: object) -> None:
     async def answer(exchange: Exchange) -> None:
@@ -332,7 +374,7 @@ def test_delays_are_jittered_and_grow_within_their_bounds() -> None:
     assert policy.delay(Unavailable("x"), calls_made=9, seconds_left=100) is None
 
 
-@pytest.mark.parametrize("value", [None, "", "soon", "-1", "inf", "nan", "Wed, 99 Foo 2026"])
+@pytest.mark.parametrize("value", [None, "", "soon", "-1", "inf", "nan", "Wed, 99 Foo 2026", f"Mon, 01 Jan {'9' * 30} 00:00:00 GMT"])
 def test_unreadable_retry_after_is_none(value: str | None) -> None:
     assert parse_retry_after(value) is None
 
@@ -473,14 +515,14 @@ def test_given_key_is_not_in_its_repr() -> None:
     assert KEY not in repr(GivenKey(KEY))
 
 
-@pytest.mark.parametrize("key", ["", f"{KEY}\n", f"{KEY}é"])
+@pytest.mark.parametrize("key", ["", f"{KEY}\n", f"{KEY}é", f"{KEY} ", f" {KEY}"])
 def test_key_that_no_header_can_carry_is_refused_without_being_quoted(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         GivenKey(key)
     assert KEY not in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["ключ", "a\nb", "plain"])
+@pytest.mark.parametrize("key", ["ключ", "a\nb", " a b ", "plain"])
 async def test_any_idempotency_key_can_be_sent(key: str) -> None:
     async def answer(exchange: Exchange) -> None:
         await exchange.stream([TEXTS["openai"]("ok")])

@@ -224,3 +224,19 @@ async def test_anthropic_gets_its_thinking_back_with_the_result() -> None:
     _, turn, result = (await round_trip("anthropic", anthropic_call('{"city": "Paris"}')))["messages"]
     assert turn["content"][0] == {"type": "thinking", "thinking": "Which city? Paris.", "signature": "c2lnbmVk"}
     assert turn["content"][1]["id"] == result["content"][0]["tool_use_id"] == "toolu_1"
+
+
+async def test_gemini_sends_no_other_conversations_call_for_the_same_id() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([gemini_call() if len(server.exchanges) == 1 else TEXTS["gemini"]("Rainy.")])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, "gemini")
+        question = Message.user("Weather?")
+        await complete(agent, asking(messages=(question,), tools=(WEATHER,)))
+        other = ToolCall(id="f-1", name="weather", arguments={"city": "Oslo"})
+        result = Message.tool(ToolResult(call_id="f-1", name="weather", content="rain"))
+        await complete(agent, asking(messages=(question, Message.assistant(tool_calls=(other,)), result), tools=(WEATHER,)))
+        await agent.aclose()
+    _, call, _ = server.exchanges[1].body["contents"]
+    assert call["parts"][0]["functionCall"]["args"] == {"city": "Oslo"}

@@ -20,6 +20,7 @@ from streams import (
     openai_chunk,
 )
 
+from nearfar.cloud.confidence import LowestWindow
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.protocols import (
     ContentFiltered,
@@ -149,6 +150,12 @@ async def test_missing_usage_is_estimated_and_never_zero(caplog: pytest.LogCaptu
     assert "estimated" in caplog.text
 
 
+@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": -4, "completion_tokens": None}])
+async def test_usage_that_counts_nothing_is_estimated(usage: dict[str, object]) -> None:
+    body = sse(openai_chunk({"content": "hello"}, "stop"), {"choices": [], "usage": usage}, "[DONE]")
+    assert (await reply_to(body, asking())).finished.usage.output_tokens > 0
+
+
 async def test_calls_without_index_id_or_pieces_are_understood() -> None:
     whole = {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}
     unnumbered = {"id": "x", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
@@ -223,6 +230,25 @@ async def test_logprobs_become_the_lowest_window_of_confidence() -> None:
     body = sse(*(token("a", value) for value in (0.0, -0.1, -4.0, -0.3, -0.4, 0.0, 0.0)), openai_chunk({}, "stop"))
     reply = await reply_to(body, asking(), OpenAIDialect(logprobs=True))
     assert reply.finished.confidence == pytest.approx(2.718281828 ** (-4.8 / 4))
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "confidence"),
+    [
+        ([float("nan")] * 5, None),
+        ([-0.5, float("nan"), -0.5, -0.5, -0.5, -0.5], None),
+        ([1e4] * 5, None),
+        ([10**400] * 5, None),
+        ([1e-6] * 5, 1.0),
+        ([float("-inf")] * 5, 0.0),
+        ([-(10**400)], 0.0),
+    ],
+)
+def test_logprobs_that_are_none_give_no_false_confidence(logprobs: list[float], confidence: float | None) -> None:
+    window = LowestWindow()
+    for logprob in logprobs:
+        window.add(logprob)
+    assert window.value == confidence
 
 
 async def test_character_split_into_two_escapes_arrives_whole() -> None:
