@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from rich.text import Text
 
 from ...protocols import ConfigError, NearfarError, UserError
 
-output = Console()
+output = Console(emoji=False, highlight=False)
 """Where answers go."""
-notes = Console(stderr=True)
+notes = Console(stderr=True, emoji=False, highlight=False)
 """Where progress, warnings and errors go, so that standard output can be piped."""
 
 EXIT_FAILED = 1
@@ -41,6 +42,10 @@ def reported(*, as_json: bool = False) -> Iterator[None]:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except NearfarError as error:
         fail(error, as_json=as_json)
+    except BrokenPipeError:
+        # The reader has left, as `head` does: what is still buffered goes nowhere, instead of failing once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_FAILED) from None
     except OSError as error:
         fail(ConfigError(str(error), hint="check the path, and who may read and write it"), as_json=as_json)
 

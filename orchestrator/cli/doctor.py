@@ -146,6 +146,6 @@ _PROBE = StepRequest(
 
 
 def _print(finding: Finding) -> None:
-    output.print(f"{finding.area:>9}  {escape(finding.name):<20} {_MARKS[finding.status]:<20} {escape(finding.detail)}", highlight=False)
+    output.print(f"{finding.area:>9}  {escape(finding.name):<20} {_MARKS[finding.status]:<20} {escape(finding.detail)}", soft_wrap=True)
     if finding.advice:
-        output.print(f"{'':>9}  {'':<20} [dim]{escape(finding.advice)}[/dim]", highlight=False)
+        output.print(f"{'':>9}  {'':<20} [dim]{escape(finding.advice)}[/dim]", soft_wrap=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
+from rich.text import Text
 
 from ...protocols import ConfigError, Message, NearfarError
 from ..config import Config
@@ -33,7 +34,7 @@ def run_task(prompt: str, selection: Selection, *, schema: Path | None, timeout:
                 print_json(result.model_dump(mode="json"))
             else:
                 result = await _show(hybrid, prompt, options)
-                notes.print(f"[dim]{summary(result)}[/dim]")
+                notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
 
     execute(work(), as_json=as_json)
 
@@ -63,12 +64,12 @@ def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config) -> None:
         try:
             result = runner.run(_show(hybrid, [*history, Message.user(said)], {}))
         except NearfarError as error:
-            notes.print(f"\n[red]error:[/red] {escape(str(error))}")
+            notes.print(f"\n[red]error:[/red] {escape(str(error))}", soft_wrap=True)
             continue
         except KeyboardInterrupt:
             notes.print("\n[dim]stopped; Ctrl-D ends the chat[/dim]")
             continue
-        notes.print(f"[dim]{summary(result)}[/dim]")
+        notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
         history += [Message.user(said), Message.assistant(result.text)]
 
 
@@ -87,7 +88,7 @@ async def _show(hybrid: Hybrid, prompt: str | list[Message], options: TaskOption
         async for event in events:
             _show_event(event)
             if isinstance(event, TaskFinished):
-                output.print(escape(event.result.text), highlight=False)
+                output.print(Text(event.result.text), soft_wrap=True)
                 return event.result
     raise AssertionError("a stream of events ends with TaskFinished or an error")
 
@@ -97,15 +98,15 @@ def _show_event(event: TaskEvent) -> None:
         case AttemptStarted():
             notes.print(f"[dim]{event.agent} ({escape(event.model)}):[/dim]")
         case AgentText():
-            notes.print(f"[dim]{escape(event.text)}[/dim]", end="", highlight=False)
+            notes.print(Text(event.text, style="dim"), end="", soft_wrap=True)
         case ToolStarted():
             arguments = json.dumps(event.call.arguments, ensure_ascii=False)
-            notes.print(f"[cyan]  {event.call.name}[/cyan][dim]{escape(arguments)}[/dim]", highlight=False)
+            notes.print(f"[cyan]  {event.call.name}[/cyan][dim]{escape(arguments)}[/dim]", soft_wrap=True)
         case ToolFinished():
             style = "red" if event.result.is_error else "dim"
-            notes.print(f"[{style}]  -> {escape(event.result.content[:_SHOWN_RESULT])}[/{style}]", highlight=False)
+            notes.print(f"[{style}]  -> {escape(event.result.content[:_SHOWN_RESULT])}[/{style}]", soft_wrap=True)
         case AttemptEnded() if event.attempt.outcome != "accepted":
-            notes.print(f"\n[yellow]{event.attempt.agent} {event.attempt.outcome}: {escape(event.attempt.reason)}[/yellow]")
+            notes.print(f"\n[yellow]{event.attempt.agent} {event.attempt.outcome}: {escape(event.attempt.reason)}[/yellow]", soft_wrap=True)
         case AttemptEnded():
             notes.print()
 

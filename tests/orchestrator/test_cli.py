@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import keyring
@@ -15,8 +16,11 @@ from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
 from typer.testing import CliRunner, Result
 
+from nearfar.orchestrator import Config, Hybrid
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.cli.options import Selection
 from nearfar.orchestrator.worlds.search import SearchWorld, score
+from nearfar.protocols import ScriptedAgent
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -48,6 +52,16 @@ def test_run_prints_the_answer_and_nothing_else_on_standard_output() -> None:
     assert result.exit_code == 0
     assert score(result.stdout, TASK) == 1
     assert "on this device" in result.stderr
+
+
+def test_a_long_answer_reaches_a_pipe_as_it_is(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = "[bold]not markup[/bold], :warning: not a picture, and " + "a line that no terminal is wide enough for " * 10
+
+    def scripted(selection: Selection, config: Config) -> Hybrid:
+        return Hybrid(near=ScriptedAgent([answer]))
+
+    monkeypatch.setattr(import_module("nearfar.orchestrator.cli.run"), "open_hybrid", scripted)
+    assert nearfar("run", "Hello?", *NEAR).stdout == f"{answer}\n"
 
 
 def test_run_as_json_tells_who_answered_and_what_it_cost() -> None:
