@@ -49,8 +49,8 @@ class PromptBuilder:
     def prompt(self, request: StepRequest) -> Prompt:
         """The prompt of a step.
 
-        Raises `InvalidRequest` if it is empty, `Unsupported` if the template refuses the conversation, `ContextOverflow` if it is so long that it need
-        not be tokenised to see that it does not fit.
+        Raises `InvalidRequest` if it is empty, `Unsupported` if the template refuses the conversation, `ContextOverflow` if it is so long
+        that it need not be tokenised to see that it does not fit.
         """
         if not any(message.text.strip() or message.tool_calls or message.tool_result for message in request.messages):
             raise InvalidRequest("the prompt is empty", hint="give at least one message with text")

@@ -15,7 +15,7 @@ from jinja2.parser import Parser
 from ...protocols import ModelError, Unsupported
 from .conversation import OPENER, PROBE, Conversation, shows_probe, without_system
 from .reasoning import without_reasoning
-from .template_sandbox import Sandbox, time_limit
+from .template_sandbox import Sandbox, bounded
 
 _LONGEST: Final = 1 << 18
 _FALLBACK: Final = (
@@ -41,7 +41,7 @@ class ChatTemplate:
         self.is_fallback = source is None
         self._variables: dict[str, object] = {"bos_token": start_text, "eos_token": end_text}
         try:
-            with time_limit():
+            with bounded():
                 self._template = _environment().from_string(_FALLBACK if source is None else source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise ModelError(f"the model's chat template is not valid Jinja: {error}", hint="use another model file") from error
@@ -53,7 +53,7 @@ class ChatTemplate:
 
         Raises `Unsupported` if the template refuses the conversation, `ModelError` if it computes without end.
         """
-        with time_limit():
+        with bounded():
             rendered = self._render_merged(conversation, may_reason)
         return rendered if may_reason else without_reasoning(rendered)
 
@@ -71,7 +71,9 @@ class ChatTemplate:
         except _FAULTS as error:
             refusal = refusal or error  # The first refusal says more.
         hint = "check the order of roles in the messages, or use another model"
-        raise Unsupported(f"the model's chat template cannot show this conversation: {refusal}", hint=hint) from refusal
+        raise Unsupported(
+            f"the model's chat template cannot show this conversation: {str(refusal) or type(refusal).__name__}", hint=hint
+        ) from refusal
 
     def _render(self, conversation: Conversation, may_reason: bool) -> str:
         messages = [dict(message) for message in conversation.messages]
@@ -85,7 +87,7 @@ class ChatTemplate:
     def _writes_calls_as_json(self) -> bool:
         """Other templates write calls between the same markers in a format of their own, as Qwen3-Coder's and GLM's do."""
         try:
-            with time_limit():
+            with bounded():
                 return shows_probe(self._render(PROBE, True))
         except _FAULTS:
             return False

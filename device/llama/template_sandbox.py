@@ -3,13 +3,15 @@
 Only the worker process imports this module.
 """
 
+import resource
 import signal
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 import jinja2
+import psutil
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -17,6 +19,7 @@ from ...protocols import ModelError
 
 _SECONDS: Final = 5.0
 """CPU time; ordinary templates take milliseconds."""
+_BYTES: Final = 1 << 30
 _LONGEST_PRODUCT: Final = 1 << 20
 _MOST_BITS: Final = 1 << 12
 
@@ -35,11 +38,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 @contextmanager
-def time_limit() -> Iterator[None]:
-    """Limit the CPU time of what is done inside, by a signal: only for the main thread.
+def bounded() -> Iterator[None]:
+    """Limit the CPU time of what is done inside, by a signal, and the process's further memory: only for the main thread.
 
-    Raises `ModelError` when it is over.
+    Raises `ModelError` when the time is over, `MemoryError` beyond the memory.
     """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    _limit_memory(psutil.Process().memory_info().vms + _BYTES, hard)
     handler = signal.signal(signal.SIGVTALRM, _give_up)
     signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
     try:
@@ -47,6 +52,12 @@ def time_limit() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, handler)
+        _limit_memory(soft, hard)
+
+
+def _limit_memory(soft: int, hard: int) -> None:
+    with suppress(ValueError, OSError):  # Not on every system, nor beyond a limit that is set already.
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _give_up(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -95,7 +95,10 @@ def test_template_that_computes_without_end_is_stopped(source: str, monkeypatch:
         _template(source).render(plain((QUESTION,), ()))
 
 
-@pytest.mark.parametrize("source", ["{{ 'x' * 10**12 }}", "{{ 9 ** (9 ** 9) }}", "{{ 10**9 * [0] }}", "{{ '\\ud800' }}"])
+_DOUBLING = "{% set s = namespace(v='x') %}{% for a in range(40) %}{% set s.v = s.v ~ s.v %}{% endfor %}{{ s.v | length }}"
+
+
+@pytest.mark.parametrize("source", [_DOUBLING, "{{ 'x' * 10**12 }}", "{{ 9 ** (9 ** 9) }}", "{{ 10**9 * [0] }}", "{{ '\\ud800' }}"])
 def test_value_that_no_tokenizer_takes_is_refused(source: str) -> None:
     with pytest.raises(Unsupported):
         _template(source).render(plain((QUESTION,), ()))
