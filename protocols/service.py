@@ -79,9 +79,9 @@ class AgentService:
     async def step(self, call: pb.StepCall, context: Context) -> None:
         self.live_calls += 1
         try:
-            await self._send(self._join(call, context), call, context)
-        except NearfarError as error:
-            await _abort(context, error)
+            await self._answer(call, context)
+        except grpc.aio.InternalError:  # what grpc raises for writing to a call that is over
+            logger.debug("the reader of a step left while it was written to")
         finally:
             self.live_calls -= 1
 
@@ -110,6 +110,12 @@ class AgentService:
             self._tasks.add(step.task)
             step.task.add_done_callback(lambda task: self._settle(step, task))
         return step
+
+    async def _answer(self, call: pb.StepCall, context: Context) -> None:
+        try:
+            await self._send(self._join(call, context), call, context)
+        except NearfarError as error:
+            await _abort(context, error)
 
     async def _send(self, step: LoggedStep, call: pb.StepCall, context: Context) -> None:
         position = call.resume_from

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -42,6 +43,7 @@ from nearfar.protocols.testing.chaos import chaos_proxy
 from nearfar.protocols.testing.subject import eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.v1.agent_pb2_grpc import AgentServiceStub
+from nearfar.protocols.wire import request_to_proto
 
 pytestmark = pytest.mark.anyio
 
@@ -213,6 +215,20 @@ async def test_leaving_early_stops_handler_and_compute(leave: Callable[[RemoteAg
             await eventually(lambda: server.live_calls == server.live_steps == agent.live_steps == 0)
             assert agent.cancelled_steps == 10
             await remote.aclose()
+
+
+async def test_reader_that_leaves_in_mid_write_is_no_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    agent = ScriptedAgent([["x" * 100_000] * 400])
+    with anyio.fail_after(60):
+        async with serve(agent) as server, grpc.aio.insecure_channel(server.address) as channel:
+            message = pb.StepCall(idempotency_key="key", request=request_to_proto(ask()))
+            call = AgentServiceStub(channel).Step(message)
+            await call.read()
+            await eventually(lambda: server.live_steps == 0)
+            await anyio.wait_all_tasks_blocked()  # as more waits to be written than fits into the connection
+            call.cancel()
+            await eventually(lambda: server.live_calls == 0)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_deadline_ends_the_step_on_both_sides() -> None:
