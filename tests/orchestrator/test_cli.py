@@ -203,6 +203,9 @@ def test_an_interrupted_chat_ends_at_once_although_it_waits_for_input() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as chat:
         assert chat.stdout is not None
         assert chat.stdout.read(1) == b">"
+        # A signal between the prompt and the system call that waits would be seen only after the next line of input.
+        while psutil.Process(chat.pid).status() != psutil.STATUS_SLEEPING:
+            time.sleep(0)
         chat.send_signal(signal.SIGINT)
         assert chat.wait(timeout=60) == 130
 
