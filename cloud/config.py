@@ -48,7 +48,7 @@ class ProviderConfig(BaseModel):
     temperature: bool | None = None
     """Whether the model takes a temperature; None: as its name says."""
     connect_timeout: float = Field(default=10.0, gt=0)
-    idle_timeout: float = Field(default=60.0, gt=0)
+    idle_timeout: float = Field(default=300.0, gt=0)
     """Seconds of silence after which a step fails."""
     step_timeout: float = Field(default=600.0, gt=0)
     max_calls: int = Field(default=3, ge=1, le=10)

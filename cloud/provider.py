@@ -50,7 +50,7 @@ class Timeouts:
     """Seconds that a provider may take."""
 
     connect: float = 10.0
-    idle: float = 60.0
+    idle: float = 300.0
     """Longest silence, before the first byte or between two."""
     step: float = 600.0
     """The whole step with its retries; a shorter `StepRequest.timeout` wins."""

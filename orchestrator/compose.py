@@ -33,7 +33,7 @@ class LlamaConfig(Value):
     parallel: int = Field(default=4, gt=0, le=64)
     """Steps that are decoded in one batch."""
     threads: int | None = Field(default=None, gt=0)
-    """None: one per core, at most 8."""
+    """None: one for tiny models, else half of the CPUs, and for batches all cores where that is faster."""
     gpu_layers: int = Field(default=0, ge=-1)
     """Layers kept on the GPU, where llama.cpp was built for one; -1 means all."""
 

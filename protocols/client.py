@@ -21,6 +21,9 @@ from .wire import card_from_proto
 __all__ = ["ClientTls", "RemoteAgent"]
 
 _DESCRIBE_LIMIT = 10.0
+IDLE_TIMEOUT = 330.0
+"""Seconds. A model that reasons unseen is silent for minutes, and a dead peer is noticed by keepalive long before. A little longer
+than a provider's own limit, so that the error of the side that knows more arrives first."""
 
 
 class RemoteAgent:
@@ -39,7 +42,7 @@ class RemoteAgent:
         agent: str = "",
         token: str | None = None,
         tls: ClientTls | None = None,
-        idle_timeout: float = 60.0,
+        idle_timeout: float = IDLE_TIMEOUT,
         resume_timeout: float = 2.0,
     ) -> None:
         """Raises `ConfigError` for a malformed address or token. Nothing is sent before the first call."""
@@ -63,7 +66,7 @@ class RemoteAgent:
         agent: str = "",
         token: str | None = None,
         tls: ClientTls | None = None,
-        idle_timeout: float = 60.0,
+        idle_timeout: float = IDLE_TIMEOUT,
         resume_timeout: float = 2.0,
     ) -> "RemoteAgent":
         """A `RemoteAgent` whose card is loaded. Raises what `describe` raises."""
