@@ -23,6 +23,8 @@ class Policy(Value):
     """Seconds an agent gets before the next candidate takes over; the last candidate is not bound by it."""
     maximum_turns: int = Field(default=16, gt=0)
     """Steps of one agent on one task."""
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    """Of each step; 0 takes the likeliest token every time."""
     maximum_output_tokens: int | None = Field(default=None, gt=0)
     """Of each step; None: as many as the agent allows."""
 

@@ -101,6 +101,7 @@ class Turn:
             tools=tuple(tools),
             output_schema=self.task.output_schema,
             max_output_tokens=policy.maximum_output_tokens,
+            temperature=policy.temperature,
             timeout=max(policy.attempt_timeout - draft.seconds, 0.001) if self.has_successor else None,
             sensitivity=policy.sensitivity,
             idempotency_key=f"{self.task.idempotency_key}/{self.position}/{draft.steps}",

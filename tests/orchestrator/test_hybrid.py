@@ -309,6 +309,14 @@ async def test_steps_of_a_task_derive_their_keys_from_it() -> None:
     assert [request.idempotency_key for request in near_agent.requests] == ["order-7/0/0", "order-7/0/1"]
 
 
+async def test_every_step_keeps_the_policys_temperature_and_output_limit() -> None:
+    near_agent = near([LOOKUP, "Mira Falk"])
+    policy = Policy(temperature=0.6, maximum_output_tokens=64)
+    async with Hybrid(near=near_agent, tools=[lookup], policy=policy) as agents:
+        await agents.run("Who?", strategy="device")
+    assert [(request.temperature, request.max_output_tokens) for request in near_agent.requests] == [(0.6, 64), (0.6, 64)]
+
+
 async def test_a_near_only_task_needs_no_cloud_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.delenv(variable, raising=False)
