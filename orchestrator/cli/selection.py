@@ -6,6 +6,7 @@ from pathlib import Path
 from ...protocols import ConfigError
 from ..compose import EMBEDDED, LlamaConfig, NearConfig, parse_far
 from ..config import Config, load_config
+from ..demo.comparison import MINIMUM_CONFIDENCE
 from ..hybrid import Hybrid
 from ..task import Policy
 from ..tools import Tool, tool
@@ -14,6 +15,8 @@ from .console import warn
 from .options import Selection
 
 DEFAULT_CONFIG = Path("nearfar.toml")
+_SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=MINIMUM_CONFIDENCE))
+"""What commands run where nothing else is named: the pair of the demo, with the demo's threshold."""
 DEMO_SEED = 2026
 """Of the world that `nearfar demo` draws its tasks from, and that the shipped models look things up in."""
 
@@ -30,7 +33,7 @@ def chosen_config(selection: Selection) -> Config:
     config = read_config(selection.config)
     if config is None:
         nothing_named = selection.near is None and selection.far is None
-        config = Config(near=NearConfig(), far=parse_far("far")) if nothing_named else Config()
+        config = _SHIPPED if nothing_named else Config()
     return Config(
         near=NearConfig(model=selection.near) if selection.near else config.near,
         far=parse_far(selection.far) if selection.far else config.far,

@@ -19,6 +19,8 @@ from typer.testing import CliRunner, Result
 from nearfar.orchestrator import Config, Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import Selection
+from nearfar.orchestrator.cli.selection import chosen_config
+from nearfar.orchestrator.demo.comparison import MINIMUM_CONFIDENCE
 from nearfar.orchestrator.worlds.search import SearchWorld, score
 from nearfar.protocols import ScriptedAgent
 
@@ -332,3 +334,10 @@ def test_doctor_reports_a_locked_keyring_and_goes_on(monkeypatch: pytest.MonkeyP
     findings = {finding["name"]: finding for finding in report["findings"]}
     assert findings["OPENAI_API_KEY"]["status"] == "broken"
     assert findings["near"]["status"] == "ok"
+
+
+def test_where_nothing_is_named_the_shipped_pair_runs_with_its_calibrated_threshold() -> None:
+    config = chosen_config(Selection(None, None, None, None, None, public=False, tools=None))
+    assert config.near is not None
+    assert config.far is not None
+    assert config.policy.minimum_confidence == MINIMUM_CONFIDENCE
