@@ -22,7 +22,7 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import TypeAdapter
 
-from ..protocols import AgentCard, NearfarError, StepEvent, StepRequest, Unavailable, stream
+from ..protocols import AgentCard, DeadlineExceeded, NearfarError, StepEvent, StepRequest, Unavailable, stream
 from ..protocols.client import RemoteAgent
 from ..protocols.errors import BY_REASON
 from .compose import FarConfig, open_far_in_process, serve_far
@@ -46,6 +46,8 @@ class GatewayProcess:
         self._token = secrets.token_urlsafe()
         self._process: anyio.abc.Process | None = None
         self._remote: RemoteAgent | None = None
+        self._card: AgentCard | None = None
+        """Known from the first connection on, also while a child that died is replaced."""
         self._starting = anyio.Lock()
         self._is_closed = False
 
@@ -70,16 +72,19 @@ class GatewayProcess:
 
     @property
     def card(self) -> AgentCard:
-        assert self._remote is not None, "start() has connected"
-        return self._remote.card
+        assert self._card is not None, "start() has connected"
+        return self._card
 
     @property
     def process_id(self) -> int | None:
-        """Of the child that serves now; None once it was closed."""
-        return self._process.pid if self._process is not None else None
+        """Of the child that serves now; None where it has died or was closed."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:
-        remote = await self._connected()
+        with anyio.move_on_after(request.timeout) as starting:
+            remote = await self._connected()
+        if starting.cancelled_caught:
+            raise DeadlineExceeded("the step's time was over before the gateway process had started again", hint="give it a longer timeout")
         async with stream(remote, request) as events:
             async for event in events:
                 yield event
@@ -92,7 +97,7 @@ class GatewayProcess:
 
     async def _connected(self) -> RemoteAgent:
         async with self._starting:
-            if self._remote is not None and self._process is not None and self._process.returncode is None:
+            if self._remote is not None and self.process_id is not None:
                 return self._remote
             if self._is_closed:
                 raise Unavailable("the gateway process is closed")
@@ -101,8 +106,9 @@ class GatewayProcess:
                 [sys.executable, "-m", "nearfar.orchestrator.gateway_process"], stderr=None, start_new_session=True
             )
             address = await self._handshake(self._process)
-            self._remote = await RemoteAgent.connect(address, token=self._token, resume_timeout=_RESUME_SECONDS)
-            return self._remote
+            remote = await RemoteAgent.connect(address, token=self._token, resume_timeout=_RESUME_SECONDS)
+            self._remote, self._card = remote, remote.card
+            return remote
 
     async def _handshake(self, process: anyio.abc.Process) -> str:
         assert process.stdin is not None, "a pipe by default"
@@ -124,17 +130,22 @@ class GatewayProcess:
     async def _stop(self) -> None:
         remote, self._remote = self._remote, None
         process, self._process = self._process, None
-        if remote is not None:
-            await remote.aclose()
-        if process is None:
-            return
-        assert process.stdin is not None, "a pipe by default"
-        await process.stdin.aclose()
-        with anyio.move_on_after(_STOP_SECONDS):
-            await process.wait()
-        if process.returncode is None:
-            process.kill()
-        await process.aclose()
+        # Shielded, since nobody else knows the two any more; it takes a few seconds at most.
+        with anyio.CancelScope(shield=True):
+            if remote is not None:
+                await remote.aclose()
+            if process is not None:
+                await _end(process)
+
+
+async def _end(process: anyio.abc.Process) -> None:
+    assert process.stdin is not None, "a pipe by default"
+    await process.stdin.aclose()
+    with anyio.move_on_after(_STOP_SECONDS):
+        await process.wait()
+    if process.returncode is None:
+        process.kill()
+    await process.aclose()
 
 
 async def serve_until_parent_leaves() -> None:

@@ -5,6 +5,7 @@ import signal
 import sys
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import psutil
 import pytest
@@ -15,7 +16,18 @@ from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.gateway_process import GatewayProcess
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.worlds.search import SearchWorld, score
-from nearfar.protocols import IdempotencyConflict, Message, ModelNotFound, Sensitivity, Side, StepRequest, Unavailable, complete
+from nearfar.protocols import (
+    DeadlineExceeded,
+    IdempotencyConflict,
+    Message,
+    ModelNotFound,
+    Sensitivity,
+    Side,
+    StepRequest,
+    Unavailable,
+    complete,
+)
+from nearfar.protocols.testing.subject import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -135,3 +147,54 @@ async def test_two_runs_of_one_task_share_a_key_and_two_different_tasks_must_not
         assert (again.text, again.far.usage) == (first.text, first.far.usage)
         with pytest.raises(IdempotencyConflict, match="different request"):
             await hybrid.run("What is the mayor of Port Alder?", strategy="cloud", idempotency_key="order-7")
+
+
+async def test_tasks_that_meet_while_a_killed_gateway_is_replaced_are_all_served() -> None:
+    gateway = await GatewayProcess.start(FAR)
+    try:
+        async with Hybrid(far=gateway, tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
+            killed = gateway.process_id
+            assert killed is not None
+            os.kill(killed, signal.SIGKILL)
+            with anyio.fail_after(30):
+                await eventually(lambda: gateway.process_id is None)
+            texts: list[str] = []
+
+            async def one() -> None:
+                texts.append((await hybrid.run(QUESTION.question, strategy="cloud")).text)
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(4):
+                    tasks.start_soon(one)
+                    await anyio.lowlevel.checkpoint()
+                tasks.start_soon(_read_card_until_replaced, gateway, killed)
+        assert [score(text, QUESTION) for text in texts] == [1, 1, 1, 1]
+    finally:
+        await gateway.aclose()
+
+
+async def _read_card_until_replaced(gateway: GatewayProcess, killed: int) -> None:
+    """What an agent is, is known all the time."""
+    with anyio.fail_after(60):
+        while gateway.process_id in (None, killed):
+            assert gateway.card.side is Side.FAR
+            await anyio.lowlevel.checkpoint()
+    assert gateway.card.side is Side.FAR
+
+
+async def test_a_step_whose_time_is_over_while_the_gateway_is_replaced_says_so_and_loses_no_process() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    gateway = await GatewayProcess.start(FAR)
+    try:
+        assert gateway.process_id is not None
+        os.kill(gateway.process_id, signal.SIGKILL)
+        with anyio.fail_after(30):
+            await eventually(lambda: gateway.process_id is None)
+        late = step(QUESTION.question).model_copy(update={"timeout": 0.01})
+        with pytest.raises(DeadlineExceeded):
+            await complete(gateway, late)
+        await complete(gateway, step(QUESTION.question))
+    finally:
+        await gateway.aclose()
+    left = {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
+    assert left <= before
