@@ -191,7 +191,7 @@ async def test_a_step_whose_time_is_over_while_the_gateway_is_replaced_says_so_a
         with anyio.fail_after(30):
             await eventually(lambda: gateway.process_id is None)
         late = step(QUESTION.question).model_copy(update={"timeout": 0.01})
-        with pytest.raises(DeadlineExceeded):
+        with pytest.raises(DeadlineExceeded, match="gateway process"):
             await complete(gateway, late)
         await complete(gateway, step(QUESTION.question))
     finally:
