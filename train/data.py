@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from nearfar.orchestrator.worlds.search import NOTHING_FOUND, SearchTask, SearchWorld, Trail
+from nearfar.orchestrator.worlds.lookup import NOTHING_FOUND, SearchTask, SearchWorld, Trail
 
 BOS: Final = "<|bos|>"
 END: Final = "<|end|>"

@@ -12,7 +12,7 @@ import numpy as np
 from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-from nearfar.orchestrator.worlds.search import NOTHING_FOUND, SearchTask, SearchWorld, score
+from nearfar.orchestrator.worlds.lookup import NOTHING_FOUND, SearchTask, SearchWorld, score
 
 from .data import END, TOOL_CALL
 

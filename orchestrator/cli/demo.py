@@ -13,7 +13,7 @@ from ..demo.comparison import STRATEGIES, Row, demo_hybrid, demo_tasks, findings
 from ..demo.report import render
 from ..hybrid import Hybrid
 from ..policy import Strategy
-from ..worlds.search import SearchTask, SearchWorld
+from ..worlds.lookup import SearchTask, SearchWorld
 from .console import execute, notes, output, print_json
 from .selection import world_tool
 

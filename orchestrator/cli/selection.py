@@ -10,7 +10,7 @@ from ..demo.comparison import MINIMUM_CONFIDENCE
 from ..hybrid import Hybrid
 from ..task import Policy
 from ..tools import Tool, tool
-from ..worlds.search import SearchWorld, understands
+from ..worlds.lookup import SearchWorld, understands
 from .console import warn
 from .options import Selection
 

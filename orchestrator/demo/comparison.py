@@ -15,7 +15,7 @@ from ..policy import Strategy
 from ..results import Attempt, spent
 from ..task import Policy
 from ..tools import Tool
-from ..worlds.search import MOST_HOPS, SearchTask, SearchWorld, score
+from ..worlds.lookup import MOST_HOPS, SearchTask, SearchWorld, score
 
 STRATEGIES = (Strategy.DEVICE, Strategy.CLOUD, Strategy.CASCADE)
 

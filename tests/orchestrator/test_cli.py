@@ -21,7 +21,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import Selection
 from nearfar.orchestrator.cli.selection import chosen_config
 from nearfar.orchestrator.demo.comparison import MINIMUM_CONFIDENCE
-from nearfar.orchestrator.worlds.search import SearchWorld, score
+from nearfar.orchestrator.worlds.lookup import SearchWorld, score
 from nearfar.protocols import ScriptedAgent
 
 pytestmark = pytest.mark.timeout(180)

@@ -15,7 +15,7 @@ from nearfar.orchestrator.cli.selection import world_tool
 from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.gateway_process import GatewayProcess
 from nearfar.orchestrator.task import Policy
-from nearfar.orchestrator.worlds.search import SearchWorld, score
+from nearfar.orchestrator.worlds.lookup import SearchWorld, score
 from nearfar.protocols import (
     DeadlineExceeded,
     IdempotencyConflict,

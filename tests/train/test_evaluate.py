@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("llama_cpp", reason="measuring models needs llama.cpp: pip install 'nearfar[llama]'")
 
-from nearfar.orchestrator.worlds.search import SearchTask, SearchWorld
+from nearfar.orchestrator.worlds.lookup import SearchTask, SearchWorld
 from train.evaluate import (
     Agent,
     Attempt,

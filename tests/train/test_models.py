@@ -13,7 +13,7 @@ pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip ins
 import jinja2
 from llama_cpp import Llama
 
-from nearfar.orchestrator.worlds.search import SearchWorld
+from nearfar.orchestrator.worlds.lookup import SearchWorld
 from train.enlarge import enlarge
 
 MODELS = Path(__file__).parents[2] / "device" / "models"

@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers", reason="training needs tokenizers: pip install
 
 from tokenizers import Tokenizer
 
-from nearfar.orchestrator.worlds.search import SearchWorld
+from nearfar.orchestrator.worlds.lookup import SearchWorld
 from train.data import Batches, encode, episode, load_tokenizer, train_tokenizer
 from train.model import Shape, TinyLlama
 from train.trainer import Recipe, Trainer

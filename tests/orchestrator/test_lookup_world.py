@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearfar.orchestrator.worlds.search import (
+from nearfar.orchestrator.worlds.lookup import (
     DEMO_WEIGHTS,
     NOTHING_FOUND,
     SearchTask,

@@ -1,0 +1,1 @@
+"""The hybrid architectures: each a small LangGraph graph over shared nodes."""

@@ -1,0 +1,70 @@
+"""What the strategies say to their agents. The embedded models are trained on exactly these words, so keep both in step.
+
+Instructions stand first and what grows stands last, so that a provider's prefix cache can serve repeated checks of one task.
+"""
+
+import json
+from collections.abc import Sequence
+
+from ...protocols import Message, ToolCall
+
+CONTINUE = "CONTINUE"
+INTERVENE = "INTERVENE"
+
+PLAN = (
+    "Plan the task: one numbered step per line, each a call of one tool, the last one the answer. "
+    "Write <...> for what an earlier step will show. Do not carry it out."
+)
+VERIFY_PLAN = (
+    "Check the work against the plan. If it is on track, reply CONTINUE. "
+    "If not, reply INTERVENE and on the next lines a plan of what remains; the work so far will be forgotten."
+)
+VERIFY_PROGRESS = (
+    "Judge the progress of the work. If it is sound, reply CONTINUE. "
+    "If not, reply INTERVENE, then a line with a summary of what was done and found, then a line with advice on what to do next "
+    "and which errors to avoid; the work so far will be forgotten."
+)
+
+
+def plan_request(task: str) -> tuple[Message, ...]:
+    """Ask for a plan."""
+    return (Message.system(PLAN), Message.user(task))
+
+
+def verify_plan_request(task: str, plan: str, work: Sequence[Message]) -> tuple[Message, ...]:
+    """Ask for a verdict on the work under a plan, and for a new plan where it needs one."""
+    return (Message.system(VERIFY_PLAN), Message.user(f"{task}\n\nPlan:\n{plan}\n\nWork:\n{transcript(work)}"))
+
+
+def verify_progress_request(task: str, guidance: str, work: Sequence[Message]) -> tuple[Message, ...]:
+    """Ask for a verdict on the progress, and for a summary and advice where it needs them; `guidance` is the last such pair."""
+    before = f"{guidance}\n\n" if guidance else ""
+    return (Message.system(VERIFY_PROGRESS), Message.user(f"{task}\n\n{before}Work:\n{transcript(work)}"))
+
+
+def with_plan(task: str, plan: str) -> str:
+    """The executor's prompt under a plan."""
+    return f"{task}\n\nPlan:\n{plan}" if plan else task
+
+
+def with_guidance(task: str, guidance: str) -> str:
+    """The executor's prompt under a summary and advice, which are empty until the supervisor first intervenes."""
+    return f"{task}\n\n{guidance}" if guidance else task
+
+
+def transcript(messages: Sequence[Message]) -> str:
+    """The executor's work as text: a line for each call, one for each result, and its words as they stand."""
+    return "\n".join(line for message in messages for line in _lines(message))
+
+
+def call_text(call: ToolCall) -> str:
+    """A call as a line: `open(title="Mira Falk")`."""
+    arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+    return f"{call.name}({arguments})"
+
+
+def _lines(message: Message) -> list[str]:
+    if message.tool_result is not None:
+        return [f"= {message.tool_result.content}"]
+    words = [message.text] if message.text.strip() else []
+    return [*words, *(call_text(call) for call in message.tool_calls)]

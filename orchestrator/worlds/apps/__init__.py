@@ -1,0 +1,1 @@
+"""A stateful world of contacts, calendar, mail, notes and payments."""

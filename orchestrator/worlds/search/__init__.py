@@ -1,0 +1,1 @@
+"""A world of passages that are searched and opened."""
