@@ -78,3 +78,7 @@ class AgentCard(Value):
     limits: Limits = Limits()
     prices: Prices | None = None
     """None: the price is unknown, which is not the same as free."""
+    parameters: int | None = Field(default=None, gt=0)
+    """Weights of the model; None: unknown."""
+    kv_bytes_per_token: int | None = Field(default=None, gt=0)
+    """Bytes that one token of context takes in the model's key-value cache, summed over all layers; None: unknown."""

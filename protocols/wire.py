@@ -116,6 +116,8 @@ def card_to_proto(card: AgentCard) -> pb.AgentCard:
             capabilities=pb.Capabilities(**card.capabilities.model_dump()),
             limits=pb.Limits(**card.limits.model_dump()),
             prices=None if card.prices is None else _prices_to_proto(card.prices),
+            parameters=card.parameters,
+            kv_bytes_per_token=card.kv_bytes_per_token,
         )
 
 
@@ -136,6 +138,8 @@ def card_from_proto(message: pb.AgentCard) -> AgentCard:
                 concurrency=limits.concurrency or 1,
             ),
             prices=_prices_from_proto(message.prices) if message.HasField("prices") else None,
+            parameters=message.parameters if message.HasField("parameters") else None,
+            kv_bytes_per_token=message.kv_bytes_per_token if message.HasField("kv_bytes_per_token") else None,
         )
 
 

@@ -41,6 +41,8 @@ from .protocol import StepEventKind, WorkerOptions, WorkerReady, WorkerStatistic
 
 _MOST_CRASHES: Final = 3
 _COOL_DOWN_SECONDS: Final = 30.0
+_BYTES_PER_KV_ELEMENT: Final = 2
+"""llama.cpp keeps keys and values as 16-bit floats unless told otherwise, and the worker tells it nothing else."""
 
 
 class LlamaAgent:
@@ -222,6 +224,8 @@ def _card(name: str, side: Side, header: GgufHeader, ready: WorkerReady, paralle
         capabilities=Capabilities(tools=True, json_schema=True, confidence=True, seed=True, cancellation=True),
         limits=Limits(context_tokens=ready.context_tokens, concurrency=parallel),
         prices=prices,
+        parameters=header.parameters,
+        kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
     )
 
 

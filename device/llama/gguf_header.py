@@ -6,7 +6,9 @@ Python integers first. What passes can still be refused by the worker, but it na
 
 import mmap
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,8 @@ _MOST_TENSORS: Final = 1 << 20
 _LONGEST_NAME: Final = 1 << 16
 _MOST_DIMENSIONS: Final = 4
 _DEFAULT_ALIGNMENT: Final = 32
+_MOST_ELEMENTS_PER_BYTE: Final = 8
+"""No known quantisation takes less than a bit per weight."""
 
 _SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING: Final = 8
@@ -41,6 +45,13 @@ class GgufHeader:
     chat_template: str | None
     world: str | None
     """`nearfar.world`: the only subject that the model knows; None: general."""
+    parameters: int | None
+    """Elements of all tensors; None where the file is one part of a split model."""
+    kv_elements_per_token: int | None
+    """Numbers that one token takes in the key-value cache: layers x key-value heads x (key length + value length).
+
+    None where the layers differ in their heads, or the model has no such cache.
+    """
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -74,7 +85,7 @@ class _Parser:
     def header(self) -> GgufHeader:
         tensors, keys = self._preamble()
         values = dict(self._key_value() for _ in range(keys))
-        self._check_tensors(tensors, values.get("general.alignment", _DEFAULT_ALIGNMENT))
+        parameters = self._check_tensors(tensors, values.get("general.alignment", _DEFAULT_ALIGNMENT))
         architecture = values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture:
             raise self._damaged("it does not name its architecture")
@@ -86,6 +97,8 @@ class _Parser:
             context_tokens=context if type(context) is int and context > 0 else None,
             chat_template=_text(values.get("tokenizer.chat_template")),
             world=_text(values.get("nearfar.world")),
+            parameters=parameters if parameters and values.get("split.count", 1) in (0, 1) else None,
+            kv_elements_per_token=_kv_elements(values, architecture),
         )
 
     def _preamble(self) -> tuple[int, int]:
@@ -135,23 +148,28 @@ class _Parser:
         self._at = at
         self._take(0)
 
-    def _check_tensors(self, count: int, alignment: Scalar | None) -> None:
+    def _check_tensors(self, count: int, alignment: Scalar | None) -> int:
+        """Number of elements of all tensors."""
         if type(alignment) is not int or alignment <= 0 or alignment % 8:
             raise self._damaged(f"its alignment is {alignment}")
-        offsets = [self._tensor_offset() for _ in range(count)]
+        tensors = [self._tensor() for _ in range(count)]
         start = -(-self._at // alignment) * alignment
-        if offsets and start + max(offsets) >= self._size:
+        if tensors and start + max(offset for _, offset in tensors) >= self._size:
             raise self._truncated()
+        elements = sum(elements for elements, _ in tensors)
+        if elements > _MOST_ELEMENTS_PER_BYTE * self._size:
+            raise self._damaged(f"it claims {elements} weights in {self._size} bytes")
+        return elements
 
-    def _tensor_offset(self) -> int:
+    def _tensor(self) -> tuple[int, int]:
+        """Its number of elements and its offset."""
         self._string(_LONGEST_NAME)
         dimensions = self._integer("I")
         if dimensions > _MOST_DIMENSIONS:
             raise self._damaged(f"it holds a tensor of {dimensions} dimensions")
-        for _ in range(dimensions):
-            self._integer("Q")
+        elements = prod(self._integer("Q") for _ in range(dimensions))
         self._integer("I")
-        return self._integer("Q")
+        return elements, self._integer("Q")
 
     def _format(self, kind: int) -> str:
         if kind not in _SCALARS:
@@ -190,3 +208,17 @@ class _Parser:
 
 def _text(value: Scalar | None) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+def _kv_elements(values: Mapping[str, Scalar | None], architecture: str) -> int | None:
+    def count(key: str, default: int | None = None) -> int | None:
+        value = values.get(f"{architecture}.{key}", default)
+        return value if type(value) is int and value > 0 else None
+
+    layers, width, heads = count("block_count"), count("embedding_length"), count("attention.head_count")
+    kv_heads = count("attention.head_count_kv", heads)
+    head_width = width // heads if width and heads else None
+    key_length, value_length = count("attention.key_length", head_width), count("attention.value_length", head_width)
+    if layers is None or kv_heads is None or key_length is None or value_length is None:
+        return None
+    return layers * kv_heads * (key_length + value_length)

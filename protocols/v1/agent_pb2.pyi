@@ -189,7 +189,7 @@ class Usage(_message.Message):
     def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class AgentCard(_message.Message):
-    __slots__ = ("name", "side", "model", "description", "world", "capabilities", "limits", "prices")
+    __slots__ = ("name", "side", "model", "description", "world", "capabilities", "limits", "prices", "parameters", "kv_bytes_per_token")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIDE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +198,8 @@ class AgentCard(_message.Message):
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     PRICES_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     side: Side
     model: str
@@ -206,7 +208,9 @@ class AgentCard(_message.Message):
     capabilities: Capabilities
     limits: Limits
     prices: Prices
-    def __init__(self, name: _Optional[str] = ..., side: _Optional[_Union[Side, str]] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., world: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., prices: _Optional[_Union[Prices, _Mapping]] = ...) -> None: ...
+    parameters: int
+    kv_bytes_per_token: int
+    def __init__(self, name: _Optional[str] = ..., side: _Optional[_Union[Side, str]] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., world: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., prices: _Optional[_Union[Prices, _Mapping]] = ..., parameters: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ...) -> None: ...
 
 class Capabilities(_message.Message):
     __slots__ = ("tools", "json_schema", "confidence", "seed", "cancellation")

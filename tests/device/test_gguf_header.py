@@ -1,17 +1,20 @@
 """The GGUF header parser survives any bytes."""
 
 import random
+import struct
 from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import numpy as np
 import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+from gguf import GGUFReader, GGUFWriter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from near_model import NEAR, QUESTION, ask
-from tiny_gguf import CHAT_TEMPLATE, TinyModel, write_tiny_gguf
+from tiny_gguf import CHAT_TEMPLATE, WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
 from nearfar.device.llama import GgufHeader, read_header
@@ -34,8 +37,57 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_header_tells_what_the_writer_wrote(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel(context_length=77, world="toys"))
     assert read_header(path) == GgufHeader(
-        architecture="llama", name="tiny", description=None, context_tokens=77, chat_template=CHAT_TEMPLATE, world="toys"
+        architecture="llama",
+        name="tiny",
+        description=None,
+        context_tokens=77,
+        chat_template=CHAT_TEMPLATE,
+        world="toys",
+        parameters=sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors),
+        kv_elements_per_token=2 * 2 * WIDTH,
     )
+
+
+def test_keys_and_values_may_have_lengths_of_their_own(tmp_path: Path) -> None:
+    path = _header_only(tmp_path / "shape.gguf", {"attention.head_count_kv": 3, "attention.key_length": 16, "attention.value_length": 8})
+    assert read_header(path).kv_elements_per_token == 4 * 3 * (16 + 8)
+
+
+@pytest.mark.parametrize("heads", [[1, 2, 1, 2], 0], ids=["differ by layer", "none"])
+def test_a_cache_that_the_formula_does_not_fit_is_unknown(tmp_path: Path, heads: list[int] | int) -> None:
+    assert read_header(_header_only(tmp_path / "shape.gguf", {"attention.head_count_kv": heads})).kv_elements_per_token is None
+
+
+def test_one_part_of_a_split_model_does_not_pass_for_the_whole(tmp_path: Path) -> None:
+    assert read_header(_header_only(tmp_path / "split.gguf", {}, parts=2)).parameters is None
+
+
+def test_more_weights_than_the_file_can_hold_are_refused(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel(layers=1))
+    claimed = path.read_bytes().replace(struct.pack("<QQ", WIDTH, WIDTH), struct.pack("<QQ", WIDTH, 2**40), 1)
+    path.write_bytes(claimed)
+    with pytest.raises(ModelError, match="weights"):
+        read_header(path)
+
+
+def _header_only(path: Path, shape: dict[str, int | list[int]], *, parts: int = 1) -> Path:
+    """A model of 4 layers with 8 heads of width 32, without its tokenizer."""
+    writer = GGUFWriter(str(path), "llama")
+    writer.add_block_count(4)
+    writer.add_embedding_length(256)
+    writer.add_head_count(8)
+    for key, value in shape.items():
+        if isinstance(value, list):
+            writer.add_array(f"llama.{key}", value)
+        else:
+            writer.add_uint32(f"llama.{key}", value)
+    writer.add_uint16("split.count", parts)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 256), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def test_shipped_model_names_its_world() -> None:

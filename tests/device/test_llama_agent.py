@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import LOOKUP, QUESTION, ask, long_prompt, near_agent
-from tiny_gguf import TinyModel, write_tiny_gguf
+from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
+from nearfar.device.llama import read_header
 from nearfar.protocols import (
     ContextOverflow,
     DeadlineExceeded,
@@ -270,13 +271,15 @@ async def test_far_llama_refuses_private_text(tmp_path: Path) -> None:
 
 
 async def test_card_says_what_the_model_file_says(tmp_path: Path) -> None:
-    path = write_tiny_gguf(tmp_path / "small.gguf", TinyModel(context_length=96, world="toys"))
+    layers = 3
+    path = write_tiny_gguf(tmp_path / "small.gguf", TinyModel(context_length=96, world="toys", layers=layers))
     async with await LlamaAgent.load(path, parallel=3) as agent:
         card = agent.card
         assert (card.name, card.model, card.world) == ("small", "tiny", "toys")
         assert (card.limits.context_tokens, card.limits.concurrency) == (96, 3)
         assert card.prices is not None
         assert card.prices.input == 0
+        assert (card.parameters, card.kv_bytes_per_token) == (read_header(path).parameters, 2 * 2 * layers * WIDTH)
 
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"])

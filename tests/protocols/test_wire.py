@@ -92,6 +92,7 @@ EVENTS = st.one_of(
 )
 DOLLARS = st.decimals(0, 10**6, allow_nan=False, allow_infinity=False)
 LIMIT = st.none() | st.integers(1, 2**32 - 1)
+SIZE = st.none() | st.integers(1, 2**64 - 1)
 CARDS = st.builds(
     AgentCard,
     name=SOME_TEXT,
@@ -102,6 +103,8 @@ CARDS = st.builds(
     capabilities=st.builds(Capabilities, **dict.fromkeys(Capabilities.model_fields, st.booleans())),
     limits=st.builds(Limits, context_tokens=LIMIT, max_output_tokens=LIMIT, concurrency=st.integers(1, 2**32 - 1)),
     prices=st.none() | st.builds(Prices, input=DOLLARS, output=DOLLARS, cached_input=st.none() | DOLLARS, source=TEXT, as_of=st.dates()),
+    parameters=SIZE,
+    kv_bytes_per_token=SIZE,
 )
 
 
@@ -198,8 +201,13 @@ def test_malformed_event_is_invalid_output(message: pb.StepEvent) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [pb.AgentCard(), pb.AgentCard(name="a", model="m", prices=pb.Prices(input="cheap", output="1", as_of="2026-01-01"))],
-    ids=["empty", "price in words"],
+    [
+        pb.AgentCard(),
+        pb.AgentCard(name="a", model="m", prices=pb.Prices(input="cheap", output="1", as_of="2026-01-01")),
+        pb.AgentCard(name="a", model="m", parameters=0),
+        pb.AgentCard(name="a", model="m", kv_bytes_per_token=0),
+    ],
+    ids=["empty", "price in words", "no weights", "no cache"],
 )
 def test_malformed_card_is_invalid_output(message: pb.AgentCard) -> None:
     with pytest.raises(InvalidOutput):
