@@ -7,7 +7,8 @@ from pydantic import Field
 from ..protocols import Side, ToolCall, ToolResult
 from ..protocols.messages import Value
 from .policy import RouteDecision
-from .results import Attempt, Result
+from .results import Attempt, Call, Result
+from .strategies.supervision import Cause, Verdict
 
 
 class Routed(Value):
@@ -54,6 +55,27 @@ class AttemptEnded(Value):
     attempt: Attempt
 
 
+class CallEnded(Value):
+    """An agent's step has ended, well or not: what it cost is known even where the task fails in the end."""
+
+    type: Literal["call_ended"] = "call_ended"
+    call: Call
+
+
+class SupervisorSpoke(Value):
+    """The supervisor gave a plan or a verdict. Where it intervened, the executor begins anew from these words."""
+
+    type: Literal["supervisor"] = "supervisor"
+    agent: str
+    text: str
+    verdict: Verdict | None = None
+    """None where it is a plan."""
+    trigger: Cause | None = None
+    """What asked for the verdict."""
+    shadow: bool = False
+    """The verdict changes nothing."""
+
+
 class TaskFinished(Value):
     """The last event of a task that did not fail."""
 
@@ -62,6 +84,6 @@ class TaskFinished(Value):
 
 
 TaskEvent = Annotated[
-    Routed | AttemptStarted | AgentText | ToolStarted | ToolFinished | AttemptEnded | TaskFinished,
+    Routed | AttemptStarted | AgentText | ToolStarted | ToolFinished | CallEnded | SupervisorSpoke | AttemptEnded | TaskFinished,
     Field(discriminator="type"),
 ]

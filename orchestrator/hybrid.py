@@ -9,7 +9,6 @@ from typing import Any, Self, TypedDict, Unpack
 
 import anyio
 from langchain_core.runnables import RunnableConfig
-from langgraph.graph.state import CompiledStateGraph
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 from pydantic import ValidationError
@@ -20,19 +19,25 @@ from .compose import FarConfig, NearConfig, far_member, near_member
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
 from .policy import Mode, Strategy
-from .results import Attempt, Result, spent
+from .results import Attempt, Call, Result, spent
+from .strategies.graphs import Graphs
+from .strategies.state import TaskContext, TaskGraph
+from .strategies.supervision import Verdict
 from .task import Policy, Task, conversation
-from .task_graph import build_task_graph
 from .team import Team
 from .tools import Tool
-from .turn import TaskState
 
-_NODES_PER_TURN = 2
-_NODES_PER_ATTEMPT = 3
+_NODES_PER_TURN = 3
+_NODES_PER_ATTEMPT = 4
 
 
 class TaskOptions(TypedDict, total=False):
-    """What a single task may say differently from the policy."""
+    """What a single task may say differently from the `Hybrid`."""
+
+    policy: Policy
+    """Stands in for the `Hybrid`'s; the options below stand above it."""
+    tools: Sequence[Tool]
+    """What the agents may call for this task, beside the `Hybrid`'s own tools."""
 
     strategy: Strategy | str
     mode: Mode | str
@@ -79,11 +84,10 @@ class Hybrid:
             hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
             raise ConfigError("neither a near nor a far agent is given", hint=hint)
         self.team = Team(tuple(members))
+        self._tools = tuple(tools)
+        self._own_context = TaskContext.of(tools)
         self._has_checkpointer = checkpointer is not None
-        self.graph: CompiledStateGraph[TaskState, None, TaskState, TaskState] = build_task_graph(
-            self.team, tools, checkpointer=checkpointer, store=store
-        )
-        """The compiled LangGraph graph; input `{"task": Task(...).model_dump(mode="json")}`."""
+        self._graphs = Graphs(self.team, tools, checkpointer=checkpointer, store=store)
 
     @classmethod
     def from_config(
@@ -109,25 +113,39 @@ class Hybrid:
         with anyio.CancelScope(shield=True):
             await self.team.aclose()
 
+    @property
+    def graph(self) -> TaskGraph:
+        """The graph of the policy's strategy; see `graph_of`."""
+        return self.graph_of(self.policy.strategy)
+
+    def graph_of(self, strategy: Strategy | str) -> TaskGraph:
+        """The compiled LangGraph graph of a strategy; its input is `{"task": Task(...).model_dump(mode="json")}`.
+
+        Raises `ConfigError` for `auto`, which chooses among the others for each task.
+        """
+        return self._graphs[Strategy(strategy)]
+
     async def run(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> Result:
         """Serve one task and return its outcome.
 
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
         that contradict each other.
         """
-        task, config = self._task(prompt, options)
+        task, context = self._task(prompt, options)
+        graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         started = time.monotonic()
         with _deadline(task, started):
-            state = await self.graph.ainvoke({"task": task.model_dump(mode="json")}, config)
+            state = await graph.ainvoke({"task": task.model_dump(mode="json")}, config, context=context)
         return _result(task, state, time.monotonic() - started)
 
     async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
-        task, config = self._task(prompt, options)
+        task, context = self._task(prompt, options)
+        graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         started = time.monotonic()
         final: dict[str, Any] = {}
         modes: list[Any] = ["custom", "values"]
-        running = self.graph.astream({"task": task.model_dump(mode="json")}, config, stream_mode=modes)
+        running = graph.astream({"task": task.model_dump(mode="json")}, config, context=context, stream_mode=modes)
         async with aclosing(running) as parts:  # type: ignore[type-var]  # an async generator, annotated as an iterator
             while (item := await _next_part(parts, task, started)) is not None:
                 kind, part = item
@@ -137,7 +155,8 @@ class Hybrid:
                     final = part
         yield TaskFinished(result=_result(task, final, time.monotonic() - started))
 
-    def _task(self, prompt: str | Sequence[Message], options: TaskOptions) -> tuple[Task, RunnableConfig]:
+    def _task(self, prompt: str | Sequence[Message], options: TaskOptions) -> tuple[Task, TaskContext]:
+        """The task, with its strategy settled, and what it runs with."""
         self._check_options(options)
         output_schema = options.get("output_schema")
         if output_schema is not None:
@@ -150,11 +169,24 @@ class Hybrid:
         except ValidationError as error:
             problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
             raise InvalidRequest("; ".join(problems), hint="timeout is in seconds, an idempotency_key has 1 to 100 characters") from error
-        turns = policy.maximum_turns * _NODES_PER_TURN + _NODES_PER_ATTEMPT
-        config: RunnableConfig = {"recursion_limit": 2 + turns * len(self.team)}
+        context = self._context(options)
+        return self._settled(task, context), context
+
+    def _settled(self, task: Task, context: TaskContext) -> Task:
+        """The task with a strategy that has a graph: where the policy leaves the choice open, this makes it."""
+        return task
+
+    def _context(self, options: TaskOptions) -> TaskContext:
+        added = options.get("tools", ())
+        _check_tools((*self._tools, *added))
+        return TaskContext.of((*self._tools, *added)) if added else self._own_context
+
+    def _config(self, task: Task, options: TaskOptions) -> RunnableConfig:
+        nodes = task.policy.maximum_turns * _NODES_PER_TURN + _NODES_PER_ATTEMPT
+        config: RunnableConfig = {"recursion_limit": 2 + nodes * len(self.team)}
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
-        return task, config
+        return config
 
     def _check_options(self, options: TaskOptions) -> None:
         """A misspelt `sensitivity` or `timeout` must not be passed over in silence."""
@@ -167,8 +199,9 @@ class Hybrid:
 
     def _policy_of(self, options: TaskOptions) -> Policy:
         changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
+        policy = options.get("policy", self.policy)
         try:
-            return Policy.model_validate({**self.policy.model_dump(), **changes})
+            return Policy.model_validate({**policy.model_dump(), **changes}) if changes else policy
         except ValidationError as error:
             allowed = f"strategy: {_names(Strategy)}; mode: {_names(Mode)}; sensitivity: {_names(Sensitivity)}"
             raise InvalidRequest(f"unknown value among {changes}", hint=allowed) from error
@@ -210,6 +243,7 @@ async def _next_part(parts: AsyncIterator[Any], task: Task, started: float) -> t
 
 def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
     attempts = tuple(Attempt.model_validate(attempt) for attempt in state["attempts"])
+    calls = tuple(Call.model_validate(call) for call in state["calls"])
     text = state["messages"][-1]["text"]
     accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
@@ -222,9 +256,11 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         served_on_device=accepted.side is Side.NEAR,
         was_fallback=accepted != attempts[0],
         attempts=attempts,
-        reasons=(*state["decision"]["reasons"], *given_up),
+        calls=calls,
+        interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
+        reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up),
         confidence=accepted.confidence,
-        near=spent(attempts, Side.NEAR),
-        far=spent(attempts, Side.FAR),
+        near=spent(calls, Side.NEAR),
+        far=spent(calls, Side.FAR),
         seconds=seconds,
     )

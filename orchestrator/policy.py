@@ -30,6 +30,20 @@ class Strategy(StrEnum):
     """The rules pick a side before any token; the other one is the fallback."""
     CASCADE = "cascade"
     """The near agent drafts; evidence about the draft decides whether the far one answers instead."""
+    PEVR = "pevr"
+    """Plan, execute, verify, replan: one side plans the task and checks at intervals whether the other keeps to the plan."""
+    EVA = "eva"
+    """Execute, verify, advise: one side checks the other's progress at intervals, and sums up and advises where it is lacking."""
+    MINIONS = "minions"
+    """The near agent reads a long context in pieces, for questions that the far one asks without seeing it."""
+    SUBTASKS = "subtasks"
+    """The task is cut into subtasks; independent ones run in parallel, each routed on its own."""
+    AUTO = "auto"
+    """One of the others, chosen per task from the outcomes of similar tasks."""
+
+
+SUPERVISED = frozenset({Strategy.PEVR, Strategy.EVA})
+"""Strategies in which one side works and the other one supervises it."""
 
 
 class Candidate(Protocol):
@@ -64,6 +78,8 @@ class RouteDecision(Value):
     judged: bool
     """Every draft but the last candidate's must pass the evidence checks."""
     reasons: tuple[str, ...]
+    supervisor: str | None = None
+    """Name of the agent that plans and checks the first candidate's work; None where it works alone."""
 
 
 _SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
@@ -75,16 +91,26 @@ _SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
 }
 
 
-def decide(agents: Sequence[Candidate], *, strategy: Strategy, mode: Mode, sensitivity: Sensitivity, needs: Needs) -> RouteDecision:
-    """Apply the hard rules: mode, strategy, sensitivity, then capability.
+def decide(
+    agents: Sequence[Candidate],
+    *,
+    strategy: Strategy,
+    mode: Mode,
+    sensitivity: Sensitivity,
+    needs: Needs,
+    executor: Side = Side.NEAR,
+) -> RouteDecision:
+    """Apply the hard rules: mode, strategy, sensitivity, then capability. `executor` is the side that works under supervision.
 
     Raises `ConfigError` where strategy and mode contradict each other or no agent of the wanted side is configured,
     `PrivacyViolation` where only far agents remain for a private task, `Unsupported` where none has the capabilities.
     """
+    if strategy in SUPERVISED:
+        return _assign_roles(agents, strategy=strategy, mode=mode, sensitivity=sensitivity, needs=needs, executor=executor)
     order = _order(strategy, mode)
     reasons = [f"strategy {strategy}, mode {mode}: {' then '.join(order)}"]
     remaining = [agent for side in order for agent in agents if agent.side is side]
-    if not remaining or (strategy is Strategy.CLOUD and not _has_far(remaining)):
+    if not remaining or (strategy is Strategy.CLOUD and not _has(Side.FAR, remaining)):
         wanted = Side.FAR if strategy is Strategy.CLOUD else " or ".join(order)
         raise ConfigError(f"no {wanted} agent is configured", hint=f"strategy {strategy} with mode {mode} needs one")
     remaining = _keep_private(remaining, strategy, sensitivity, reasons)
@@ -95,6 +121,39 @@ def decide(agents: Sequence[Candidate], *, strategy: Strategy, mode: Mode, sensi
         candidates=tuple(agent.name for agent in remaining),
         judged=strategy is Strategy.CASCADE,
         reasons=tuple(reasons),
+    )
+
+
+def _assign_roles(
+    agents: Sequence[Candidate], *, strategy: Strategy, mode: Mode, sensitivity: Sensitivity, needs: Needs, executor: Side
+) -> RouteDecision:
+    """Who works and who supervises. The executor's side must be allowed; a supervisor that is not allowed is left out."""
+    other = Side.FAR if executor is Side.NEAR else Side.NEAR
+    allowed = _SIDES_OF_MODE[mode]
+    if executor not in allowed:
+        raise ConfigError(f"the {executor} side is to work, which contradicts mode {mode}", hint="change the mode, or supervision.executor")
+    if not _has(executor, agents):
+        raise ConfigError(f"no {executor} agent is configured", hint=f"strategy {strategy} needs one to work")
+    if executor is Side.FAR and sensitivity is not Sensitivity.PUBLIC:
+        raise _leaves_the_device()
+    reasons = [f"strategy {strategy}, mode {mode}: {executor} works, {other} supervises"]
+    if other not in allowed:
+        reasons.append(f"{executor} works alone: mode {mode} keeps the {other} side out")
+    remaining = [agent for side in (executor, other) for agent in agents if agent.side is side and side in allowed]
+    remaining = _keep_private(remaining, strategy, sensitivity, reasons)
+    supervisor = next((agent.name for agent in remaining if agent.side is other), None)
+    if supervisor is None and other in allowed and not _has(other, agents):
+        raise ConfigError(f"no {other} agent is configured", hint=f"strategy {strategy} needs one to supervise")
+    remaining = _keep_capable(remaining, needs, reasons)
+    if remaining[0].side is not executor:
+        supervisor = None  # nobody supervises itself
+    return RouteDecision(
+        strategy=strategy,
+        mode=mode,
+        candidates=tuple(agent.name for agent in remaining),
+        judged=False,
+        reasons=tuple(reasons),
+        supervisor=supervisor,
     )
 
 
@@ -113,8 +172,8 @@ def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
     return allowed
 
 
-def _has_far(agents: Sequence[Candidate]) -> bool:
-    return any(agent.side is Side.FAR for agent in agents)
+def _has(side: Side, agents: Sequence[Candidate]) -> bool:
+    return any(agent.side is side for agent in agents)
 
 
 def _keep_private(agents: list[Candidate], strategy: Strategy, sensitivity: Sensitivity, reasons: list[str]) -> list[Candidate]:
@@ -126,11 +185,14 @@ def _keep_private(agents: list[Candidate], strategy: Strategy, sensitivity: Sens
             reasons.append(f"{agent.name} left out: the task is private and stays on this device")
     # Whoever asks for the cloud by name should learn that it was not used, rather than get the device's answer.
     if not kept or strategy is Strategy.CLOUD:
-        raise PrivacyViolation(
-            "the task is private and was to be served by a far agent",
-            hint='pass sensitivity="public" if its text may leave this device',
-        )
+        raise _leaves_the_device()
     return kept
+
+
+def _leaves_the_device() -> PrivacyViolation:
+    return PrivacyViolation(
+        "the task is private and was to be served by a far agent", hint='pass sensitivity="public" if its text may leave this device'
+    )
 
 
 def _keep_capable(agents: list[Candidate], needs: Needs, reasons: list[str]) -> list[Candidate]:

@@ -1,5 +1,6 @@
 """What a task came to: the answer, who gave it, what was tried, what it cost."""
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -7,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from ..protocols import AgentCard, Side, Usage
 from ..protocols.messages import Value
+from .strategies.supervision import Cause, Verdict
 
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
 
@@ -31,19 +33,44 @@ class Attempt(Value):
     """The lowest of its steps' confidences; None where it is unknown."""
 
 
+class Call(Value):
+    """One step of one agent, in whatever role it was asked."""
+
+    role: str
+    """`execute`; `plan` and `verify` of a supervisor; other strategies name theirs."""
+    agent: str
+    side: Side
+    model: str
+    turn: int
+    """Turns of the executor that had acted when the call was made."""
+    usage: Usage
+    dollars: Dollars = None
+    seconds: float
+    confidence: float | None = None
+    trigger: Cause | None = None
+    """What asked for a check; None for other calls."""
+    verdict: Verdict | None = None
+    """What the check came to; None for other calls, and where it failed."""
+    shadow: bool = False
+    """The verdict was only recorded."""
+    error: str | None = None
+    """Name of the error's class, where the call failed."""
+
+
 class SideUsage(Value):
-    """What one side spent on the task, over all attempts."""
+    """What one side spent on the task, over all calls."""
 
     usage: Usage = Usage()
     dollars: Dollars = Decimal(0)
     steps: int = 0
+    """Calls of its agents, failed ones included."""
 
-    def plus(self, attempt: Attempt) -> "SideUsage":
-        unknown = self.dollars is None or attempt.dollars is None
+    def plus(self, call: Call) -> "SideUsage":
+        unknown = self.dollars is None or call.dollars is None
         return SideUsage(
-            usage=self.usage + attempt.usage,
-            dollars=None if unknown else (self.dollars or Decimal(0)) + (attempt.dollars or Decimal(0)),
-            steps=self.steps + attempt.steps,
+            usage=self.usage + call.usage,
+            dollars=None if unknown else (self.dollars or Decimal(0)) + (call.dollars or Decimal(0)),
+            steps=self.steps + 1,
         )
 
 
@@ -61,6 +88,10 @@ class Result(Value):
     was_fallback: bool
     """The answer came from another agent than the one tried first: the other one failed, or the evidence spoke against its draft."""
     attempts: tuple[Attempt, ...]
+    calls: tuple[Call, ...]
+    """Every step of every agent, in order; `near` and `far` are their sums."""
+    interventions: int
+    """Times that a supervisor's verdict changed the course of the work."""
     reasons: tuple[str, ...]
     """Every decision on the way, in order."""
     confidence: float | None
@@ -83,10 +114,10 @@ def price(card: AgentCard, usage: Usage) -> Decimal | None:
     return card.prices.dollars(usage) if card.prices is not None else None
 
 
-def spent(attempts: tuple[Attempt, ...], side: Side) -> SideUsage:
-    """What the attempts on one side spent."""
+def spent(calls: Iterable[Call], side: Side) -> SideUsage:
+    """What the calls of one side spent."""
     total = SideUsage()
-    for attempt in attempts:
-        if attempt.side is side:
-            total = total.plus(attempt)
+    for call in calls:
+        if call.side is side:
+            total = total.plus(call)
     return total

@@ -8,6 +8,7 @@ from pydantic import Field
 from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .policy import Mode, Needs, Strategy
+from .strategies.supervision import Supervision
 
 
 class Policy(Value):
@@ -20,13 +21,16 @@ class Policy(Value):
     minimum_confidence: float = Field(default=0.7, ge=0, le=1)
     """A cascade distrusts a draft whose confidence is below."""
     attempt_timeout: float = Field(default=60, gt=0)
-    """Seconds an agent gets before the next candidate takes over; the last candidate is not bound by it."""
+    """Seconds an agent gets before the next candidate takes over; the last candidate is not bound by it. Under supervision it bounds
+    each step instead, the supervisor's too."""
     maximum_turns: int = Field(default=16, gt=0)
     """Steps of one agent on one task."""
     temperature: float = Field(default=0.0, ge=0, le=2)
     """Of each step; 0 takes the likeliest token every time."""
     maximum_output_tokens: int | None = Field(default=None, gt=0)
     """Of each step; None: as many as the agent allows."""
+    supervision: Supervision = Supervision()
+    """Of pevr and eva."""
 
 
 class Task(Value):
@@ -39,6 +43,8 @@ class Task(Value):
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=100)
     """Names the task: its steps' keys derive from it, so a repeated task is not paid twice within the gateway's window."""
     policy: Policy = Policy()
+    reasons: tuple[str, ...] = ()
+    """How its strategy was chosen, where that was not the user's choice; the first of `Result.reasons`."""
 
     def needs(self, *, has_tools: bool) -> Needs:
         return Needs(tools=has_tools, json_schema=self.output_schema is not None)

@@ -8,11 +8,11 @@ from decimal import Decimal
 from ...protocols import NearfarError, Prices, Sensitivity, Side
 from ...protocols.messages import Value
 from ..compose import LocalFarConfig, NearConfig
-from ..events import AttemptEnded, TaskFinished
+from ..events import AttemptEnded, CallEnded, TaskFinished
 from ..gateway_process import GatewayProcess
 from ..hybrid import Hybrid
 from ..policy import Strategy
-from ..results import Attempt, spent
+from ..results import Call, spent
 from ..task import Policy
 from ..tools import Tool
 from ..worlds.lookup import MOST_HOPS, SearchTask, SearchWorld, score
@@ -133,22 +133,25 @@ def demo_tasks(world: SearchWorld, count: int) -> list[SearchTask]:
 
 
 async def solve(hybrid: Hybrid, task: SearchTask, strategy: Strategy, reference: Prices) -> Outcome:
-    """Run one task; a failure is an outcome too, and what its attempts spent still counts."""
+    """Run one task; a failure is an outcome too, and what its calls spent still counts."""
     # The demo compares the sides, so neither may stand in for the other unless the strategy says so.
     mode = {Strategy.DEVICE: "only_on_device", Strategy.CLOUD: "only_in_cloud"}.get(strategy, "auto")
-    attempts: list[Attempt] = []
+    calls: list[Call] = []
+    seconds = 0.0
     answer: str = ""
     side: Side | None = None
     try:
         async with aclosing(hybrid.stream(task.question, strategy=strategy, mode=mode)) as events:
             async for event in events:
-                if isinstance(event, AttemptEnded):
-                    attempts.append(event.attempt)
+                if isinstance(event, CallEnded):
+                    calls.append(event.call)
+                elif isinstance(event, AttemptEnded):
+                    seconds += event.attempt.seconds
                 elif isinstance(event, TaskFinished):
                     answer, side = event.result.text, event.result.side
     except NearfarError as error:
         answer, side = f"[{type(error).__name__}: {error.message}]", None
-    near, far = (spent(tuple(attempts), which) for which in (Side.NEAR, Side.FAR))
+    near, far = (spent(calls, which) for which in (Side.NEAR, Side.FAR))
     return Outcome(
         task=task.identifier,
         hops=task.hops,
@@ -161,7 +164,7 @@ async def solve(hybrid: Hybrid, task: SearchTask, strategy: Strategy, reference:
         far_tokens=far.usage.total_tokens,
         near_tokens=near.usage.total_tokens,
         far_dollars=reference.dollars(far.usage),
-        seconds=sum(attempt.seconds for attempt in attempts),
+        seconds=seconds,
     )
 
 

@@ -224,9 +224,11 @@ async def test_a_stream_tells_what_happens_in_order_and_ends_with_the_result() -
         "routed",
         "attempt_started",
         "text",
+        "call_ended",
         "attempt_ended",
         "attempt_started",
         "text",
+        "call_ended",
         "attempt_ended",
         "task_finished",
     ]

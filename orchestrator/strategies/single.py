@@ -1,25 +1,16 @@
-"""The graph that serves one task: route, act, run tools, judge; from agent to agent until an answer stands."""
+"""`device`, `cloud`, `route`, `cascade`: one agent acts and runs tools until it answers; the next takes over until an answer stands."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from langgraph.graph import END, START, StateGraph
-from langgraph.graph.state import CompiledStateGraph
-from langgraph.store.base import BaseStore
-from langgraph.types import Checkpointer
 
 from .nodes import TaskNodes
-from .team import Team
-from .tools import Tool
-from .turn import TaskState
+from .state import TaskContext, TaskGraphBuilder, TaskState
 
 
-def build_task_graph(
-    team: Team, tools: Sequence[Tool], *, checkpointer: Checkpointer = None, store: BaseStore | None = None
-) -> CompiledStateGraph[TaskState, None, TaskState, TaskState]:
-    """Compile the graph. Its input is `{"task": Task.model_dump(mode="json")}`; its state is plain JSON, so any checkpointer takes it."""
-    nodes = TaskNodes(team, tools)
-    graph: StateGraph[TaskState, None, TaskState, TaskState] = StateGraph(TaskState)
+def build(nodes: TaskNodes) -> TaskGraphBuilder:
+    """The graph. Its input is `{"task": Task.model_dump(mode="json")}`."""
+    graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
     graph.add_node("act", nodes.act)
     graph.add_node("tools", nodes.run_tools)
@@ -29,7 +20,7 @@ def build_task_graph(
     graph.add_conditional_edges("act", after_act, ["act", "tools", "judge", END])
     graph.add_edge("tools", "act")
     graph.add_conditional_edges("judge", after_judge, ["act", END])
-    return graph.compile(checkpointer=checkpointer, store=store, name="nearfar")
+    return graph
 
 
 def after_act(state: TaskState) -> str:

@@ -1,0 +1,43 @@
+"""The graph of each strategy."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from langgraph.store.base import BaseStore
+from langgraph.types import Checkpointer
+
+from ...protocols import ConfigError
+from ..policy import Strategy
+from ..team import Team
+from ..tools import Tool
+from . import single
+from .nodes import TaskNodes
+from .state import TaskGraph, TaskGraphBuilder
+
+Builder = Callable[[TaskNodes], TaskGraphBuilder]
+
+BUILDERS: Mapping[Strategy, Builder] = {
+    Strategy.DEVICE: single.build,
+    Strategy.CLOUD: single.build,
+    Strategy.ROUTE: single.build,
+    Strategy.CASCADE: single.build,
+}
+"""What builds each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt behind."""
+
+
+class Graphs:
+    """The compiled graphs of a team, each built when it is first asked for. Strategies of one shape share a graph."""
+
+    def __init__(self, team: Team, tools: Sequence[Tool], *, checkpointer: Checkpointer = None, store: BaseStore | None = None) -> None:
+        self._nodes = TaskNodes(team, tools)
+        self._checkpointer = checkpointer
+        self._store = store
+        self._compiled: dict[Builder, TaskGraph] = {}
+
+    def __getitem__(self, strategy: Strategy) -> TaskGraph:
+        """Raises `ConfigError` for a strategy that is none of its own but chooses among the others."""
+        build = BUILDERS.get(strategy)
+        if build is None:
+            raise ConfigError(f"strategy {strategy} has no graph of its own", hint="name one of " + ", ".join(BUILDERS))
+        if build not in self._compiled:
+            self._compiled[build] = build(self._nodes).compile(checkpointer=self._checkpointer, store=self._store, name="nearfar")
+        return self._compiled[build]

@@ -1,0 +1,132 @@
+"""The nodes that strategies share: route, act, run tools, judge."""
+
+import time
+from collections.abc import Sequence
+
+import anyio
+
+from ...protocols import AgentError, ContextOverflow, InvalidOutput, Message, ToolCall, ToolResult, Unsupported
+from ..events import AgentText, Routed, ToolFinished, ToolStarted
+from ..evidence import objection
+from ..policy import decide
+from ..results import Attempt
+from ..task import Task
+from ..team import Team
+from ..tools import Tool, run_tool_call
+from .calls import CallLog
+from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start
+from .turn import Turn
+
+FALLBACK_ERRORS = (AgentError, ContextOverflow, Unsupported)
+"""Failures after which another agent may do better; any other error is for the user to mend."""
+
+
+class TaskNodes:
+    """The shared nodes, bound to a team of agents and to the tools that they may call where a run brings none of its own."""
+
+    def __init__(self, team: Team, tools: Sequence[Tool]) -> None:
+        self.team = team
+        self._context = TaskContext.of(tools)
+
+    def context(self, runtime: TaskRuntime) -> TaskContext:
+        """What the run was given; a graph that runs by itself in another app was given nothing."""
+        given: TaskContext | None = runtime.context
+        return self._context if given is None else given
+
+    async def route(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Decide who may serve the task, and in which order."""
+        task = Task.model_validate(state["task"])
+        policy = task.policy
+        decision = decide(
+            list(self.team),
+            strategy=policy.strategy,
+            mode=policy.mode,
+            sensitivity=policy.sensitivity,
+            needs=task.needs(has_tools=bool(self.context(runtime).tools)),
+            executor=policy.supervision.executor,
+        )
+        decision = decision.model_copy(update={"reasons": (*task.reasons, *decision.reasons)})
+        emit(runtime, Routed(decision=decision))
+        empty: TaskState = {"attempts": [], "standby": None, "calls": [], "reasons": [], "guidance": "", "watch": None}
+        return {"decision": as_json(decision), **empty, **fresh_start(task, position=0)}
+
+    async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
+        turn = Turn(state, self.team)
+        started = time.monotonic()
+        if turn.is_exhausted:
+            error = InvalidOutput(
+                f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up"
+            )
+            # Another agent would start over in an environment that is changed already, at a price that the user's interval does not bound.
+            return turn.give_up(error, started, runtime, is_final=turn.is_supervised)
+        log = CallLog(state, runtime)
+        try:
+            return await self._act(turn, log, started, runtime)
+        except FALLBACK_ERRORS as error:
+            if log.made and not turn.is_counted:
+                turn.count(log.made[-1])
+            mends = isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]
+            ended = turn.correct(error, started) if mends else turn.give_up(error, started, runtime)
+            return {**ended, "calls": log.as_json}
+
+    async def _act(self, turn: Turn, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
+        specs = self.context(runtime).specs
+        if turn.draft is None:
+            turn.begin(await turn.member.open(), runtime, specs)
+        reply = await log.ask(
+            turn.member,
+            turn.request(specs),
+            role="execute",
+            turn=turn.state["acted"],
+            listener=lambda text: emit(runtime, AgentText(text=text)),
+        )
+        turn.count(log.made[-1])
+        turn.check(reply)
+        return {
+            "messages": [*turn.state["messages"], as_json(reply.message)],
+            "draft": as_json(turn.elapsed(started)),
+            "calls": log.as_json,
+        }
+
+    async def run_tools(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Run the calls of the last message side by side; their results follow in the order of the calls."""
+        calls = Message.model_validate(state["messages"][-1]).tool_calls
+        results: list[ToolResult | None] = [None] * len(calls)
+        tools = self.context(runtime).tools
+        started = time.monotonic()
+
+        async def run(index: int, call: ToolCall) -> None:
+            emit(runtime, ToolStarted(call=call))
+            result = await run_tool_call(call, tools)
+            results[index] = result
+            emit(runtime, ToolFinished(result=result))
+
+        async with anyio.create_task_group() as running:
+            for index, call in enumerate(calls):
+                running.start_soon(run, index, call)
+        answers = [as_json(Message.tool(result)) for result in results if result is not None]
+        draft = Turn(state, self.team).elapsed(started)
+        return {"messages": [*state["messages"], *answers], "draft": as_json(draft), "acted": state["acted"] + 1}
+
+    async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
+        turn = Turn(state, self.team)
+        draft = Attempt.model_validate(state["draft"])
+        has_tools = bool(self.context(runtime).tools)
+        reason = _objection(turn, draft, has_tools=has_tools) if turn.decision.judged and turn.has_successor else None
+        if reason is None:
+            return turn.end(draft, "accepted", "the answer stands", runtime)
+        ended = turn.end(draft, "rejected", reason, runtime)
+        return {**ended, "standby": state["messages"]} if state["messages"][-1]["text"].strip() else ended
+
+
+def _objection(turn: Turn, draft: Attempt, *, has_tools: bool) -> str | None:
+    messages = [Message.model_validate(message) for message in turn.state["messages"]]
+    return objection(
+        messages[-1].text,
+        messages=messages[:-1],
+        has_tools=has_tools and turn.task.output_schema is None,
+        confidence=draft.confidence,
+        minimum_confidence=turn.task.policy.minimum_confidence,
+    )

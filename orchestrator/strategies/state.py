@@ -1,0 +1,97 @@
+"""What the graphs of all strategies share: the state, which is plain JSON, and the context, which cannot be."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypedDict
+
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import Runtime
+
+from ...protocols import Message, ToolSpec
+from ...protocols.messages import Value
+from ..events import TaskEvent
+from ..policy import Strategy
+from ..task import Task
+from ..tools import Tool
+from .prompts import with_guidance, with_plan
+
+Json = dict[str, Any]
+
+
+class TaskState(TypedDict, total=False):
+    """The state of a task's graph: plain JSON, so that any checkpointer can keep it."""
+
+    task: Json
+    """A `Task`."""
+    decision: Json
+    """A `RouteDecision`."""
+    position: int
+    """Index of the current candidate in the decision."""
+    messages: list[Json]
+    """The current attempt's conversation, as `Message`s."""
+    draft: Json | None
+    """The attempt under way, as an `Attempt`; None between attempts."""
+    corrected: bool
+    """The current agent was told once that its reply could not be used."""
+    acted: int
+    """Turns of the current agent whose tool calls were run."""
+    attempts: list[Json]
+    """The attempts that ended."""
+    standby: list[Json] | None
+    """The conversation of a rejected draft, which stands after all where every later agent fails."""
+    calls: list[Json]
+    """Every call of an agent so far, as `Call`s."""
+    reasons: list[str]
+    """Decisions since the route was chosen, for `Result.reasons`."""
+    guidance: str
+    """The current plan of pevr, or the last summary and advice of eva; empty where there is none."""
+    watch: Json | None
+    """What the supervisor's checks have covered, as a `Watch`; None in strategies without a supervisor."""
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """What a run of a graph is given beside its state: things that are no JSON."""
+
+    tools: Mapping[str, Tool]
+    """What the agents may call, by name."""
+
+    @classmethod
+    def of(cls, tools: Sequence[Tool]) -> "TaskContext":
+        return cls({tool.spec.name: tool for tool in tools})
+
+    @cached_property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as models see them."""
+        return tuple(tool.spec for tool in self.tools.values())
+
+
+TaskRuntime = Runtime[TaskContext]
+TaskGraphBuilder = StateGraph[TaskState, TaskContext, TaskState, TaskState]
+TaskGraph = CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
+
+
+def fresh_start(task: Task, *, position: int, guidance: str = "") -> TaskState:
+    """The state in which the candidate at `position` begins."""
+    messages = [as_json(message) for message in opening(task, guidance)]
+    return {"messages": messages, "draft": None, "corrected": False, "position": position, "acted": 0}
+
+
+def opening(task: Task, guidance: str) -> tuple[Message, ...]:
+    """The conversation that an executor starts from: the task, and the supervisor's words in its last prompt."""
+    if not guidance:
+        return task.messages
+    place = max(index for index, message in enumerate(task.messages) if message.role == "user")
+    extended = with_plan if task.policy.strategy is Strategy.PEVR else with_guidance
+    prompt = Message.user(extended(task.messages[place].text, guidance))
+    return (*task.messages[:place], prompt, *task.messages[place + 1 :])
+
+
+def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
+    runtime.stream_writer(event)
+
+
+def as_json(value: Value) -> Json:
+    return value.model_dump(mode="json")
