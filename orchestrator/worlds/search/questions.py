@@ -1,0 +1,283 @@
+"""Questions over the passages of a search world, each with the program that answers it."""
+
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..program import Argument, Ending, Program, Step
+from .facts import RELATIONS, Facts, PassageIndex
+
+MOST_HOPS: Final = 4
+_ORDINALS: Final = ("first result", "second result", "third result", "fourth result")
+_BRANCHES: Final[Mapping[str, tuple[str, ...]]] = {
+    "person": ("sister", "brother", "mentor", "neighbour"),
+    "company": ("ceo", "founder", "accountant"),
+    "city": ("mayor", "architect"),
+}
+"""Attributes that all name a person, so that one thing can be asked about each of them."""
+_PHRASINGS: Final = ("What is {chain}?", "Find {chain}.", "Tell me {chain}.", "I need {chain}.", "Look up {chain}.")
+_TRIES: Final = 200
+
+Draw = Callable[["Author"], "Question | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An entity that something is asked about, reached from a start by following attributes."""
+
+    start: str
+    """A name, or a description that a search resolves."""
+    entities: tuple[str, ...]
+    """The entities on the way, the target last."""
+    attributes: tuple[str, ...]
+    """From each entity to the next."""
+    opens: tuple[int, ...]
+    """The step that opens each entity."""
+    search: int | None = None
+    """The step that resolves the start."""
+
+    def text(self, done: Collection[int] = ()) -> str:
+        """How to refer to the target in terms of what the done steps revealed."""
+        known = 0 if self.search is None or self.search in done else -1
+        for position, step in enumerate(self.opens[:-1], start=1):
+            known = position if step in done else known
+        start = self.entities[known] if known >= 0 else self.start
+        return nested(self.attributes[max(known, 0) :], start)
+
+    def is_open(self, done: Collection[int]) -> bool:
+        return self.opens[-1] in done
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with the program that answers it."""
+
+    kind: str
+    text: str
+    program: Program
+    targets: tuple[Target, ...]
+    attribute: str
+    """What is asked of each target."""
+
+    @property
+    def answer(self) -> str:
+        return self.program.ending.answer
+
+    @property
+    def difficulty(self) -> int:
+        """Passages to read."""
+        return sum(step.tool == "open" for step in self.program.steps)
+
+    def advice(self, done: Collection[int]) -> str:
+        """What is left to find out, in words."""
+        left = [target.text(done) for target in self.targets if not target.is_open(done)]
+        if not left:
+            return self.program.ending.text(done) + "."
+        end = "" if len(self.targets) == 1 else ", then compare" if self.program.ending.is_comparison else ", then list all"
+        return f"find the {self.attribute} of {' and of '.join(left)}{end}."
+
+
+class Author:
+    """Draws questions about one table of facts."""
+
+    def __init__(self, facts: Facts, index: PassageIndex, random_: random.Random) -> None:
+        self.facts = facts
+        self.index = index
+        self.random = random_
+
+    def question(self, kind: str) -> Question:
+        """Draw a question of a kind: `1 hop` ... `4 hops`, `comparison`, `fan-out`, `list`, `unanswerable`."""
+        for _ in range(_TRIES):
+            question = self._draw(kind)
+            if question is not None:
+                return question
+        raise RuntimeError(f"no question of kind {kind!r} fits these facts")
+
+    def _draw(self, kind: str) -> Question | None:
+        if kind == "comparison":
+            return self._comparison()
+        if kind == "fan-out":
+            return self._fan_out()
+        if kind == "list":
+            return self._list()
+        if kind == "unanswerable":
+            return self._chain(self.random.randint(1, 3), is_answerable=False)
+        return self._chain(int(kind[0]), is_answerable=True)
+
+    def _chain(self, hops: int, *, is_answerable: bool) -> Question | None:
+        steps = _Steps(self.facts)
+        attributes = self._walk(hops)
+        if attributes is None:
+            return None
+        kind, path, last = attributes
+        start = self.random.choice(self.facts.members[kind])
+        described = self._describe(start, kind) if self.random.random() < 0.35 else None
+        target = steps.follow(start, path, described)
+        if target is None:
+            return None
+        if not is_answerable:
+            last = self._gap(target.entities[-1])
+        if not last or ((target.entities[-1], last) in self.facts.values) is not is_answerable:
+            return None
+        ending = Ending((steps.part(target, last),))
+        if ending.answer in target.entities:
+            return None
+        possessives = self.random.randint(0, hops) if described is None else 0
+        text = self.random.choice(_PHRASINGS).format(chain=_mixed(target.start, (*path, last), possessives))
+        label = f"{hops} hop{'s' if hops > 1 else ''}" if is_answerable else "unanswerable"
+        return Question(label, text, steps.program(ending), (target,), last)
+
+    def _walk(self, hops: int) -> tuple[str, tuple[str, ...], str] | None:
+        kind = start = self.random.choice(list(RELATIONS))
+        path: list[str] = []
+        for left in reversed(range(hops)):
+            choices = [name for name, to in RELATIONS[kind].items() if name not in path and (left == 0 or to in RELATIONS)]
+            if not choices:
+                return None
+            path.append(self.random.choice(choices))
+            kind = RELATIONS[kind][path[-1]]
+        return start, tuple(path[:-1]), path[-1]
+
+    def _gap(self, entity: str) -> str:
+        """An attribute that the entity's passage does not state; empty where it states all."""
+        missing = [name for name in RELATIONS[self.facts.kind_of[entity]] if (entity, name) not in self.facts.values]
+        return self.random.choice(missing) if missing else ""
+
+    def _describe(self, entity: str, kind: str) -> tuple[str, str] | None:
+        """An attribute and value that only this entity has, and that a search finds first."""
+        stated = [name for name in RELATIONS[kind] if (entity, name) in self.facts.values]
+        attribute = self.random.choice(stated) if stated else ""
+        value = self.facts.values.get((entity, attribute), "")
+        found = self.index.search(f"{attribute} {value}").split("; ")
+        is_unique = self.facts.having(attribute, value) == [entity] and found[0] == entity
+        return (attribute, value) if value and is_unique else None
+
+    def _comparison(self) -> Question | None:
+        steps = _Steps(self.facts)
+        walk = self._walk(self.random.choice((1, 1, 2)))
+        if walk is None:
+            return None
+        kind, path, last = walk
+        wants_same = self.random.random() < 0.5
+        for _ in range(_TRIES):
+            starts = self.random.sample(self.facts.members[kind], 2)
+            ends = [self.facts.value(self._end(start, path), last) for start in starts]
+            if "unknown" not in ends and (ends[0] == ends[1]) is wants_same:
+                break
+        else:
+            return None
+        targets = [steps.follow(start, path, None) for start in starts]
+        if targets[0] is None or targets[1] is None or set(targets[0].entities) & set(targets[1].entities):
+            return None
+        both = (targets[0], targets[1])
+        ending = Ending(tuple(steps.part(target, last) for target in both), is_comparison=True)
+        text = f"Do {both[0].text()} and {both[1].text()} have the same {last}?"
+        return Question("comparison", text, steps.program(ending), both, last)
+
+    def _end(self, start: str, path: Sequence[str]) -> str:
+        for attribute in path:
+            start = self.facts.value(start, attribute)
+        return start
+
+    def _fan_out(self) -> Question | None:
+        steps = _Steps(self.facts)
+        kind = self.random.choices(list(_BRANCHES), (3, 2, 1))[0]
+        start = self.random.choice(self.facts.members[kind])
+        branches = self.random.sample(_BRANCHES[kind], self.random.randint(2, len(_BRANCHES[kind])))
+        last = self.random.choice(list(RELATIONS["person"]))
+        targets = [steps.follow(start, (branch,), None, qualified=True) for branch in branches]
+        text = f"List the {last} of {_enumerated([f'the {branch}' for branch in branches])} of {start}."
+        return self._collected("fan-out", text, steps, targets, last)
+
+    def _list(self) -> Question | None:
+        steps = _Steps(self.facts)
+        attribute = self.random.choice(("employer", "birthplace", "keepsake"))
+        value = self.random.choice(self.facts.members[RELATIONS["person"][attribute]])
+        last = self.random.choice([name for name in RELATIONS["person"] if name != attribute])
+        found = self.index.search(f"{attribute} {value}").split("; ")
+        if not 2 <= len(found) <= 3 or set(found) != set(self.facts.having(attribute, value)):
+            return None
+        targets = [steps.result(attribute, value, position, found) for position in range(len(found))]
+        text = f"List the {last} of all whose {attribute} is {value}."
+        return self._collected("list", text, steps, targets, last)
+
+    def _collected(self, kind: str, text: str, steps: "_Steps", targets: Sequence[Target | None], last: str) -> Question | None:
+        kept = [target for target in targets if target is not None]
+        ends = [target.entities[-1] for target in kept]
+        if len(kept) < len(targets) or len(set(ends)) < len(ends):
+            return None
+        ending = Ending(tuple(steps.part(target, last) for target in kept))
+        if any(part.value == "unknown" for part in ending.parts):
+            return None
+        return Question(kind, text, steps.program(ending), tuple(kept), last)
+
+
+class _Steps:
+    """Collects the steps of one program; an entity is opened once."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._steps: list[Step] = []
+        self._opened: dict[str, int] = {}
+
+    def program(self, ending: Ending) -> Program:
+        return Program(tuple(self._steps), ending)
+
+    def part(self, target: Target, attribute: str) -> Argument:
+        return Argument(self._facts.value(target.entities[-1], attribute), attribute, target.opens[-1])
+
+    def follow(self, start: str, path: Sequence[str], described: tuple[str, str] | None, *, qualified: bool = False) -> Target | None:
+        """Open the start and then one entity per attribute; None where a fact is missing or an entity comes twice."""
+        if described is None:
+            search, opens = None, [self._open(Argument(start))]
+        else:
+            search = self._search(*described)
+            opens = [self._open(Argument(start, _ORDINALS[0], search))]
+        entities = [start]
+        for attribute in path:
+            value = self._facts.values.get((entities[-1], attribute))
+            if value is None or value in entities:
+                return None
+            name = f"{attribute} of {entities[-1]}" if qualified else attribute
+            opens.append(self._open(Argument(value, name, opens[-1])))
+            entities.append(value)
+        text = start if described is None else f"the one whose {described[0]} is {described[1]}"
+        return Target(text, tuple(entities), tuple(path), tuple(opens), search)
+
+    def result(self, attribute: str, value: str, position: int, found: Sequence[str]) -> Target:
+        """Open one of several search results."""
+        search = self._search(attribute, value)
+        step = self._open(Argument(found[position], _ORDINALS[position], search))
+        return Target(f"the {_ORDINALS[position]} for {attribute} {value}", (found[position],), (), (step,), search)
+
+    def _search(self, attribute: str, value: str) -> int:
+        query = f"{attribute} {value}"
+        known = [index for index, step in enumerate(self._steps) if step.tool == "search" and step.arguments[0][1].value == query]
+        if known:
+            return known[0]
+        return self._add(Step("search", (("query", Argument(query)),)))
+
+    def _open(self, title: Argument) -> int:
+        name = str(title.value)
+        if name not in self._opened:
+            self._opened[name] = self._add(Step("open", (("title", title),)))
+        return self._opened[name]
+
+    def _add(self, step: Step) -> int:
+        self._steps.append(step)
+        return len(self._steps) - 1
+
+
+def nested(attributes: Sequence[str], start: str) -> str:
+    """`the city of the employer of Mira Falk`."""
+    return "".join(f"the {attribute} of " for attribute in reversed(attributes)) + start
+
+
+def _mixed(start: str, attributes: Sequence[str], possessives: int) -> str:
+    """With some attributes as possessives, which are read from left to right, as `of` is read from right to left."""
+    return nested(attributes[possessives:], "'s ".join((start, *attributes[:possessives])))
+
+
+def _enumerated(items: Sequence[str]) -> str:
+    return f"{', '.join(items[:-1])} and {items[-1]}"
