@@ -9,7 +9,7 @@ from ...protocols import ConfigError
 from ..policy import Strategy
 from ..team import Team
 from ..tools import Tool
-from . import single
+from . import eva, pevr, single
 from .nodes import TaskNodes
 from .state import TaskGraph, TaskGraphBuilder
 
@@ -20,6 +20,8 @@ BUILDERS: Mapping[Strategy, Builder] = {
     Strategy.CLOUD: single.build,
     Strategy.ROUTE: single.build,
     Strategy.CASCADE: single.build,
+    Strategy.PEVR: pevr.build,
+    Strategy.EVA: eva.build,
 }
 """What builds each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt behind."""
 

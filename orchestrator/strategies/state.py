@@ -48,7 +48,7 @@ class TaskState(TypedDict, total=False):
     guidance: str
     """The current plan of pevr, or the last summary and advice of eva; empty where there is none."""
     watch: Json | None
-    """What the supervisor's checks have covered, as a `Watch`; None in strategies without a supervisor."""
+    """What the supervisor's checks have covered, as a `Watch`; None before the first."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from decimal import Decimal
 from ...protocols import Agent, InvalidOutput, Message, NearfarError, StepReply, StepRequest, ToolSpec, Unsupported, Usage
 from ...protocols.validation import parse_output
 from ..events import AttemptEnded, AttemptStarted
-from ..policy import RouteDecision
+from ..policy import SUPERVISED, RouteDecision
 from ..results import Attempt, Call
 from ..task import Task
 from ..team import Member, Team
@@ -25,7 +25,7 @@ class Turn:
         self.member: Member = team[self.decision.candidates[self.position]]
         draft = state["draft"]
         self.draft = Attempt.model_validate(draft) if draft is not None else None
-        self.is_supervised = state["watch"] is not None
+        self.is_supervised = self.decision.strategy in SUPERVISED
         self.is_counted = False
         """The step under way is one of the draft's steps."""
 

@@ -1,0 +1,34 @@
+"""Plan - Execute - Verify - Replan (PEVR, arXiv 2605.30102): one plan, then turns of the executor, and a check now and then of whether
+they keep to it. A check is one call: the verdict and, with INTERVENE, the plan of what remains, from which the executor starts anew."""
+
+from langgraph.graph import END, START, StateGraph
+
+from .nodes import TaskNodes
+from .single import after_act
+from .state import TaskContext, TaskGraphBuilder, TaskState
+from .supervised import Oversight, SupervisorNodes, after_tools
+
+
+def build(nodes: TaskNodes) -> TaskGraphBuilder:
+    """The graph of pevr."""
+    supervisor = SupervisorNodes(nodes)
+    graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
+    graph.add_node("route", nodes.route)
+    graph.add_node("plan", supervisor.plan)
+    graph.add_node("act", nodes.act)
+    graph.add_node("tools", nodes.run_tools)
+    graph.add_node("verify", supervisor.verify)
+    graph.add_node("judge", nodes.judge)
+    graph.add_edge(START, "route")
+    graph.add_conditional_edges("route", after_route, ["plan", "act"])
+    graph.add_edge("plan", "act")
+    graph.add_conditional_edges("act", after_act, ["act", "tools", "judge", END])
+    graph.add_conditional_edges("tools", after_tools, ["verify", "act"])
+    graph.add_edge("verify", "act")
+    graph.add_edge("judge", END)
+    return graph
+
+
+def after_route(state: TaskState) -> str:
+    """Without a supervisor there is no plan."""
+    return "plan" if Oversight(state).is_on else "act"

@@ -1,0 +1,219 @@
+"""The nodes of a supervisor, which plans before the work and verifies during it: the control flow of PEVR and EVA (arXiv 2605.30102)."""
+
+from collections.abc import Sequence
+
+from ...protocols import InvalidOutput, Message, StepReply, StepRequest, ToolChoice
+from ...protocols.messages import Value
+from ..events import SupervisorSpoke
+from ..policy import RouteDecision, Strategy
+from ..results import Attempt
+from ..task import Task
+from ..team import Member
+from .calls import CallLog
+from .nodes import FALLBACK_ERRORS, TaskNodes
+from .prompts import plan_request, verify_plan_request, verify_progress_request
+from .state import TaskRuntime, TaskState, as_json, emit, opening
+from .supervision import Cause, Supervision, Verdict
+from .triggers import Evidence, cause_of_check
+from .verdicts import Judgement, plan_problem, read_verdict
+
+_PLAN_TRIES = 2
+"""A reply that is no plan is asked for once more."""
+
+
+class Watch(Value):
+    """What the checks of a supervised task have covered so far."""
+
+    covered: int
+    """Messages of the executor's conversation that the last check has seen, or that it began with after a reset."""
+    half: bool = False
+    """A check has taken place since half of the turns or of the time was spent."""
+    is_over: bool = False
+    """The supervisor failed, and the executor goes on alone."""
+
+
+class Oversight:
+    """One look at a supervised task: who does what, the work so far, and whether it is to be checked now."""
+
+    def __init__(self, state: TaskState) -> None:
+        self.state = state
+        self.task = Task.model_validate(state["task"])
+        self.decision = RouteDecision.model_validate(state["decision"])
+        self.watch = Watch.model_validate(state["watch"]) if state["watch"] is not None else Watch(covered=len(self.task.messages))
+
+    @property
+    def policy(self) -> Supervision:
+        return self.task.policy.supervision
+
+    @property
+    def executor(self) -> str:
+        return self.decision.candidates[self.state["position"]]
+
+    @property
+    def is_on(self) -> bool:
+        """Somebody supervises the current agent: an agent that took over from a failed one works alone."""
+        return self.decision.supervisor is not None and self.state["position"] == 0 and not self.watch.is_over
+
+    @property
+    def work(self) -> list[Message]:
+        """The executor's conversation behind its prompt."""
+        return [Message.model_validate(message) for message in self.state["messages"][len(self.task.messages) :]]
+
+    def cause(self) -> Cause | None:
+        """What asks for a check now. A check that could change nothing, with no turn left to be taken, is not made."""
+        draft = Attempt.model_validate(self.state["draft"])
+        if not self.is_on or draft.steps >= self.task.policy.maximum_turns:
+            return None
+        messages = [Message.model_validate(message) for message in self.state["messages"]]
+        evidence = Evidence(
+            turn=self.state["acted"],
+            covered=messages[: self.watch.covered],
+            fresh=messages[self.watch.covered :],
+            confidence=next((call["confidence"] for call in reversed(self.state["calls"]) if call["role"] == "execute"), None),
+            share_spent=self.share_spent(draft),
+            half_was_covered=self.watch.half,
+        )
+        return cause_of_check(self.policy, evidence)
+
+    def share_spent(self, draft: Attempt) -> float:
+        """Of the turns or of the task's timeout, whichever is further."""
+        turns = draft.steps / self.task.policy.maximum_turns
+        if self.task.timeout is None:
+            return turns
+        supervision = sum(call["seconds"] for call in self.state["calls"] if call["role"] != "execute")
+        return max(turns, (draft.seconds + supervision) / self.task.timeout)
+
+    def covered_now(self, messages: int) -> Watch:
+        """The watch once a check has seen everything there is; the conversation then has so many messages."""
+        draft = Attempt.model_validate(self.state["draft"])
+        return Watch(covered=messages, half=self.share_spent(draft) >= 0.5)
+
+    def alone(self, reason: str) -> TaskState:
+        """The state in which the executor goes on without a supervisor."""
+        watch = self.watch.model_copy(update={"is_over": True})
+        return {"watch": as_json(watch), "reasons": [*self.state["reasons"], f"{reason}; {self.executor} goes on alone"]}
+
+
+class SupervisorNodes:
+    """The nodes in which the supervisor speaks."""
+
+    def __init__(self, nodes: TaskNodes) -> None:
+        self._nodes = nodes
+
+    async def plan(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Let the supervisor plan the task; without a plan that can be used, the executor starts from the task alone."""
+        view = Oversight(state)
+        log = CallLog(state, runtime)
+        try:
+            plan, reasons = await self._planned(view, log, runtime)
+        except FALLBACK_ERRORS as error:
+            return {**view.alone(f"{view.decision.supervisor} could not plan: {type(error).__name__}: {error}"), "calls": log.as_json}
+        messages = [as_json(message) for message in opening(view.task, plan)]
+        return {"guidance": plan, "messages": messages, "reasons": [*state["reasons"], *reasons], "calls": log.as_json}
+
+    async def verify(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Let the supervisor check the work; where it intervenes, the executor starts anew from what it says."""
+        view = Oversight(state)
+        log = CallLog(state, runtime)
+        cause = view.cause()
+        try:
+            judgement = await self._judged(view, log, cause, runtime)
+        except FALLBACK_ERRORS as error:
+            reason = f"{view.decision.supervisor} could not check turn {state['acted']}: {type(error).__name__}: {error}"
+            return {**view.alone(reason), "calls": log.as_json}
+        return {**_after(view, judgement), "calls": log.as_json}
+
+    async def _planned(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> tuple[str, list[str]]:
+        """The plan, or nothing and the reason for it."""
+        messages = plan_request(task_text(view.task))
+        problem = None
+        for number in range(_PLAN_TRIES):
+            said = ""
+            try:
+                request = await self._request(view, messages, f"plan/{number}", runtime)
+                reply = await log.ask(self._supervisor(view), request, role="plan")
+                said = reply.text.strip()
+                problem = plan_problem(reply, longest=view.policy.maximum_guidance)
+                emit(runtime, SupervisorSpoke(agent=self._supervisor(view).name, text=reply.text))
+            except InvalidOutput as error:
+                problem = error.message
+            if problem is None:
+                return said, []
+            messages = (*messages, *_objection(said, problem))
+        return "", [f"{view.decision.supervisor} gave no plan that can be used ({problem}); {view.executor} works without one"]
+
+    async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> Judgement:
+        state, shadow = view.state, view.policy.shadow
+        strategy, longest = view.decision.strategy, view.policy.maximum_guidance
+        request = await self._request(view, _check_request(view), f"verify/{state['acted']}", runtime)
+        supervisor = self._supervisor(view)
+
+        def reading(reply: StepReply) -> Verdict:
+            return read_verdict(reply, strategy=strategy, longest=longest).verdict
+
+        try:
+            reply = await log.ask(supervisor, request, role="verify", turn=state["acted"], cause=cause, shadow=shadow, reading=reading)
+        except InvalidOutput as error:
+            return Judgement(Verdict.UNREADABLE, problem=error.message)
+        judgement = read_verdict(reply, strategy=strategy, longest=longest)
+        emit(
+            runtime,
+            SupervisorSpoke(agent=supervisor.name, text=reply.text, verdict=judgement.verdict, trigger=cause, shadow=shadow),
+        )
+        return judgement
+
+    def _supervisor(self, view: Oversight) -> Member:
+        assert view.decision.supervisor is not None, "the graph leads here only where there is a supervisor"
+        return self._nodes.team[view.decision.supervisor]
+
+    async def _request(self, view: Oversight, messages: Sequence[Message], key: str, runtime: TaskRuntime) -> StepRequest:
+        """What the supervisor is asked. It is shown the executor's tools, where it takes tools at all, and may call none of them."""
+        agent = await self._supervisor(view).open()
+        policy = view.task.policy
+        return StepRequest(
+            messages=tuple(messages),
+            tools=self._nodes.context(runtime).specs if agent.card.capabilities.tools else (),
+            tool_choice=ToolChoice.NONE,
+            max_output_tokens=policy.maximum_output_tokens,
+            temperature=policy.temperature,
+            timeout=policy.attempt_timeout,
+            sensitivity=policy.sensitivity,
+            idempotency_key=f"{view.task.idempotency_key}/{key}",
+        )
+
+
+def after_tools(state: TaskState) -> str:
+    """A turn that has acted is checked where the schedule or a trigger asks for it."""
+    return "verify" if Oversight(state).cause() is not None else "act"
+
+
+def task_text(task: Task) -> str:
+    """The task as the supervisor reads it: the prompt, or where there is more to the conversation, who said what."""
+    if len(task.messages) == 1:
+        return task.messages[0].text
+    return "\n".join(f"{message.role}: {message.text}" for message in task.messages if message.text.strip())
+
+
+def _check_request(view: Oversight) -> tuple[Message, ...]:
+    text, guidance, work = task_text(view.task), view.state["guidance"], view.work
+    request = verify_plan_request if view.decision.strategy is Strategy.PEVR else verify_progress_request
+    return request(text, guidance, work)
+
+
+def _after(view: Oversight, judgement: Judgement) -> TaskState:
+    """The state after a check: it has covered everything so far, and an intervention that counts begins the conversation anew."""
+    state = view.state
+    if judgement.verdict is Verdict.INTERVENE and not view.policy.shadow:
+        anew = [as_json(message) for message in opening(view.task, judgement.guidance)]
+        return {"messages": anew, "guidance": judgement.guidance, "watch": as_json(view.covered_now(len(anew)))}
+    checked: TaskState = {"watch": as_json(view.covered_now(len(state["messages"])))}
+    if judgement.verdict is not Verdict.UNREADABLE:
+        return checked
+    reason = f"the verdict of {view.decision.supervisor} on turn {state['acted']} was unreadable ({judgement.problem}), so the work went on"
+    return {**checked, "reasons": [*state["reasons"], reason]}
+
+
+def _objection(said: str, problem: str) -> tuple[Message, ...]:
+    """What the supervisor said, and why it is asked again."""
+    again = Message.user(f"Your last reply could not be used: {problem}. Reply again.")
+    return (Message.assistant(said), again) if said else (again,)

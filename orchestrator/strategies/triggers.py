@@ -1,0 +1,112 @@
+"""When a supervised executor is checked: on schedule, or on evidence in its work that no check has covered yet."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from ...protocols import Message, ToolCall, ToolResult
+from .supervision import Cause, Supervision, Trigger
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known of the work when a turn has acted."""
+
+    turn: int
+    """Turns that have acted, over all resets."""
+    covered: Sequence[Message]
+    """The executor's conversation up to the last check or reset, its prompt included."""
+    fresh: Sequence[Message]
+    """Its conversation since then."""
+    confidence: float | None
+    """Of the last step; None where unknown, which triggers nothing."""
+    share_spent: float
+    """Of the turns or of the timeout, whichever is further."""
+    half_was_covered: bool
+    """A check has taken place since half was spent."""
+
+
+def cause_of_check(supervision: Supervision, evidence: Evidence) -> Cause | None:
+    """What asks for a check now: the schedule, else the first of the triggers that fires, in the order in which they are given."""
+    if supervision.interval is not None and evidence.turn % supervision.interval == 0:
+        return "interval"
+    return next((trigger for trigger in supervision.triggers if _FIRES[trigger](supervision, evidence)), None)
+
+
+def _has_error(_: Supervision, evidence: Evidence) -> bool:
+    return any(result.is_error for result in _results(evidence.fresh))
+
+
+def _loops(supervision: Supervision, evidence: Evidence) -> bool:
+    counts = Counter(canonical(call) for message in evidence.fresh for call in message.tool_calls)
+    return any(count >= supervision.loop_calls for count in counts.values())
+
+
+def _stalls(supervision: Supervision, evidence: Evidence) -> bool:
+    starts = [index for index, message in enumerate(evidence.fresh) if message.tool_calls]
+    if len(starts) < supervision.stall_turns:
+        return False
+    first = starts[-supervision.stall_turns]
+    known = _words([*evidence.covered, *evidence.fresh[:first]])
+    told = " ".join(result.content for result in _results(evidence.fresh[first:]) if not result.is_error)
+    return not _words_of(told) - known
+
+
+def _is_long(supervision: Supervision, evidence: Evidence) -> bool:
+    return any(len(result.content) > supervision.observation_characters for result in _results(evidence.fresh))
+
+
+def _is_unsure(supervision: Supervision, evidence: Evidence) -> bool:
+    return evidence.confidence is not None and evidence.confidence < supervision.minimum_confidence
+
+
+def _is_half_spent(_: Supervision, evidence: Evidence) -> bool:
+    return evidence.share_spent >= 0.5 and not evidence.half_was_covered
+
+
+_FIRES: Mapping[Trigger, Callable[[Supervision, Evidence], bool]] = {
+    Trigger.TOOL_ERROR: _has_error,
+    Trigger.LOOP: _loops,
+    Trigger.STALL: _stalls,
+    Trigger.LONG_OBSERVATION: _is_long,
+    Trigger.LOW_CONFIDENCE: _is_unsure,
+    Trigger.HALF_SPENT: _is_half_spent,
+}
+
+
+def canonical(call: ToolCall) -> str:
+    """A call such that equal calls are equal text: keys sorted, white space single, 2.0 the same as 2."""
+    return f"{call.name} {json.dumps(_canonical(call.arguments), sort_keys=True)}"
+
+
+def _canonical(value: JsonValue) -> JsonValue:
+    match value:
+        case dict():
+            return {key: _canonical(item) for key, item in value.items()}
+        case list():
+            return [_canonical(item) for item in value]
+        case str():
+            return " ".join(value.split())
+        case float() if value.is_integer():
+            return int(value)
+    return value
+
+
+def _results(messages: Sequence[Message]) -> list[ToolResult]:
+    return [message.tool_result for message in messages if message.tool_result is not None]
+
+
+def _words(messages: Sequence[Message]) -> set[str]:
+    """What the executor has read: prompts and results, and not what it wrote itself."""
+    read = [message.text for message in messages if message.role in ("user", "system")]
+    return _words_of(" ".join([*read, *(result.content for result in _results(messages))]))
+
+
+def _words_of(text: str) -> set[str]:
+    return set(_WORD.findall(text.casefold()))

@@ -1,0 +1,60 @@
+"""Reading what a supervisor says: a plan, or a verdict with what has to follow it."""
+
+import re
+from dataclasses import dataclass
+
+from ...protocols import FinishReason, StepReply
+from ..policy import Strategy
+from .supervision import Verdict
+
+_STEP = re.compile(r"^\s*(?:[-*\u2022]|(?:step\s*)?\d+\s*[.):])\s*\S", re.IGNORECASE | re.MULTILINE)
+_VERDICT = re.compile(r"\W*(CONTINUE|INTERVENE)\b(?:\*\*|__)?[.:]?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A check's verdict as it can be acted upon."""
+
+    verdict: Verdict
+    guidance: str = ""
+    """With INTERVENE: the new plan, or the summary and advice."""
+    problem: str = ""
+    """With an unreadable verdict: what is wrong with it."""
+
+
+def plan_problem(reply: StepReply, *, longest: int) -> str | None:
+    """Why a reply is no plan; None where it is one."""
+    if reply.tool_calls:
+        return "it calls a tool instead of planning"
+    if reply.finished.reason is FinishReason.LENGTH:
+        return "the plan breaks off at the limit of its length"
+    return _guidance_problem(reply.text.strip(), longest=longest) or _step_problem(reply.text)
+
+
+def read_verdict(reply: StepReply, *, strategy: Strategy, longest: int) -> Judgement:
+    """The verdict of a reply: its first word, and below it what the strategy asks for."""
+    found = _VERDICT.match(reply.text)
+    if reply.tool_calls or found is None:
+        problem = "it calls a tool" if reply.tool_calls else "its first word is neither CONTINUE nor INTERVENE"
+        return Judgement(Verdict.UNREADABLE, problem=problem)
+    if found[1].upper() == "CONTINUE":
+        return Judgement(Verdict.CONTINUE)
+    guidance = reply.text[found.end() :].strip()
+    problem = _guidance_problem(guidance, longest=longest) or (_step_problem(guidance) if strategy is Strategy.PEVR else None)
+    if problem is None and reply.finished.reason is FinishReason.LENGTH:
+        problem = "it breaks off at the limit of its length"
+    if problem is not None:
+        return Judgement(Verdict.UNREADABLE, problem=f"INTERVENE, but {problem}")
+    return Judgement(Verdict.INTERVENE, guidance=guidance)
+
+
+def _guidance_problem(text: str, *, longest: int) -> str | None:
+    if not text:
+        return "there is nothing in it"
+    if len(text) > longest:
+        return f"it has {len(text):,} characters, and at most {longest:,} are used"
+    return None
+
+
+def _step_problem(text: str) -> str | None:
+    return None if _STEP.search(text) else "it has no line that is a step, such as `1. open(...)`"
