@@ -12,7 +12,9 @@ Far = Annotated[
     str | None,
     typer.Option(help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, a GGUF file, or `far`."),
 ]
-StrategyName = Annotated[str | None, typer.Option("--strategy", "-s", help="device, cloud, route or cascade.")]
+StrategyName = Annotated[
+    str | None, typer.Option("--strategy", "-s", help="device, cloud, route, cascade, pevr, eva, minions, subtasks or auto.")
+]
 ModeName = Annotated[
     str | None, typer.Option("--mode", "-m", help="only_on_device, prefer_on_device, auto, prefer_in_cloud or only_in_cloud.")
 ]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Message, NearfarError
 from ..config import Config
-from ..events import AgentText, AttemptEnded, AttemptStarted, TaskEvent, TaskFinished, ToolFinished, ToolStarted
+from ..events import AgentText, AttemptEnded, AttemptStarted, SupervisorSpoke, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..hybrid import Hybrid, TaskOptions
 from ..results import Result
 from .console import execute, notes, output, print_json, reported
@@ -105,10 +105,20 @@ def _show_event(event: TaskEvent) -> None:
         case ToolFinished():
             style = "red" if event.result.is_error else "dim"
             notes.print(f"[{style}]  -> {escape(event.result.content[:_SHOWN_RESULT])}[/{style}]", soft_wrap=True)
+        case SupervisorSpoke():
+            notes.print(Text(f"\n{_supervision(event)}", style="dim italic"), soft_wrap=True)
         case AttemptEnded() if event.attempt.outcome != "accepted":
             notes.print(f"\n[yellow]{event.attempt.agent} {event.attempt.outcome}: {escape(event.attempt.reason)}[/yellow]", soft_wrap=True)
         case AttemptEnded():
             notes.print()
+
+
+def _supervision(event: SupervisorSpoke) -> str:
+    """A supervisor's words, under what they are."""
+    if event.verdict is None:
+        return f"{event.agent} plans:\n{event.text}"
+    shadow = ", in shadow" if event.shadow else ""
+    return f"{event.agent} checks ({event.trigger}{shadow}): {event.verdict}\n{event.text}"
 
 
 def summary(result: Result) -> str:
@@ -116,9 +126,10 @@ def summary(result: Result) -> str:
     where = "on this device" if result.served_on_device else "in the cloud"
     confidence = "" if result.confidence is None else f", confidence {result.confidence:.2f}"
     fallback = " after a fallback" if result.was_fallback else ""
+    interventions = f", {result.interventions} interventions" if result.interventions else ""
     dollars = "price unknown" if result.dollars is None else f"${result.dollars:.6f}"
     tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
-    return f"{result.model} {where}{fallback}{confidence}; {tokens}, {dollars}, {result.seconds:.2f} s"
+    return f"{result.model} {where}{fallback}{confidence}{interventions}; {tokens}, {dollars}, {result.seconds:.2f} s"
 
 
 def _read_schema(path: Path) -> dict[str, Any]:

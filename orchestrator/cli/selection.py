@@ -8,6 +8,7 @@ from ..compose import EMBEDDED, LlamaConfig, NearConfig, parse_far
 from ..config import Config, load_config
 from ..demo.comparison import MINIMUM_CONFIDENCE
 from ..hybrid import Hybrid
+from ..policy import Mode, Strategy
 from ..task import Policy
 from ..tools import Tool, tool
 from ..worlds.lookup import SearchWorld, understands
@@ -92,7 +93,7 @@ def _chosen_policy(selection: Selection, policy: Policy) -> Policy:
     try:
         return Policy.model_validate({**policy.model_dump(), **given})
     except ValueError as error:
-        known = "strategies: device, cloud, route, cascade; modes: only_on_device, prefer_on_device, auto, prefer_in_cloud, only_in_cloud"
+        known = f"strategies: {', '.join(Strategy)}; modes: {', '.join(Mode)}"
         raise ConfigError(f"unknown value among {given}", hint=known) from error
 
 
