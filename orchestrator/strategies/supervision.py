@@ -17,7 +17,8 @@ class Trigger(StrEnum):
     LOOP = "loop"
     """The same call, arguments in any order, was made `loop_calls` times."""
     STALL = "stall"
-    """The results of the last `stall_turns` turns held no word that the executor had not read before."""
+    """The last `stall_turns` turns told the executor nothing: each word of their results stood in its prompt or in a result before them.
+    An error tells nothing. After a reset the executor has forgotten what it was told, so that it counts anew."""
     LONG_OBSERVATION = "long_observation"
     """A result is longer than `observation_characters`."""
     LOW_CONFIDENCE = "low_confidence"

@@ -54,8 +54,7 @@ def _stalls(supervision: Supervision, evidence: Evidence) -> bool:
         return False
     first = starts[-supervision.stall_turns]
     known = _words([*evidence.covered, *evidence.fresh[:first]])
-    told = " ".join(result.content for result in _results(evidence.fresh[first:]) if not result.is_error)
-    return not _words_of(told) - known
+    return not _words(evidence.fresh[first:]) - known
 
 
 def _is_long(supervision: Supervision, evidence: Evidence) -> bool:
@@ -103,10 +102,7 @@ def _results(messages: Sequence[Message]) -> list[ToolResult]:
 
 
 def _words(messages: Sequence[Message]) -> set[str]:
-    """What the executor has read: prompts and results, and not what it wrote itself."""
-    read = [message.text for message in messages if message.role in ("user", "system")]
-    return _words_of(" ".join([*read, *(result.content for result in _results(messages))]))
-
-
-def _words_of(text: str) -> set[str]:
-    return set(_WORD.findall(text.casefold()))
+    """What the executor was told: prompts and results, but not errors, nor what it wrote itself."""
+    prompts = [message.text for message in messages if message.role in ("user", "system")]
+    results = [result.content for result in _results(messages) if not result.is_error]
+    return set(_WORD.findall(" ".join([*prompts, *results]).casefold()))

@@ -1,0 +1,202 @@
+"""`pevr` against the pseudocode of its paper (arXiv 2605.30102), call by call."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from supervised_pair import LINKS, TASK, Pair, look, looks_at, supervised, turn_of, working
+
+from nearfar.orchestrator import tool
+from nearfar.orchestrator.results import Result
+from nearfar.orchestrator.strategies.prompts import plan_request, verify_plan_request, with_plan
+from nearfar.protocols import InvalidOutput, Message, Side, ToolCall, ToolChoice, ToolResult, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+PLAN = "1. look(page=1)\n2. <the word>"
+ANSWER = "The emblem is a bridge."
+Journal = list[tuple[str, tuple[Message, ...]]]
+
+
+def new_plan(number: int) -> str:
+    return f"1. look(page={number})\n2. answer"
+
+
+def pseudocode(*, acting: int, verdicts: Sequence[bool], turns: int, interval: int) -> Journal:
+    """Who is shown what, as the paper's algorithm has it; the executor answers after so many turns that act.
+
+    The paper leaves two things open: the answer ends the loop, and a check after the last turn, which could change nothing, is not made.
+    """
+    journal: Journal = [("supervisor", plan_request(TASK))]
+    plan, context = PLAN, []
+    left = iter(enumerate(verdicts))
+    for turn in range(1, turns + 1):
+        journal.append(("executor", (Message.user(with_plan(TASK, plan)), *context)))
+        if turn > acting:
+            break
+        context = [*context, *turn_of(turn)]
+        if turn % interval == 0 and turn < turns:
+            journal.append(("supervisor", verify_plan_request(TASK, plan, context)))
+            number, intervenes = next(left)
+            if intervenes:
+                plan, context = new_plan(number), []
+    return journal
+
+
+def scripted(*, acting: int, verdicts: Sequence[bool]) -> Pair:
+    executor = [*(looks_at(turn) for turn in range(1, acting + 1)), ANSWER]
+    replies = [f"INTERVENE\n{new_plan(number)}" if intervenes else "CONTINUE" for number, intervenes in enumerate(verdicts)]
+    return Pair(executor, [PLAN, *replies])
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(
+    ("interval", "acting", "turns", "verdicts"),
+    [
+        (1, 3, 10, [False, True, False]),
+        (2, 5, 10, [True, True]),
+        (2, 4, 10, [False, False]),
+        (3, 7, 8, [True, False]),
+        (8, 7, 40, []),
+        (5, 0, 10, []),
+    ],
+)
+async def test_every_call_is_the_one_of_the_pseudocode(link: str, interval: int, acting: int, turns: int, verdicts: Sequence[bool]) -> None:
+    pair = scripted(acting=acting, verdicts=verdicts)
+    with anyio.fail_after(120):
+        async with working(pair, supervised("pevr", turns=turns, interval=interval), link=link) as hybrid:
+            result = await hybrid.run(TASK)
+    assert pair.journal == pseudocode(acting=acting, verdicts=verdicts, turns=turns, interval=interval)
+    assert (result.text, result.side, result.was_fallback) == (ANSWER, Side.NEAR, False)
+    assert result.interventions == sum(verdicts)
+    assert result.far.steps == 1 + acting // interval
+
+
+@given(data=st.data(), interval=st.integers(1, 6), turns=st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_the_far_agent_is_called_once_and_once_per_interval(data: st.DataObject, interval: int, turns: int) -> None:
+    acting = data.draw(st.integers(0, turns))
+    checks = min(acting, turns - 1) // interval
+    verdicts = data.draw(st.lists(st.booleans(), min_size=checks, max_size=checks))
+    pair = scripted(acting=acting, verdicts=verdicts)
+    anyio.run(run_whatever_comes, pair, interval, turns)
+    assert pair.journal == pseudocode(acting=acting, verdicts=verdicts, turns=turns, interval=interval)
+    assert pair.roles.count("supervisor") == 1 + checks
+    assert pair.roles.count("executor") == min(acting + 1, turns)
+
+
+async def run_whatever_comes(pair: Pair, interval: int, turns: int) -> Result | None:
+    """The result; none where the turns run out before the answer."""
+    async with working(pair, supervised("pevr", turns=turns, interval=interval)) as hybrid:
+        try:
+            return await hybrid.run(TASK)
+        except InvalidOutput:
+            assert pair.roles.count("executor") == turns
+            return None
+
+
+async def test_turns_are_counted_over_all_resets_and_running_out_ends_the_task() -> None:
+    pair = scripted(acting=20, verdicts=[True] * 20)
+    async with working(pair, supervised("pevr", turns=6, interval=2)) as hybrid:
+        with pytest.raises(InvalidOutput, match="6 turns"):
+            await hybrid.run(TASK)
+    assert pair.roles.count("executor") == 6
+    assert pair.roles.count("supervisor") == 3, "a plan, and a check after turns 2 and 4"
+
+
+async def test_the_environment_keeps_its_state_over_a_reset() -> None:
+    notes: list[str] = []
+
+    @tool
+    async def note(text: str) -> str:
+        """Write a note."""
+        notes.append(text)
+        return f"{len(notes)} notes"
+
+    calls = [ToolCall(id=text, name="note", arguments={"text": text}) for text in ("one", "two")]
+    pair = Pair([calls[0], calls[1], "done"], [PLAN, "INTERVENE\n1. note(text='two')", "CONTINUE"])
+    async with working(pair, supervised("pevr", interval=1), note) as hybrid:
+        await hybrid.run(TASK)
+    assert notes == ["one", "two"]
+    assert pair.journal[-1][1][-1].tool_result == ToolResult(call_id="two", name="note", content="2 notes")
+
+
+@pytest.mark.parametrize("text", ["INTERVENE\n1. go", "**INTERVENE**\n1. go", "INTERVENE: \n- go", "intervene.\nStep 1: go"])
+async def test_a_verdict_is_read_through_its_decoration(text: str) -> None:
+    pair = Pair([looks_at(1), ANSWER], [PLAN, text])
+    async with working(pair, supervised("pevr", interval=1)) as hybrid:
+        result = await hybrid.run(TASK)
+    assert result.interventions == 1
+    assert pair.journal[-1][1][0].text.endswith(text.partition("\n")[2])
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("I would rather not.", "no line that is a step"),
+        ("  ", "nothing in it"),
+        ("1. " + "look " * 2000, "at most 4,000"),
+        (looks_at(1), "tool"),
+    ],
+)
+async def test_a_plan_that_is_none_is_asked_for_once_more_and_then_done_without(bad: str | ToolCall, why: str) -> None:
+    pair = Pair([ANSWER], [bad, bad])
+    async with working(pair, supervised("pevr", interval=1)) as hybrid:
+        result = await hybrid.run(TASK)
+    assert pair.roles == ["supervisor", "supervisor", "executor"]
+    assert why in pair.journal[1][1][-1].text
+    assert pair.journal[2][1] == (Message.user(TASK),)
+    assert any(why in reason and "works without one" in reason for reason in result.reasons)
+
+
+async def test_a_second_try_at_a_plan_counts() -> None:
+    pair = Pair([ANSWER], ["Let me think.", PLAN])
+    async with working(pair, supervised("pevr", interval=1)) as hybrid:
+        result = await hybrid.run(TASK)
+    assert pair.journal[2][1] == (Message.user(with_plan(TASK, PLAN)),)
+    assert pair.journal[1][1][-2:] == (
+        Message.assistant("Let me think."),
+        Message.user("Your last reply could not be used: it has no line that is a step, such as `1. open(...)`. Reply again."),
+    )
+    assert [call.role for call in result.calls] == ["plan", "plan", "execute"]
+
+
+@pytest.mark.parametrize("verdict", ["Well, let me see.", "CONTINUED", "INTERVENE", "INTERVENE\njust try harder", " ", looks_at(3)])
+async def test_a_verdict_that_is_neither_lets_the_work_go_on(verdict: str | ToolCall) -> None:
+    pair = Pair([looks_at(1), ANSWER], [PLAN, verdict])
+    async with working(pair, supervised("pevr", interval=1)) as hybrid:
+        result = await hybrid.run(TASK)
+    assert pair.journal[-1] == ("executor", (Message.user(with_plan(TASK, PLAN)), *turn_of(1)))
+    assert [call.verdict for call in result.calls if call.role == "verify"] == ["unreadable"]
+    assert result.interventions == 0
+    assert any("unreadable" in reason for reason in result.reasons)
+
+
+async def test_the_supervisor_is_shown_the_tools_and_may_call_none() -> None:
+    pair = Pair([looks_at(1), ANSWER], [PLAN, "CONTINUE"])
+    async with working(pair, supervised("pevr", interval=1)) as hybrid:
+        await hybrid.run(TASK)
+    asked = [request for role, request in pair.requests if role == "supervisor"]
+    assert [(request.tools, request.tool_choice) for request in asked] == [((look.spec,), ToolChoice.NONE)] * 2
+    assert len({request.idempotency_key for _, request in pair.requests}) == 4
+
+
+async def test_a_supervisor_that_cannot_plan_leaves_the_executor_alone() -> None:
+    pair = Pair([looks_at(1), looks_at(2), ANSWER], [Unavailable("gateway down")])
+    async with working(pair, supervised("pevr", interval=1)) as hybrid:
+        result = await hybrid.run(TASK)
+    assert pair.roles == ["supervisor", "executor", "executor", "executor"]
+    assert any("could not plan" in reason and "gateway down" in reason and "near goes on alone" in reason for reason in result.reasons)
+    assert [call.error for call in result.calls] == ["Unavailable", None, None, None]
+    assert result.far.dollars == 0
+
+
+async def test_the_rest_of_a_conversation_stays_in_front_of_the_plan() -> None:
+    history = [Message.system("Be brief."), Message.user("Hello"), Message.assistant("Hi"), Message.user(TASK)]
+    pair = Pair([ANSWER], [PLAN])
+    async with working(pair, supervised("pevr", interval=1)) as hybrid:
+        await hybrid.run(history)
+    assert pair.journal[1][1] == (*history[:3], Message.user(with_plan(TASK, PLAN)))
+    assert pair.journal[0][1][1].text == f"system: Be brief.\nuser: Hello\nassistant: Hi\nuser: {TASK}"
