@@ -61,7 +61,13 @@ def _anchored(config: Config, folder: Path) -> Config:
         far = far.model_copy(update={"model": anchored_model(far.model, folder)})
     if isinstance(far, GatewayConfig) and far.certificate is not None:
         far = far.model_copy(update={"certificate": folder / far.certificate.expanduser()})
-    return config.model_copy(update={"near": near, "far": far})
+    return config.model_copy(update={"near": near, "far": far, "policy": _anchored_policy(config.policy, folder)})
+
+
+def _anchored_policy(policy: Policy, folder: Path) -> Policy:
+    files = {name: policy.auto.model_dump()[name] for name in ("outcomes", "reports")}
+    anchored = {name: folder / path.expanduser() for name, path in files.items() if path is not None}
+    return policy.model_copy(update={"auto": policy.auto.model_copy(update=anchored)})
 
 
 def _describe(text: str, source: str, error: ErrorDetails) -> str:

@@ -20,6 +20,7 @@ from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
 from .policy import Mode, Strategy
 from .results import Attempt, Call, Result, spent
+from .selection.selector import Selector
 from .strategies.graphs import Graphs
 from .strategies.state import TaskContext, TaskGraph
 from .strategies.supervision import Verdict
@@ -87,6 +88,7 @@ class Hybrid:
         self._tools = tuple(tools)
         self._own_context = TaskContext.of(tools)
         self._has_checkpointer = checkpointer is not None
+        self._selector = Selector()
         self._graphs = Graphs(self.team, tools, checkpointer=checkpointer, store=store)
 
     @classmethod
@@ -121,9 +123,13 @@ class Hybrid:
     def graph_of(self, strategy: Strategy | str) -> TaskGraph:
         """The compiled LangGraph graph of a strategy; its input is `{"task": Task(...).model_dump(mode="json")}`.
 
-        Raises `ConfigError` for `auto`, which chooses among the others for each task.
+        Raises `ConfigError` for `auto`, which chooses among the others for each task, and `InvalidRequest` for an unknown name.
         """
-        return self._graphs[Strategy(strategy)]
+        try:
+            known = Strategy(strategy)
+        except ValueError:
+            raise InvalidRequest(f"there is no strategy {strategy!r}", hint=f"the strategies are {_names(Strategy)}") from None
+        return self._graphs[known]
 
     async def run(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> Result:
         """Serve one task and return its outcome.
@@ -155,6 +161,16 @@ class Hybrid:
                     final = part
         yield TaskFinished(result=_result(task, final, time.monotonic() - started))
 
+    def report(self, result: Result, *, score: float, task_class: str = "") -> None:
+        """Tell `auto` how good a result of its was, so that it chooses better: 1 for a task well done, 0 for one that failed.
+
+        `task_class` names tasks of one sort, from coarse to fine (`billing/refund`); without it, the class that the task was taken for
+        stands. The outcome is kept in the file that `[policy.auto] reports` names, without the words of a private task.
+
+        Raises `InvalidRequest` for a result whose strategy `auto` did not choose, or a score outside 0 to 1.
+        """
+        self._selector.report(result, self.policy.auto, score=score, task_class=task_class)
+
     def _task(self, prompt: str | Sequence[Message], options: TaskOptions) -> tuple[Task, TaskContext]:
         """The task, with its strategy settled, and what it runs with."""
         self._check_options(options)
@@ -174,7 +190,8 @@ class Hybrid:
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: where the policy leaves the choice open, this makes it."""
-        return task
+        sides = {member.side for member in self.team}
+        return self._selector.settle(task, tools=[spec.name for spec in context.specs], sides=sides)
 
     def _context(self, options: TaskOptions) -> TaskContext:
         added = options.get("tools", ())
@@ -258,6 +275,7 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         attempts=attempts,
         calls=calls,
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
+        selection=task.selection,
         reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up),
         confidence=accepted.confidence,
         near=spent(calls, Side.NEAR),

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from ..protocols import AgentCard, Side, Usage
 from ..protocols.messages import Value
+from .selection.decision import SelectionDecision
 from .strategies.supervision import Cause, Verdict
 
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
@@ -94,6 +95,8 @@ class Result(Value):
     """Times that a supervisor's verdict changed the course of the work."""
     reasons: tuple[str, ...]
     """Every decision on the way, in order."""
+    selection: SelectionDecision | None = None
+    """How `auto` came to the strategy; None where another strategy was asked for."""
     confidence: float | None
     near: SideUsage
     far: SideUsage

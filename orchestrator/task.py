@@ -8,6 +8,10 @@ from pydantic import Field
 from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .policy import Mode, Needs, Strategy
+from .selection.decision import SelectionDecision
+from .selection.settings import AutoPolicy
+from .strategies.minions_policy import MinionsPolicy
+from .strategies.subtasks_policy import SubtasksPolicy
 from .strategies.supervision import Supervision
 
 
@@ -31,12 +35,20 @@ class Policy(Value):
     """Of each step; None: as many as the agent allows."""
     supervision: Supervision = Supervision()
     """Of pevr and eva."""
+    minions: MinionsPolicy = MinionsPolicy()
+    """How the strategy `minions` reads a long context."""
+    subtasks: SubtasksPolicy = SubtasksPolicy()
+    """How the strategy `subtasks` cuts a task."""
+    auto: AutoPolicy = AutoPolicy()
+    """How the strategy `auto` chooses another one."""
 
 
 class Task(Value):
     """One task with everything that decides how it is served."""
 
     messages: tuple[Message, ...]
+    context: str | None = None
+    """A long text that the task is about, apart from its messages: of `minions`, which keeps it on this device, and of `subtasks`."""
     output_schema: JsonSchema | None = None
     timeout: float | None = Field(default=None, gt=0)
     """Seconds for the whole task, over all attempts."""
@@ -45,9 +57,22 @@ class Task(Value):
     policy: Policy = Policy()
     reasons: tuple[str, ...] = ()
     """How its strategy was chosen, where that was not the user's choice; the first of `Result.reasons`."""
+    selection: SelectionDecision | None = Field(default=None, exclude=True)
+    """The choice that `auto` made; not part of the graph's state."""
 
     def needs(self, *, has_tools: bool) -> Needs:
+        """What its candidates have to be capable of. Those of `minions` and `subtasks` plan and sum up, and call no tools."""
+        if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
+            return Needs()
         return Needs(tools=has_tools, json_schema=self.output_schema is not None)
+
+    def with_context_in_prompt(self) -> "Task":
+        """The task with its context behind its last prompt, as strategies see it that do not keep it apart."""
+        if self.context is None:
+            return self
+        place = max(index for index, message in enumerate(self.messages) if message.role == "user")
+        prompt = Message.user(f"{self.messages[place].text}\n\n{self.context}")
+        return self.model_copy(update={"messages": (*self.messages[:place], prompt, *self.messages[place + 1 :]), "context": None})
 
 
 def conversation(prompt: str | Sequence[Message]) -> tuple[Message, ...]:

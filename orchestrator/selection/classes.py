@@ -1,0 +1,126 @@
+"""Which class of recorded tasks a new task belongs to: multinomial naive Bayes over the words of prompts and the names of tools.
+
+Small, deterministic and without dependencies. Names and numbers in a prompt count as such, not as themselves (`TaskProfile.words`), and
+a prompt whose words the class has mostly not met belongs to none.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import exp, log
+from typing import Final
+
+from .profile import NAME, NUMBER, Shape, TaskProfile
+
+SMOOTHING: Final = 0.2
+"""Added to each feature's count in each class."""
+SURE: Final = 0.5
+"""Probability that a class must have; else its parent is tried, which has the probability of all its classes together."""
+
+
+@dataclass(slots=True)
+class _Class:
+    """What was seen of one class."""
+
+    shape: Shape
+    prompts: int = 0
+    features: Counter[str] = field(default_factory=Counter)
+    total: int = 0
+    words: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGuess:
+    """The class that a task seems to belong to."""
+
+    name: str
+    """As far as it is sure: `search/hops`, `search`, or nothing."""
+    probability: float
+    familiarity: float
+    """Share of the prompt's words that tasks of this class have used before."""
+
+
+UNKNOWN: Final = ClassGuess("", 0.0, 0.0)
+
+
+class TaskClasses:
+    """The classes of the tasks seen so far."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, _Class] = {}
+        self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._vocabulary: set[str] = set()
+
+    def add(self, name: str, profile: TaskProfile) -> None:
+        """Learn that a task is of a class; the same task under many configurations is one example."""
+        example = (name, profile.prompt, profile.tools)
+        if not name or not profile.prompt.strip() or example in self._seen:
+            return
+        self._seen.add(example)
+        known = self._classes.setdefault(name, _Class(profile.shape))
+        features = list(_features(profile))
+        known.prompts += 1
+        known.features.update(features)
+        known.total += len(features)
+        known.words.update(profile.words)
+        self._vocabulary.update(features)
+
+    def guess(self, profile: TaskProfile, *, minimum_familiarity: float) -> ClassGuess:
+        """The class of a task; `UNKNOWN` where its words or tools are new."""
+        scores = self._scores(profile)
+        if not scores:
+            return UNKNOWN
+        name, probability = _deepest_sure(_probabilities(scores))
+        familiarity = self._familiarity(name, profile)
+        return ClassGuess(name, probability, familiarity) if name and familiarity >= minimum_familiarity else UNKNOWN
+
+    def _scores(self, profile: TaskProfile) -> dict[str, float]:
+        """Logarithms of the classes' probabilities, but for a constant. Words that no class has met tell nothing."""
+        features = [feature for feature in _features(profile) if feature in self._vocabulary]
+        return {name: self._score(known, features) for name, known in self._classes.items() if known.shape is profile.shape}
+
+    def _score(self, known: _Class, features: Sequence[str]) -> float:
+        norm = log(known.total + SMOOTHING * len(self._vocabulary))
+        return log(known.prompts) + sum(log(known.features[feature] + SMOOTHING) - norm for feature in features)
+
+    def _familiarity(self, name: str, profile: TaskProfile) -> float:
+        words = set(profile.words) - {NAME, NUMBER}
+        below = [known for other, known in self._classes.items() if other == name or other.startswith(f"{name}/")]
+        return sum(any(word in known.words for known in below) for word in words) / len(words) if words else 0.0
+
+
+def lineage(name: str) -> tuple[str, ...]:
+    """A class and those above it, the widest first: `search`, `search/hops`."""
+    parts = name.split("/") if name else []
+    return tuple("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+
+
+def _features(profile: TaskProfile) -> Iterator[str]:
+    """Words and pairs of neighbouring words, how the prompt starts, how long it is, and the tools."""
+    words = profile.words
+    yield from words
+    yield from (f"{first} {second}" for first, second in pairwise(("^", *words)))
+    yield from (f"{count} x {word}" for word, count in Counter(words).items())
+    yield f"form: {profile.form}"
+    yield from (f"tool: {tool}" for tool in sorted(profile.tools))
+
+
+def _probabilities(scores: Mapping[str, float]) -> dict[str, float]:
+    best = max(scores.values())
+    weights = {name: exp(score - best) for name, score in scores.items()}
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def _deepest_sure(probabilities: Mapping[str, float]) -> tuple[str, float]:
+    """The narrowest class on the way to the likeliest one that is likely enough; empty where none is."""
+    together: defaultdict[str, float] = defaultdict(float)
+    for name, probability in probabilities.items():
+        for level in lineage(name):
+            together[level] += probability
+    likeliest = min(probabilities, key=lambda name: (-probabilities[name], name))
+    for level in reversed(lineage(likeliest)):
+        if together[level] >= SURE:
+            return level, together[level]
+    return "", 0.0

@@ -1,0 +1,72 @@
+"""`Selector`: `auto` as a `Hybrid` uses it, with the files that its settings name."""
+
+from collections.abc import Collection, Sequence
+
+from ...protocols import InvalidRequest, Side
+from ..policy import Strategy
+from ..results import Result
+from ..task import Policy, Task
+from .application import applied
+from .chooser import Chooser
+from .decision import SelectionDecision
+from .outcomes import Outcome, ReportLog, read_outcomes
+from .profile import TaskProfile, last_words
+from .settings import AutoPolicy
+
+
+class Selector:
+    """Settles tasks whose strategy is `auto`, and takes in what the app reports of them. Files are read once, when first needed."""
+
+    def __init__(self) -> None:
+        self._choosers: dict[AutoPolicy, Chooser] = {}
+
+    def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side]) -> Task:
+        """The task with a strategy, its knobs, and the reasons for them.
+
+        Raises `ConfigError` for outcomes that cannot be read or used, `PrivacyViolation` where only a far agent is left for a private task.
+        """
+        if task.policy.strategy is not Strategy.AUTO:
+            return task
+        decision = self.decide(TaskProfile.of(last_words(task.messages), tools), task.policy, sides=sides)
+        settled = {"policy": applied(decision.chosen, task.policy), "reasons": (*task.reasons, *decision.reasons), "selection": decision}
+        return task.model_copy(update=settled)
+
+    def decide(self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> SelectionDecision:
+        """What a task would be settled to. Raises what `settle` raises."""
+        return self._chooser(policy.auto).choose(profile, policy, sides=sides)
+
+    def report(self, result: Result, settings: AutoPolicy, *, score: float, task_class: str = "") -> None:
+        """Learn how well a result was, and keep it where the settings name a file.
+
+        Raises `InvalidRequest` for a result that `auto` did not choose the strategy of, or a score outside 0 to 1, `ConfigError` where
+        the file cannot be written.
+        """
+        outcome = _outcome(result, score, task_class)
+        chooser = self._chooser(settings)
+        if settings.reports is not None:
+            ReportLog(settings.reports).append(outcome)
+        chooser.learn(outcome)
+
+    def _chooser(self, settings: AutoPolicy) -> Chooser:
+        chooser = self._choosers.get(settings)
+        if chooser is None:
+            recorded = read_outcomes(settings.outcomes) if settings.outcomes is not None else []
+            reported = ReportLog(settings.reports).read() if settings.reports is not None else []
+            chooser = self._choosers[settings] = Chooser(settings, (*recorded, *reported))
+        return chooser
+
+
+def _outcome(result: Result, score: float, task_class: str) -> Outcome:
+    selection = result.selection
+    if selection is None:
+        raise InvalidRequest("there is nothing to report: the strategy of this task was not chosen by auto", hint='strategy="auto"')
+    if not 0 <= score <= 1:
+        raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
+    return Outcome(
+        task_class=task_class or selection.task_class,
+        profile=selection.profile,
+        arm=selection.chosen,
+        label=selection.winner.label,
+        score=score,
+        dollars=None if result.dollars is None else float(result.dollars),
+    )
