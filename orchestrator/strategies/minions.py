@@ -1,0 +1,131 @@
+"""MinionS (arXiv 2502.15964): a long context stays on this device. The far side, which never sees it, writes jobs; the near side does each
+of them on every chunk; what it found goes to the far side, which answers or writes the jobs of another round.
+
+The paper's far model writes Python that makes the jobs. Here it writes them as JSON, and this module applies them to the chunks, so that
+nothing that a model wrote is executed.
+"""
+
+from collections.abc import Sequence
+
+from langgraph.graph import END, START, StateGraph
+
+from ...protocols import InvalidOutput, Message, Side
+from ..events import AgentText, AttemptEnded, AttemptStarted
+from ..results import Attempt
+from ..task import Task
+from .calls import CallLog
+from .minions_findings import Assessment, read_assessment, read_jobs, show
+from .minions_prompts import ASSESSMENT_SCHEMA, JOBS_SCHEMA, Job, answer_form, findings_request, jobs_request
+from .minions_reading import Material, Readings, Round
+from .nodes import TaskNodes
+from .panel import Panel, Question
+from .state import TaskContext, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit
+from .supervised import task_text
+
+
+def build(nodes: TaskNodes) -> TaskGraphBuilder:
+    """The graph of minions."""
+    minions = MinionsNodes(nodes)
+    graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
+    graph.add_node("route", nodes.route)
+    graph.add_node("write_jobs", minions.write_jobs)
+    graph.add_node("read_chunks", minions.read_chunks)
+    graph.add_node("aggregate", minions.aggregate)
+    graph.add_edge(START, "route")
+    graph.add_edge("route", "write_jobs")
+    graph.add_edge("write_jobs", "read_chunks")
+    graph.add_edge("read_chunks", "aggregate")
+    graph.add_conditional_edges("aggregate", after_aggregate, ["read_chunks", END])
+    return graph
+
+
+def after_aggregate(state: TaskState) -> str:
+    """An answer ends the task; further jobs are done."""
+    return END if state["attempts"] else "read_chunks"
+
+
+class MinionsNodes:
+    """The nodes of minions, bound to the shared ones."""
+
+    def __init__(self, nodes: TaskNodes) -> None:
+        self._team = nodes.team
+
+    async def write_jobs(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Have the far side write the first jobs. Where its replies hold none, the task itself is the only job, so nothing is lost."""
+        material = Material(Task.model_validate(state["task"]))
+        log = CallLog(state, runtime)
+        panel = Panel(state, runtime, self._team, log)
+        text = task_text(material.task)
+        messages = jobs_request(text, material.extent, maximum_jobs=material.maximum_jobs)
+        try:
+            jobs = (await panel.ask(Question("jobs", messages, read_jobs, key="jobs", schema=JOBS_SCHEMA))).value
+        except InvalidOutput as error:
+            panel.reasons.append(f"no jobs could be read ({error.message}), so the task itself is the only one")
+            jobs = (Job(instruction=text),)
+        first = Round(number=1, jobs=_capped(jobs, material, panel.reasons))
+        return {"minions": as_json(first), "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
+
+    async def read_chunks(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Have the near side do each job on each chunk."""
+        material = Material(Task.model_validate(state["task"]))
+        now = Round.model_validate(state["minions"])
+        log = CallLog(state, runtime)
+        reader = next(member for member in self._team if member.side is Side.NEAR)
+        readings = Readings(reader, material, now, log)
+        await readings.run()
+        findings = show(now.jobs, readings.findings, characters=material.policy.findings_characters)
+        read = now.model_copy(update={"findings": findings})
+        return {"minions": as_json(read), "calls": log.as_json, "reasons": [*state["reasons"], *readings.reasons]}
+
+    async def aggregate(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Have the far side answer from what was found, or write the jobs of another round."""
+        material = Material(Task.model_validate(state["task"]))
+        now = Round.model_validate(state["minions"])
+        log = CallLog(state, runtime)
+        panel = Panel(state, runtime, self._team, log)
+        answered = await panel.ask(_whether_it_is_enough(material, now))
+        assessment = answered.value
+        if assessment.answer is not None:
+            ended = _answer(state, assessment.answer, answered.attempts, runtime)
+        else:
+            jobs = _capped(assessment.jobs, material, panel.reasons)
+            ended = {"minions": as_json(Round(number=now.number + 1, jobs=jobs, scratchpad=assessment.scratchpad))}
+        return {**ended, "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
+
+
+def _whether_it_is_enough(material: Material, now: Round) -> Question[Assessment]:
+    task = material.task
+    rounds_left = material.policy.maximum_rounds - now.number
+    form = answer_form(task.output_schema) if task.output_schema is not None else ""
+    messages = findings_request(
+        task_text(task) + form,
+        material.extent,
+        now.findings,
+        scratchpad=now.scratchpad,
+        rounds_left=rounds_left,
+        maximum_jobs=material.maximum_jobs,
+    )
+
+    def read(reply: str) -> Assessment:
+        return read_assessment(reply, is_last=rounds_left == 0, output_schema=task.output_schema)
+
+    return Question("aggregate", messages, read, key=f"aggregate/{now.number}", schema=ASSESSMENT_SCHEMA, turn=now.number)
+
+
+def _capped(jobs: Sequence[Job], material: Material, reasons: list[str]) -> tuple[Job, ...]:
+    most = material.maximum_jobs
+    if len(jobs) > most:
+        reasons.append(f"{len(jobs)} jobs were written; the first {most} are done")
+    return tuple(jobs[:most])
+
+
+def _answer(state: TaskState, answer: str, attempts: Sequence[Attempt], runtime: TaskRuntime) -> TaskState:
+    """The end of the task. The answer was inside of JSON, so that only now it can be streamed."""
+    accepted = attempts[-1]
+    emit(runtime, AttemptStarted(agent=accepted.agent, side=accepted.side, model=accepted.model or accepted.agent))
+    emit(runtime, AgentText(text=answer))
+    emit(runtime, AttemptEnded(attempt=accepted))
+    return {
+        "messages": [*state["messages"], as_json(Message.assistant(answer))],
+        "attempts": [as_json(attempt) for attempt in attempts],
+    }

@@ -1,0 +1,145 @@
+"""Asking the candidates of a task, one after another, until one gives a reply that can be used."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Generic, Literal, TypeVar
+
+from ...protocols import Agent, InvalidOutput, JsonSchema, Message, StepRequest, ToolChoice, ToolSpec, Usage
+from ..events import AgentText, AttemptEnded, AttemptStarted
+from ..policy import RouteDecision
+from ..results import Attempt, Call
+from ..task import Task
+from ..team import Member, Team
+from .calls import CallLog
+from .nodes import FALLBACK_ERRORS
+from .state import TaskRuntime, TaskState, emit
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class Question(Generic[Read]):
+    """What a candidate is asked, and how its reply is read."""
+
+    role: str
+    """Of the call, in `Result.calls`."""
+    messages: tuple[Message, ...]
+    read: Callable[[str], Read]
+    """Raises `InvalidOutput` where the reply cannot be used; the agent is told why and may try once more."""
+    key: str
+    """Names the question within its task."""
+    schema: JsonSchema | None = None
+    """Of the reply; enforced by agents that can."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools that whoever carries the reply out will have: the agent is told of them and must not call them."""
+    turn: int = 0
+    """Of the call, in `Result.calls`."""
+    is_heard: bool = False
+    """The reply is the answer to the task, so its words and the attempts at it are streamed as they come."""
+
+
+@dataclass(frozen=True)
+class Answered(Generic[Read]):
+    """A reply that could be used."""
+
+    value: Read
+    attempts: tuple[Attempt, ...]
+    """Those that failed, then the accepted one."""
+
+
+class Panel:
+    """The candidates of a task, in their order.
+
+    `reasons` says which of them failed, and why; it belongs into the state that a node returns, as do the calls in `log`.
+    """
+
+    def __init__(self, state: TaskState, runtime: TaskRuntime, team: Team, log: CallLog) -> None:
+        self.task = Task.model_validate(state["task"])
+        self.reasons: list[str] = []
+        self._members = [team[name] for name in RouteDecision.model_validate(state["decision"]).candidates]
+        self._runtime = runtime
+        self._log = log
+
+    async def ask(self, question: Question[Read]) -> Answered[Read]:
+        """Ask until a reply can be used. Raises the error of the last candidate, with notes on those before it."""
+        attempts: list[Attempt] = []
+        for member in self._members:
+            first = len(self._log.made)
+            try:
+                value = await self._ask_twice(member, question)
+            except FALLBACK_ERRORS as error:
+                problem = f"{type(error).__name__}: {error}"
+                attempts.append(self._ended(question, attempt_of(member, self._log.made[first:], problem=problem)))
+                if member is self._members[-1]:
+                    for reason in self.reasons:
+                        error.add_note(f"before that, {reason}")
+                    raise
+                self.reasons.append(f"{member.name} failed in the role {question.role!r}: {problem}")
+            else:
+                attempts.append(self._ended(question, attempt_of(member, self._log.made[first:])))
+                return Answered(value, tuple(attempts))
+        raise AssertionError("the last candidate has answered or failed")
+
+    def _ended(self, question: Question[Read], attempt: Attempt) -> Attempt:
+        if question.is_heard:
+            emit(self._runtime, AttemptEnded(attempt=attempt))
+        return attempt
+
+    async def _ask_twice(self, member: Member, question: Question[Read]) -> Read:
+        """Ask, and once more with what was wrong where the reply cannot be used."""
+        agent = await member.open()
+        if question.is_heard:
+            emit(self._runtime, AttemptStarted(agent=member.name, side=member.side, model=agent.card.model))
+        request = self._request(agent, question, is_last=member is self._members[-1])
+        said: list[Message] = []
+        try:
+            return await self._ask(member, request, question, said)
+        except InvalidOutput as error:
+            said.append(Message.user(f"Your last reply could not be used: {error.message}. Reply again."))
+        again = {"messages": (*request.messages, *said), "idempotency_key": f"{request.idempotency_key}/again"}
+        return await self._ask(member, request.model_copy(update=again), question, said)
+
+    async def _ask(self, member: Member, request: StepRequest, question: Question[Read], said: list[Message]) -> Read:
+        reply = await self._log.ask(
+            member,
+            request,
+            role=question.role,
+            turn=question.turn,
+            listener=(lambda text: emit(self._runtime, AgentText(text=text))) if question.is_heard else None,
+        )
+        said.append(Message.assistant(reply.text))
+        return question.read(reply.text)
+
+    def _request(self, agent: Agent, question: Question[Read], *, is_last: bool) -> StepRequest:
+        policy = self.task.policy
+        can = agent.card.capabilities
+        return StepRequest(
+            messages=question.messages,
+            tools=question.tools if can.tools else (),
+            tool_choice=ToolChoice.NONE,
+            output_schema=question.schema if can.json_schema else None,
+            max_output_tokens=policy.maximum_output_tokens,
+            temperature=policy.temperature,
+            timeout=None if is_last else policy.attempt_timeout,
+            sensitivity=policy.sensitivity,
+            idempotency_key=f"{self.task.idempotency_key}/{question.key}/{agent.card.side}",
+        )
+
+
+def attempt_of(member: Member, calls: Sequence[Call], *, problem: str | None = None) -> Attempt:
+    """An agent's calls for one role as an attempt, which was accepted unless there is a problem."""
+    outcome: Literal["accepted", "failed"] = "accepted" if problem is None else "failed"
+    prices = [call.dollars for call in calls if call.dollars is not None]
+    return Attempt(
+        agent=member.name,
+        side=member.side,
+        model=calls[-1].model if calls else None,
+        outcome=outcome,
+        reason=problem or "the answer stands",
+        steps=len(calls),
+        usage=sum((call.usage for call in calls), Usage()),
+        dollars=sum(prices, Decimal(0)) if len(prices) == len(calls) else None,
+        seconds=sum(call.seconds for call in calls),
+        confidence=min((call.confidence for call in calls if call.confidence is not None), default=None),
+    )
