@@ -70,7 +70,7 @@ def _train(arguments: argparse.Namespace) -> None:
     recipe = RECIPES[arguments.command]
     recipe = replace(recipe, steps=arguments.steps or recipe.steps, decay_steps=arguments.decay or recipe.decay_steps)
     if not _TOKENIZER.exists():
-        train_tokenizer(_TOKENIZER)
+        train_tokenizer(_TOKENIZER, [*RECIPES["near"].mix, *RECIPES["far"].mix])
     trainer = Trainer(recipe, load_tokenizer(_TOKENIZER), arguments.folder)
     last = arguments.folder / "last.pt"
     start = last if last.exists() else arguments.start

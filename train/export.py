@@ -10,7 +10,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from .data import BOS, END, PAD, SPECIALS, TOOL_CALL
+from .data import PAD, SPECIALS
+from .episodes import BOS, END, TOOL_CALL
 from .model import Shape
 from .trainer import load_model
 

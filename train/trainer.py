@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from .data import Batches
+from .data import Batches, Share
 from .model import Shape, TinyLlama
 
 _WARMUP: Final = 50
@@ -27,12 +27,12 @@ class Recipe:
     """Everything that decides what a run produces.
 
     ``steps`` optimiser steps of about ``batch_tokens`` tokens; the learning rates warm up, stay, and
-    fall linearly to zero over the last ``decay_steps``. ``weights`` is the share of each hop count.
+    fall linearly to zero over the last ``decay_steps``. ``mix`` is the share of each role and world.
     """
 
     name: str
     shape: Shape
-    weights: Mapping[int, float]
+    mix: Sequence[Share]
     steps: int
     decay_steps: int
     seed: int
@@ -66,7 +66,7 @@ class Trainer:
         self.recipe = recipe
         self.folder = folder
         self.model = TinyLlama(recipe.shape)
-        self.batches = Batches(tokenizer, recipe.seed, recipe.batch_tokens, recipe.weights)
+        self.batches = Batches(tokenizer, recipe.seed, recipe.batch_tokens, recipe.mix)
         self.optimizers = _optimizers(self.model, recipe)
         self.step = 0
         self.tokens = 0
