@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ...protocols import Prices, Side
+from ..html_page import page, table
 from ..policy import Strategy
 from .comparison import Outcome, Row, findings
 
@@ -11,18 +12,6 @@ _COLOURS = {Strategy.DEVICE: "#2a9d8f", Strategy.CLOUD: "#3d5a80", Strategy.CASC
 _WIDTH, _HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 130, 24, 52
 _LABEL_WIDTH, _LABEL_HEIGHT = 110, 16
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #777 }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top }
-th:first-child, td:first-child, td.text, th.text { text-align: left }
-td.text { max-width: 26rem } .wrong { color: #c1121f } .right { color: #2a9d8f }
-svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: currentColor; font-size: 13px }
-.note { color: var(--soft) }
-"""
 
 
 def render(rows: Sequence[Row], reference: Prices, reference_model: str) -> str:
@@ -35,17 +24,7 @@ def render(rows: Sequence[Row], reference: Prices, reference_model: str) -> str:
     """
     figures = findings(rows)
     price = f"${reference.input} in / ${reference.output} out per million tokens ({escape(reference_model)}, {reference.as_of})"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>Nearfar demo</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>Nearfar demo: one set of tasks, three ways to serve it</h1>
+    body = f"""<h1>Nearfar demo: one set of tasks, three ways to serve it</h1>
 <p>{len(rows[0].outcomes)} unseen search tasks of one to four hops. The near model runs on this machine; the far one runs behind a gRPC
 gateway in a process of its own. The cascade keeps <strong>{figures["cascade_score_share"]:.0%}</strong> of the far model's score
 with <strong>{figures["cascade_far_token_share"]:.0%}</strong> of its tokens.</p>
@@ -57,10 +36,8 @@ Both models of the demo ran here and cost nothing. Intervals: 95 % (Wilson).</p>
 <h2>Score by number of hops</h2>
 {_hops_table(rows)}
 <h2>Every task</h2>
-{_tasks_table(rows)}
-</body>
-</html>
-"""
+{_tasks_table(rows)}"""
+    return page("Nearfar demo", body)
 
 
 def _picture(rows: Sequence[Row]) -> str:
@@ -132,13 +109,13 @@ def _table(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    return _html_table(head, [[escape(cell) for cell in line] for line in body])
+    return table(head, [[escape(cell) for cell in line] for line in body])
 
 
 def _hops_table(rows: Sequence[Row]) -> str:
     hops = sorted({outcome.hops for outcome in rows[0].outcomes})
     body = [[row.strategy.value, *(_share_right(row, count) for count in hops)] for row in rows]
-    return _html_table(["strategy", *(f"{count} hop{'s' if count > 1 else ''}" for count in hops)], body)
+    return table(["strategy", *(f"{count} hop{'s' if count > 1 else ''}" for count in hops)], body)
 
 
 def _share_right(row: Row, hops: int) -> str:
@@ -151,18 +128,10 @@ def _tasks_table(rows: Sequence[Row]) -> str:
     for same_task in zip(*(row.outcomes for row in rows), strict=True):
         first = same_task[0]
         body.append([escape(first.question), escape(first.expected), *(_answer(outcome) for outcome in same_task)])
-    return _html_table(["question", "expected", *(row.strategy.value for row in rows)], body, text_columns=True)
+    return table(["question", "expected", *(row.strategy.value for row in rows)], body, text_columns=True)
 
 
 def _answer(outcome: Outcome) -> str:
     kind = "right" if outcome.correct else "wrong"
     where = {Side.NEAR: "near", Side.FAR: "far", None: "failed"}[outcome.side]
     return f'<span class="{kind}">{escape(outcome.answer)}</span> <span class="note">({where})</span>'
-
-
-def _html_table(head: Sequence[str], body: Sequence[Sequence[str]], *, text_columns: bool = False) -> str:
-    """A table of ready-made HTML cells."""
-    css = ' class="text"' if text_columns else ""
-    header = "".join(f"<th{css}>{escape(title)}</th>" for title in head)
-    lines = "\n".join("<tr>" + "".join(f"<td{css}>{cell}</td>" for cell in line) + "</tr>" for line in body)
-    return f"<table><thead><tr>{header}</tr></thead><tbody>\n{lines}\n</tbody></table>"

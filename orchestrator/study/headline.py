@@ -1,0 +1,176 @@
+"""The figures that a sweep is summed up in: what the best hybrids reach against either side alone, and at what price."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ...protocols import ConfigError
+from ...protocols.messages import Value
+from ..policy import Strategy
+from ..selection.replay import replay
+from .findings import paced, triggered
+from .outcomes import Outcomes
+from .records import RunRecord
+from .statistics import Estimate
+
+NEAR_SHARE: Final = 0.5
+"""Of far's dollars, that a hybrid which is to beat near alone may cost."""
+FAR_SHARE: Final = 0.4
+"""Of far's dollars, that a hybrid which is to approach far alone may cost."""
+
+
+class Reached(Value):
+    """What a configuration reaches on its own."""
+
+    configuration: str
+    score: Estimate
+    success: Estimate
+    dollars: Estimate | None
+    """Per task."""
+
+
+class Comparison(Value):
+    """A configuration against another on the same tasks."""
+
+    configuration: str
+    against: str
+    points: Estimate | None
+    """Difference of the scores, in points."""
+    score_share: Estimate | None = None
+    dollar_share: Estimate | None = None
+    """Of the far side alone."""
+    far_call_share: Estimate | None = None
+    kv_share: Estimate | None = None
+    """Of the other's peak KV bytes."""
+
+
+class WorldHeadline(Value):
+    """One world; what it takes runs of that were not made is None."""
+
+    world: str
+    tasks: int
+    seeds: int
+    near: Reached | None
+    far: Reached | None
+    best_hybrid: Reached | None
+    oracle: Reached | None
+    """The best configuration that the world's own solver supervises: a ceiling, not a model."""
+    beats_near: Comparison | None
+    """The best hybrid at no more than half of far's dollars, against near alone."""
+    approaches_far: Comparison | None
+    """The best hybrid at no more than 40 % of far's dollars, against far alone."""
+    events: Comparison | None
+    """The best supervision by event against the best fixed interval."""
+    memory: tuple[Comparison, ...]
+    """The best pevr and the best eva against near alone."""
+
+
+class AutoHeadline(Value):
+    """`auto` on the recorded tasks of all worlds, mixed; what it knew of a seed's tasks was learned from the other seeds."""
+
+    tasks: int
+    score: float
+    """Mean over the tasks."""
+    dollars: float | None
+    """Per task."""
+    best_fixed: str
+    """The single configuration with the highest mean score."""
+    best_fixed_score: float
+    best_fixed_dollars: float | None
+    regret: tuple[float, ...]
+    """After each task, how much score, less dollars by their weight, the configuration that is best by both is ahead."""
+
+
+def auto_headline(records: Iterable[RunRecord]) -> AutoHeadline | None:
+    """How `auto` would have done; None where the runs cannot tell: with a single seed, or no task run under all configurations."""
+    try:
+        replayed = replay(records)
+    except ConfigError:
+        return None
+    count = replayed.auto.tasks
+    best = max(replayed.fixed, key=lambda label: replayed.fixed[label].score)
+    return AutoHeadline(
+        tasks=count,
+        score=replayed.auto.mean_score,
+        dollars=_per_task(replayed.auto.dollars, count),
+        best_fixed=best,
+        best_fixed_score=replayed.fixed[best].mean_score,
+        best_fixed_dollars=_per_task(replayed.fixed[best].dollars, count),
+        regret=replayed.regret,
+    )
+
+
+def _per_task(dollars: float | None, tasks: int) -> float | None:
+    return None if dollars is None else dollars / tasks
+
+
+def headline(outcomes: Outcomes, world: str) -> WorldHeadline:
+    """The figures of one world."""
+    near, far, hybrids = outcomes.near_alone(world), outcomes.far_alone(world), outcomes.hybrids(world)
+    records = [record for label in outcomes.configurations(world) for record in outcomes.runs(world, label)]
+    oracles = [
+        label for label in outcomes.configurations(world) if outcomes.first(world, label).oracle and not outcomes.is_shadow(world, label)
+    ]
+    return WorldHeadline(
+        world=world,
+        tasks=len({record.task for record in records}),
+        seeds=len({record.seed for record in records}),
+        near=_reached(outcomes, world, near),
+        far=_reached(outcomes, world, far),
+        best_hybrid=_reached(outcomes, world, outcomes.best(world, hybrids)),
+        oracle=_reached(outcomes, world, outcomes.best(world, oracles)),
+        beats_near=_affordable(outcomes, world, hybrids, near, NEAR_SHARE),
+        approaches_far=_affordable(outcomes, world, hybrids, far, FAR_SHARE),
+        events=_events(outcomes, world),
+        memory=tuple(_memory(outcomes, world, near)),
+    )
+
+
+def _reached(outcomes: Outcomes, world: str, label: str | None) -> Reached | None:
+    if label is None:
+        return None
+    score, success = (outcomes.estimate(world, label, measure) for measure in ("score", "success"))
+    assert score is not None and success is not None, "every run has a score"  # noqa: PT018 - both or neither
+    return Reached(configuration=label, score=score, success=success, dollars=outcomes.estimate(world, label, "dollars"))
+
+
+def _affordable(outcomes: Outcomes, world: str, hybrids: Sequence[str], against: str | None, share: float) -> Comparison | None:
+    """The best hybrid that costs at most a share of far alone, against another configuration."""
+    far = outcomes.far_alone(world)
+    if far is None or against is None:
+        return None
+    shares = {label: outcomes.ratio(world, label, far, "dollars") for label in hybrids}
+    best = outcomes.best(world, [label for label, ratio in shares.items() if ratio is not None and ratio.value <= share])
+    return _compared(outcomes, world, best, against, far=far) if best is not None else None
+
+
+def _events(outcomes: Outcomes, world: str) -> Comparison | None:
+    fixed = outcomes.best(world, _labels_paced(outcomes, world))
+    events = outcomes.best(world, triggered(outcomes, world))
+    return _compared(outcomes, world, events, fixed, far=outcomes.far_alone(world)) if events and fixed else None
+
+
+def _labels_paced(outcomes: Outcomes, world: str) -> Iterable[str]:
+    return [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in paced(outcomes, world, strategy).values()]
+
+
+def _memory(outcomes: Outcomes, world: str, near: str | None) -> Iterable[Comparison]:
+    for strategy in (Strategy.PEVR, Strategy.EVA):
+        best = outcomes.best(world, outcomes.family(world, strategy))
+        if near is not None and best is not None:
+            yield _compared(outcomes, world, best, near, far=None)
+
+
+def _compared(outcomes: Outcomes, world: str, label: str, against: str, *, far: str | None) -> Comparison:
+    return Comparison(
+        configuration=label,
+        against=against,
+        points=_in_points(outcomes.difference(world, label, against)),
+        score_share=outcomes.ratio(world, label, against, "score"),
+        dollar_share=outcomes.ratio(world, label, far, "dollars") if far is not None else None,
+        far_call_share=outcomes.ratio(world, label, against, "far_calls"),
+        kv_share=outcomes.ratio(world, label, against, "peak_kv_bytes"),
+    )
+
+
+def _in_points(estimate: Estimate | None) -> Estimate | None:
+    return None if estimate is None else Estimate(**{name: 100 * value for name, value in estimate.model_dump().items()})
