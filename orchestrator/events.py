@@ -8,6 +8,8 @@ from ..protocols import Side, ToolCall, ToolResult
 from ..protocols.messages import Value
 from .policy import RouteDecision
 from .results import Attempt, Call, Result
+from .strategies.subtasks_plan import Subtask
+from .strategies.subtasks_schedule import Outcome
 from .strategies.supervision import Cause, Verdict
 
 
@@ -76,6 +78,23 @@ class SupervisorSpoke(Value):
     """The verdict changes nothing."""
 
 
+class SubtasksPlanned(Value):
+    """The task was cut into subtasks."""
+
+    type: Literal["subtasks_planned"] = "subtasks_planned"
+    subtasks: tuple[Subtask, ...]
+
+
+class SubtaskEnded(Value):
+    """A subtask was answered, failed, or was skipped because one that it needs came to nothing."""
+
+    type: Literal["subtask_ended"] = "subtask_ended"
+    id: str
+    outcome: Outcome
+    answer: str
+    """Its answer, or why there is none."""
+
+
 class TaskFinished(Value):
     """The last event of a task that did not fail."""
 
@@ -84,6 +103,16 @@ class TaskFinished(Value):
 
 
 TaskEvent = Annotated[
-    Routed | AttemptStarted | AgentText | ToolStarted | ToolFinished | CallEnded | SupervisorSpoke | AttemptEnded | TaskFinished,
+    Routed
+    | AttemptStarted
+    | AgentText
+    | ToolStarted
+    | ToolFinished
+    | CallEnded
+    | SupervisorSpoke
+    | SubtasksPlanned
+    | SubtaskEnded
+    | AttemptEnded
+    | TaskFinished,
     Field(discriminator="type"),
 ]

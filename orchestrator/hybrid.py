@@ -22,14 +22,11 @@ from .policy import Mode, Strategy
 from .results import Attempt, Call, Result, spent
 from .selection.selector import Selector
 from .strategies.graphs import Graphs
-from .strategies.state import TaskContext, TaskGraph
+from .strategies.state import TaskContext, TaskGraph, recursion_limit
 from .strategies.supervision import Verdict
 from .task import Policy, Task, conversation
 from .team import Team
 from .tools import Tool
-
-_NODES_PER_TURN = 3
-_NODES_PER_ATTEMPT = 4
 
 
 class TaskOptions(TypedDict, total=False):
@@ -39,6 +36,10 @@ class TaskOptions(TypedDict, total=False):
     """Stands in for the `Hybrid`'s; the options below stand above it."""
     tools: Sequence[Tool]
     """What the agents may call for this task, beside the `Hybrid`'s own tools."""
+
+    context: str
+    """A long text that the task is about. Under `minions` it stays on this device, read there in chunks; under any other strategy it
+    stands behind the prompt, and goes wherever the prompt goes."""
 
     strategy: Strategy | str
     mode: Mode | str
@@ -178,15 +179,19 @@ class Hybrid:
         if output_schema is not None:
             check_schema(output_schema, "output_schema")
         policy = self._policy_of(options)
-        keys: dict[str, Any] = {name: options[name] for name in ("idempotency_key", "timeout") if name in options}
+        keys: dict[str, Any] = {name: options[name] for name in ("context", "idempotency_key", "timeout") if name in options}
         messages = conversation(prompt)
         try:
             task = Task(messages=messages, output_schema=output_schema, policy=policy, **keys)
         except ValidationError as error:
             problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
-            raise InvalidRequest("; ".join(problems), hint="timeout is in seconds, an idempotency_key has 1 to 100 characters") from error
+            raise InvalidRequest(
+                "; ".join(problems), hint="timeout is in seconds, context a string, an idempotency_key has 1 to 100 characters"
+            ) from error
         context = self._context(options)
-        return self._settled(task, context), context
+        task = self._settled(task, context)
+        keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
+        return task if keeps_apart else task.with_context_in_prompt(), context
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: where the policy leaves the choice open, this makes it."""
@@ -199,8 +204,7 @@ class Hybrid:
         return TaskContext.of((*self._tools, *added)) if added else self._own_context
 
     def _config(self, task: Task, options: TaskOptions) -> RunnableConfig:
-        nodes = task.policy.maximum_turns * _NODES_PER_TURN + _NODES_PER_ATTEMPT
-        config: RunnableConfig = {"recursion_limit": 2 + nodes * len(self.team)}
+        config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.team))}
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config

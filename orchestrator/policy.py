@@ -35,7 +35,7 @@ class Strategy(StrEnum):
     EVA = "eva"
     """Execute, verify, advise: one side checks the other's progress at intervals, and sums up and advises where it is lacking."""
     MINIONS = "minions"
-    """The near agent reads a long context in pieces, for questions that the far one asks without seeing it."""
+    """The near agent reads a long context in pieces, for jobs that the far one writes without seeing it."""
     SUBTASKS = "subtasks"
     """The task is cut into subtasks; independent ones run in parallel, each routed on its own."""
     AUTO = "auto"
@@ -44,6 +44,8 @@ class Strategy(StrEnum):
 
 SUPERVISED = frozenset({Strategy.PEVR, Strategy.EVA})
 """Strategies in which one side works and the other one supervises it."""
+FAR_FIRST = frozenset({Strategy.CLOUD, Strategy.MINIONS, Strategy.SUBTASKS})
+"""Strategies that begin on the far side, where the mode allows it."""
 
 
 class Candidate(Protocol):
@@ -110,6 +112,8 @@ def decide(
     order = _order(strategy, mode)
     reasons = [f"strategy {strategy}, mode {mode}: {' then '.join(order)}"]
     remaining = [agent for side in order for agent in agents if agent.side is side]
+    if strategy is Strategy.MINIONS:
+        _check_both_sides(remaining, order, mode)
     if not remaining or (strategy is Strategy.CLOUD and not _has(Side.FAR, remaining)):
         wanted = Side.FAR if strategy is Strategy.CLOUD else " or ".join(order)
         raise ConfigError(f"no {wanted} agent is configured", hint=f"strategy {strategy} with mode {mode} needs one")
@@ -165,11 +169,21 @@ def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
         raise ConfigError(f"strategy {strategy} contradicts mode {mode}", hint="change one of the two")
     if strategy is Strategy.DEVICE:
         return (Side.NEAR,)
-    if strategy is Strategy.CLOUD:
+    if strategy in FAR_FIRST:
         return tuple(sorted(allowed, key=lambda side: side is not Side.FAR))
     if strategy is Strategy.CASCADE:
         return tuple(sorted(allowed, key=lambda side: side is not Side.NEAR))
     return allowed
+
+
+def _check_both_sides(agents: Sequence[Candidate], order: Sequence[Side], mode: Mode) -> None:
+    """The near side reads the context in any case; the far side writes the jobs, unless the mode keeps the task on this device."""
+    if Side.NEAR not in order:
+        raise ConfigError(f"strategy {Strategy.MINIONS} contradicts mode {mode}", hint="its context is read on this device")
+    for side in order:
+        if not _has(side, agents):
+            hint = f"strategy {Strategy.MINIONS} needs both sides; with mode {Mode.ONLY_ON_DEVICE} the near one does it alone"
+            raise ConfigError(f"no {side} agent is configured", hint=hint)
 
 
 def _has(side: Side, agents: Sequence[Candidate]) -> bool:
@@ -184,7 +198,7 @@ def _keep_private(agents: list[Candidate], strategy: Strategy, sensitivity: Sens
         if agent not in kept:
             reasons.append(f"{agent.name} left out: the task is private and stays on this device")
     # Whoever asks for the cloud by name should learn that it was not used, rather than get the device's answer.
-    if not kept or strategy is Strategy.CLOUD:
+    if not kept or (strategy in (Strategy.CLOUD, Strategy.MINIONS) and len(kept) < len(agents)):
         raise _leaves_the_device()
     return kept
 

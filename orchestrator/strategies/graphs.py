@@ -9,7 +9,7 @@ from ...protocols import ConfigError
 from ..policy import Strategy
 from ..team import Team
 from ..tools import Tool
-from . import eva, pevr, single
+from . import eva, minions, pevr, single, subtasks
 from .nodes import TaskNodes
 from .state import TaskGraph, TaskGraphBuilder
 
@@ -22,6 +22,8 @@ BUILDERS: Mapping[Strategy, Builder] = {
     Strategy.CASCADE: single.build,
     Strategy.PEVR: pevr.build,
     Strategy.EVA: eva.build,
+    Strategy.MINIONS: minions.build,
+    Strategy.SUBTASKS: subtasks.build,
 }
 """What builds each strategy's graph. Every graph takes `{"task": Task.model_dump(mode="json")}` and leaves the accepted attempt behind."""
 

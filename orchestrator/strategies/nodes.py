@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import anyio
 
@@ -93,16 +94,16 @@ class TaskNodes:
         """Run the calls of the last message side by side; their results follow in the order of the calls."""
         calls = Message.model_validate(state["messages"][-1]).tool_calls
         results: list[ToolResult | None] = [None] * len(calls)
-        tools = self.context(runtime).tools
+        context = self.context(runtime)
         started = time.monotonic()
 
         async def run(index: int, call: ToolCall) -> None:
             emit(runtime, ToolStarted(call=call))
-            result = await run_tool_call(call, tools)
+            result = await run_tool_call(call, context.tools)
             results[index] = result
             emit(runtime, ToolFinished(result=result))
 
-        async with anyio.create_task_group() as running:
+        async with context.turn_taking or nullcontext(), anyio.create_task_group() as running:
             for index, call in enumerate(calls):
                 running.start_soon(run, index, call)
         answers = [as_json(Message.tool(result)) for result in results if result is not None]

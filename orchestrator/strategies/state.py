@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypedDict
 
+import anyio
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
@@ -13,11 +14,15 @@ from ...protocols import Message, ToolSpec
 from ...protocols.messages import Value
 from ..events import TaskEvent
 from ..policy import Strategy
-from ..task import Task
+from ..task import Policy, Task
 from ..tools import Tool
 from .prompts import with_guidance, with_plan
 
 Json = dict[str, Any]
+
+_NODES_PER_TURN = 3
+_NODES_PER_ATTEMPT = 4
+_NODES_PER_ROUND = 2
 
 
 class TaskState(TypedDict, total=False):
@@ -49,6 +54,10 @@ class TaskState(TypedDict, total=False):
     """The current plan of pevr, or the last summary and advice of eva; empty where there is none."""
     watch: Json | None
     """What the supervisor's checks have covered, as a `Watch`; None before the first."""
+    minions: Json
+    """Where `minions` stands, as a `Round`; absent in other strategies."""
+    subtasks: Json
+    """What `subtasks` cut the task into and what came of each, as a `SubtasksWork`; absent in other strategies."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,8 @@ class TaskContext:
 
     tools: Mapping[str, Tool]
     """What the agents may call, by name."""
+    turn_taking: anyio.Lock | None = None
+    """Held while the tools of one message run, where several runs side by side must not race in one world."""
 
     @classmethod
     def of(cls, tools: Sequence[Tool]) -> "TaskContext":
@@ -87,6 +98,12 @@ def opening(task: Task, guidance: str) -> tuple[Message, ...]:
     extended = with_plan if task.policy.strategy is Strategy.PEVR else with_guidance
     prompt = Message.user(extended(task.messages[place].text, guidance))
     return (*task.messages[:place], prompt, *task.messages[place + 1 :])
+
+
+def recursion_limit(policy: Policy, *, agents: int) -> int:
+    """Steps of a graph that a task may take at most: enough for every agent's turns, and for the rounds of `minions`."""
+    nodes = policy.maximum_turns * _NODES_PER_TURN + _NODES_PER_ATTEMPT
+    return 2 + nodes * agents + _NODES_PER_ROUND * policy.minions.maximum_rounds
 
 
 def emit(runtime: TaskRuntime, event: TaskEvent) -> None:

@@ -35,6 +35,12 @@ class SubtaskPlan(Value):
         return {subtask.id: subtask.needs for subtask in self.subtasks}
 
     @property
+    def summary(self) -> str:
+        """The subtasks and what each waits for, in a line."""
+        parts = [subtask.id + (f" after {' and '.join(subtask.needs)}" if subtask.needs else "") for subtask in self.subtasks]
+        return f"cut into {len(parts)} subtasks: {', '.join(parts)}" if len(parts) > 1 else "the task was not cut"
+
+    @property
     def sinks(self) -> tuple[str, ...]:
         """The subtasks that no other one needs: the answer is made from them."""
         needed = {need for subtask in self.subtasks for need in subtask.needs}

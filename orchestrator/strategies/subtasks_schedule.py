@@ -8,6 +8,8 @@ from graphlib import TopologicalSorter
 import anyio
 from anyio.abc import TaskGroup
 
+from ...protocols import NearfarError
+
 
 class Outcome(StrEnum):
     """What became of a subtask."""
@@ -25,7 +27,8 @@ Work = Callable[[str], Awaitable[bool]]
 async def run_as_ready(needs: Mapping[str, Sequence[str]], work: Work, *, parallel: int) -> dict[str, Outcome]:
     """Run each subtask once, as soon as those it needs are done, at most `parallel` at a time.
 
-    A failed subtask has those skipped that need it, also indirectly; the others go on. An exception of `work` cancels all.
+    A failed subtask has those skipped that need it, also indirectly; the others go on. A `NearfarError` of `work` cancels all of them and
+    is raised.
 
     Args:
         needs: for each subtask those it waits for, without cycles and without unknown ones.
@@ -33,12 +36,16 @@ async def run_as_ready(needs: Mapping[str, Sequence[str]], work: Work, *, parall
     schedule = _Schedule(needs, work, parallel)
     async with anyio.create_task_group() as running:
         schedule.start_ready(running)
+    if schedule.error is not None:
+        raise schedule.error
     return schedule.outcomes
 
 
 class _Schedule:
     def __init__(self, needs: Mapping[str, Sequence[str]], work: Work, parallel: int) -> None:
         self.outcomes: dict[str, Outcome] = {}
+        self.error: NearfarError | None = None
+        """What ended the work early; kept, since a task group would wrap it."""
         self._needs = needs
         self._work = work
         self._slots = anyio.Semaphore(parallel)
@@ -56,7 +63,12 @@ class _Schedule:
 
     async def _run(self, identifier: str, running: TaskGroup) -> None:
         async with self._slots:
-            is_done = await self._work(identifier)
+            try:
+                is_done = await self._work(identifier)
+            except NearfarError as error:
+                self.error = self.error or error
+                running.cancel_scope.cancel()
+                return
         self._settle(identifier, Outcome.DONE if is_done else Outcome.FAILED)
         self.start_ready(running)
 

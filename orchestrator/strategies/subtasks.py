@@ -1,0 +1,144 @@
+"""`subtasks`: a task is cut into a directed acyclic graph of subtasks; independent ones run in parallel, each routed on its own (after
+HybridFlow, arXiv 2512.22137, whose learned router is the choice of a strategy here)."""
+
+from dataclasses import replace
+from functools import partial
+
+import anyio
+from langgraph.graph import END, START, StateGraph
+
+from ...protocols import InvalidOutput, JsonSchema, Message
+from ...protocols.validation import parse_output
+from ..events import SubtasksPlanned
+from ..policy import Strategy
+from ..task import Task
+from .calls import CallLog
+from .nodes import FALLBACK_ERRORS, TaskNodes
+from .panel import Panel, Question
+from .state import TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit
+from .subtasks_plan import SubtaskPlan, read_plan
+from .subtasks_prompts import SUBTASKS_SCHEMA, aggregate_request, plan_subtasks_request
+from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy
+from .supervised import task_text
+
+
+def build(nodes: TaskNodes) -> TaskGraphBuilder:
+    """The graph of subtasks."""
+    subtasks = SubtasksNodes(nodes)
+    graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
+    graph.add_node("route", nodes.route)
+    graph.add_node("plan_subtasks", subtasks.plan)
+    graph.add_node("run_subtasks", subtasks.run)
+    graph.add_node("aggregate", subtasks.aggregate)
+    graph.add_edge(START, "route")
+    graph.add_edge("route", "plan_subtasks")
+    graph.add_edge("plan_subtasks", "run_subtasks")
+    graph.add_conditional_edges("run_subtasks", after_run, ["aggregate", END])
+    graph.add_edge("aggregate", END)
+    return graph
+
+
+def after_run(state: TaskState) -> str:
+    """The last subtask may have answered the task."""
+    return END if state["attempts"] else "aggregate"
+
+
+class SubtasksNodes:
+    """The nodes of subtasks, bound to the shared ones."""
+
+    def __init__(self, nodes: TaskNodes) -> None:
+        self._nodes = nodes
+        self._compiled: dict[Strategy, TaskGraph] = {}
+
+    async def plan(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Have the task cut. Where no plan can be read, the task is served whole, so nothing is lost."""
+        log = CallLog(state, runtime)
+        panel = Panel(state, runtime, self._nodes.team, log)
+        most = panel.task.policy.subtasks.maximum_subtasks
+        question = Question(
+            "plan",
+            plan_subtasks_request(task_text(panel.task.with_context_in_prompt()), maximum_subtasks=most),
+            partial(read_plan, maximum_subtasks=most),
+            key="subtasks",
+            schema=SUBTASKS_SCHEMA,
+            tools=self._nodes.context(runtime).specs,
+        )
+        plan: SubtaskPlan | None = None
+        try:
+            plan = (await panel.ask(question)).value
+            emit(runtime, SubtasksPlanned(subtasks=plan.subtasks))
+            panel.reasons.append(plan.summary)
+        except FALLBACK_ERRORS as error:
+            panel.reasons.append(f"no subtasks could be planned ({type(error).__name__}: {error.message}), so the task is served whole")
+        work = SubtasksWork(plan=plan if plan is not None and len(plan.subtasks) > 1 else None)
+        return {"subtasks": as_json(work), "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
+
+    async def run(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Run the subtasks; where one of them answers the task, or the task is served whole, that ends it."""
+        work = SubtasksWork.model_validate(state["subtasks"])
+        parts = self._parts(state, runtime)
+        if work.plan is None:
+            whole = parts.task.model_copy(update={"policy": part_policy(parts.task, turns=parts.task.policy.maximum_turns)})
+            final = await parts.run(whole.with_context_in_prompt(), seconds=None, is_heard=True, name="the whole task")
+            ended: TaskState = {"attempts": final["attempts"], "messages": final["messages"]}
+        else:
+            running = PlanRun(work.plan, parts)
+            await running.run()
+            done = work.model_copy(update={"results": running.results})
+            ended = {"subtasks": as_json(done)}
+            if running.answer is not None:
+                ended |= {"attempts": running.answer["attempts"], "messages": running.answer["messages"]}
+        return {**ended, "calls": parts.log.as_json, "reasons": [*state["reasons"], *parts.reasons]}
+
+    async def aggregate(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
+        """Have the answer made from what the subtasks came to, failed ones included."""
+        work = SubtasksWork.model_validate(state["subtasks"])
+        assert work.plan is not None, "a task that is served whole is not aggregated"
+        log = CallLog(state, runtime)
+        panel = Panel(state, runtime, self._nodes.team, log)
+        task = panel.task
+        results = [work.results[subtask.id] for subtask in work.plan.subtasks]
+        answered = await panel.ask(
+            Question(
+                "aggregate",
+                aggregate_request(task_text(task), results),
+                partial(_read_answer, output_schema=task.output_schema),
+                key="aggregate",
+                schema=task.output_schema,
+                is_heard=True,
+            )
+        )
+        return {
+            "messages": [*state["messages"], as_json(Message.assistant(answered.value))],
+            "attempts": [as_json(attempt) for attempt in answered.attempts],
+            "calls": log.as_json,
+            "reasons": [*state["reasons"], *panel.reasons],
+        }
+
+    def _parts(self, state: TaskState, runtime: TaskRuntime) -> Parts:
+        task = Task.model_validate(state["task"])
+        context = self._nodes.context(runtime)
+        return Parts(
+            task=task,
+            graph=self._graph(task.policy.subtasks.strategy),
+            context=replace(context, turn_taking=anyio.Lock()) if task.policy.subtasks.exclusive_tools else context,
+            agents=len(self._nodes.team),
+            log=CallLog(state, runtime),
+            runtime=runtime,
+        )
+
+    def _graph(self, strategy: Strategy) -> TaskGraph:
+        """The graph of the parts. It keeps no checkpoints of its own: several runs at a time would share one thread."""
+        from .graphs import BUILDERS  # here, since that module needs this one
+
+        if strategy not in self._compiled:
+            self._compiled[strategy] = BUILDERS[strategy](self._nodes).compile(checkpointer=False, name="subtask")
+        return self._compiled[strategy]
+
+
+def _read_answer(reply: str, *, output_schema: JsonSchema | None) -> str:
+    if output_schema is not None:
+        parse_output(reply, output_schema)
+    elif not reply.strip():
+        raise InvalidOutput("it is empty")
+    return reply

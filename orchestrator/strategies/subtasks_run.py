@@ -1,0 +1,171 @@
+"""Running the subtasks of a plan: each is a task of its own, served through the graph of another strategy."""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import anyio
+from langchain_core.runnables import RunnableConfig
+
+from ...protocols import DeadlineExceeded, Message, NearfarError
+from ...protocols.messages import Value
+from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent
+from ..results import Attempt
+from ..task import Policy, Task
+from .calls import CallLog
+from .nodes import FALLBACK_ERRORS
+from .state import Json, TaskContext, TaskGraph, TaskRuntime, emit, recursion_limit
+from .subtasks_plan import Subtask, SubtaskPlan
+from .subtasks_policy import SubtasksPolicy
+from .subtasks_prompts import SubtaskResult, with_results
+from .subtasks_schedule import Outcome, Shares, run_as_ready
+
+_ANSWERING = (AttemptStarted, AgentText, SupervisorSpoke, AttemptEnded)
+"""Events of the one subtask that answers the task; of others that run side by side they would make no sense together."""
+
+
+class SubtasksWork(Value):
+    """What a task was cut into, and what came of the parts."""
+
+    plan: SubtaskPlan | None
+    """None: the task is served whole."""
+    results: Mapping[str, SubtaskResult] = {}
+    """By the subtasks' ids."""
+
+
+@dataclass
+class Parts:
+    """The parts of one task while they run."""
+
+    task: Task
+    graph: TaskGraph
+    context: TaskContext
+    agents: int
+    """In the team."""
+    log: CallLog
+    runtime: TaskRuntime
+    reasons: list[str] = field(default_factory=list)
+    """Who answered which part, and what failed."""
+
+    async def run(self, part: Task, *, seconds: float | None, is_heard: bool, name: str) -> Json:
+        """Serve one part and return the final state of its graph.
+
+        Raises what the part's strategy raises, and `DeadlineExceeded` after `seconds`.
+
+        Args:
+            is_heard: its answer is the task's, so it is streamed.
+            name: of the part, in `reasons`.
+        """
+        config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
+        final: Json = {}
+        modes: list[Any] = ["custom", "values"]
+        with anyio.move_on_after(seconds) as scope:
+            running = self.graph.astream({"task": part.model_dump(mode="json")}, config, context=self.context, stream_mode=modes)
+            async with aclosing(running) as events:  # type: ignore[type-var]  # an async generator, annotated as an iterator
+                async for kind, event in events:
+                    if kind == "custom":
+                        self._pass_on(event, is_heard=is_heard)
+                    else:
+                        final = event
+        if scope.cancelled_caught:
+            raise DeadlineExceeded(f"{name} took longer than its share of the timeout, {seconds:.1f} s", hint="raise the task's timeout")
+        attempts = [Attempt.model_validate(attempt) for attempt in final["attempts"]]
+        self.reasons.extend(f"{name}: {attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts)
+        self.reasons.extend(f"{name}: {reason}" for reason in final["reasons"])
+        return final
+
+    def _pass_on(self, event: TaskEvent, *, is_heard: bool) -> None:
+        if isinstance(event, Routed) or (isinstance(event, _ANSWERING) and not is_heard):
+            return
+        if isinstance(event, CallEnded):
+            self.log.made.append(event.call)
+        emit(self.runtime, event)
+
+
+class PlanRun:
+    """One plan being carried out. Make it, `run` it, then look at what came of it."""
+
+    def __init__(self, plan: SubtaskPlan, parts: Parts) -> None:
+        self.results: dict[str, SubtaskResult] = {}
+        self.answer: Json | None = None
+        """The final state of the subtask whose answer is the task's, where there is one."""
+        self.errors: list[NearfarError] = []
+        self._plan = plan
+        self._parts = parts
+        self._task = parts.task
+        self._answering = answering_subtask(plan, self._task.policy.subtasks)
+        self._after = plan.steps_to_the_end
+        spent = sum(call["seconds"] for call in parts.log.as_json)
+        seconds = None if self._task.timeout is None else self._task.timeout - spent
+        self._shares = Shares(turns=self._task.policy.maximum_turns, seconds=seconds, subtasks=len(plan.subtasks))
+
+    async def run(self) -> None:
+        """Raises the first error where all subtasks failed, and one that is the user's to mend at once."""
+        outcomes = await run_as_ready(self._plan.needs, self._work, parallel=self._task.policy.subtasks.parallel)
+        for identifier, outcome in outcomes.items():
+            if outcome is Outcome.SKIPPED:
+                lacking = [need for need in self._plan[identifier].needs if outcomes[need] is not Outcome.DONE]
+                self._fail(self._plan[identifier], outcome, f"it needs {', '.join(lacking)}, which came to nothing")
+        if Outcome.DONE not in outcomes.values():
+            for error in self.errors[1:]:
+                self.errors[0].add_note(f"and another subtask failed: {type(error).__name__}: {error}")
+            raise self.errors[0]
+
+    async def _work(self, identifier: str) -> bool:
+        subtask = self._plan[identifier]
+        turns = self._shares.take_turns()
+        is_answer = identifier == self._answering
+        part = self._part(subtask, turns=turns, is_answer=is_answer)
+        steps = self._after[identifier] + (self._answering is None)
+        seconds = self._shares.seconds(steps_to_the_end=steps)
+        try:
+            final = await self._parts.run(part, seconds=seconds, is_heard=is_answer, name=f"subtask {identifier}")
+        except FALLBACK_ERRORS as error:
+            self.errors.append(error)
+            self._fail(subtask, Outcome.FAILED, f"{type(error).__name__}: {error}")
+            return False
+        self._shares.give_back(turns - _turns_used(final))
+        if is_answer:
+            self.answer = final
+        self._end(subtask, Outcome.DONE, final["messages"][-1]["text"])
+        return True
+
+    def _part(self, subtask: Subtask, *, turns: int, is_answer: bool) -> Task:
+        """The subtask as a task. Its sensitivity and mode are the whole's; its prompt holds the results of those that it needs."""
+        prompt = with_results(subtask.task, [self.results[need] for need in subtask.needs])
+        rules = tuple(message for message in self._task.messages if message.role == "system")
+        changes = {
+            "messages": (*rules, Message.user(prompt)),
+            "output_schema": self._task.output_schema if is_answer else None,
+            "idempotency_key": sha256(f"{self._task.idempotency_key}/{subtask.id}".encode()).hexdigest(),
+            "policy": part_policy(self._task, turns=turns),
+            "reasons": (),
+        }
+        return self._task.model_copy(update=changes).with_context_in_prompt()
+
+    def _fail(self, subtask: Subtask, outcome: Outcome, problem: str) -> None:
+        self._parts.reasons.append(f"subtask {subtask.id} {outcome}: {problem}")
+        self._end(subtask, outcome, problem)
+
+    def _end(self, subtask: Subtask, outcome: Outcome, answer: str) -> None:
+        self.results[subtask.id] = SubtaskResult(task=subtask.task, answer=answer, is_failed=outcome is not Outcome.DONE)
+        emit(self._parts.runtime, SubtaskEnded(id=subtask.id, outcome=outcome, answer=answer))
+
+
+def answering_subtask(plan: SubtaskPlan, policy: SubtasksPolicy) -> str | None:
+    """The subtask whose answer is the task's: the one that all others lead to, unless the results are to be put together in any case."""
+    return plan.sinks[0] if len(plan.sinks) == 1 and policy.aggregate == "when_needed" else None
+
+
+def part_policy(task: Task, *, turns: int) -> Policy:
+    """The policy of a part: the task's, with the strategy that its parts are served by."""
+    return task.policy.model_copy(update={"strategy": task.policy.subtasks.strategy, "maximum_turns": turns})
+
+
+def _turns_used(final: Json) -> int:
+    """Of the agent that took the most."""
+    taken = Counter(call["agent"] for call in final["calls"] if call["role"] == "execute")
+    return max(taken.values(), default=0)
