@@ -149,7 +149,7 @@ def _interventions(outcomes: Outcomes, world: str) -> Drawn | None:
         )
         if len(labels) <= _LABELLED:
             axes.bar_label(bars, [f"{group.median_score:.2f}" for group in groups], fontsize=6, color=_INK, rotation=90, padding=2)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    _whole_numbers(axes)
     _legend(axes)
     return figure, f"{world}-interventions", f"{world}: runs by number of interventions; above each bar the median score of its runs"
 
@@ -169,6 +169,7 @@ def _context(outcomes: Outcomes, world: str) -> Drawn | None:
         growth = outcomes.context_growth(world, label)
         shade = _shade(colour(outcomes.first(world, label).strategy), place)
         axes.plot(range(1, len(growth) + 1), [tokens for tokens, _ in growth], label=label, color=shade, linewidth=1.2)
+    _whole_numbers(axes)
     _legend(axes)
     return figure, f"{world}-context", f"{world}: how the executor's context grows, over the runs that are still going at each turn"
 
@@ -201,6 +202,12 @@ def _blank(across: str, up: str) -> "tuple[Figure, Axes]":
         spine.set_color(_INK)
     axes.patch.set_alpha(0)
     return figure, axes
+
+
+def _whole_numbers(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _legend(axes: "Axes") -> None:

@@ -81,7 +81,6 @@ def _sections(outcomes: Outcomes, lines: Sequence[WorldHeadline], drawn: dict[st
     yield f"<h1>Nearfar sweep: {runs:,} runs in {len(outcomes.worlds)} world{'s' if len(outcomes.worlds) != 1 else ''}</h1>"
     if missing:
         yield f'<p class="wrong">{missing:,} runs of the study are missing; the same command makes them.</p>'
-    yield (
     yield f'<p class="note">{_NOTE} Dollars: {escape(", ".join(_sources(outcomes)) or "none were spent")}.</p>'
     for line in lines:
         yield f"<h2>{escape(line.world)}: {line.tasks:,} tasks, {line.seeds} seed{'s' if line.seeds != 1 else ''}</h2>"
@@ -97,8 +96,9 @@ def _auto(auto: AutoHeadline | None, regret: Picture | None) -> Iterator[str]:
         return
     yield "<h2>Choosing per task</h2>"
     yield (
-        f"<p>Over {auto.tasks:,} mixed tasks, <strong>auto</strong> scores {auto.score:.1%} at {_dollars(auto.dollars)} a task, the best single "
-        f"configuration, <strong>{escape(auto.best_fixed)}</strong>, {auto.best_fixed_score:.1%} at {_dollars(auto.best_fixed_dollars)}. "
+        f"<p>Over {auto.tasks:,} mixed tasks, <strong>auto</strong> scores {auto.score:.1%} at {_dollars(auto.dollars)} a task; "
+        f"the best single configuration, <strong>{escape(auto.best_fixed)}</strong>, scores {auto.best_fixed_score:.1%} at "
+        f"{_dollars(auto.best_fixed_dollars)}. "
         "What auto knew of a seed's tasks came from the other seeds.</p>"
     )
     yield f"<figure>{regret.svg}<figcaption>{escape(regret.title)}</figcaption></figure>"
