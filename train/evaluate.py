@@ -198,4 +198,6 @@ def _is_right(problem: Problem, answer: str) -> bool:
 
 
 def _kind(problem: Problem) -> str:
-    return problem.assignment.kind if isinstance(problem, AppsProblem) else problem.question.kind if isinstance(problem, SearchProblem) else ""
+    return (
+        problem.assignment.kind if isinstance(problem, AppsProblem) else problem.question.kind if isinstance(problem, SearchProblem) else ""
+    )

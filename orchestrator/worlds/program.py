@@ -84,9 +84,9 @@ class Program:
         lines = [step.text(done) for index, step in enumerate(self.steps) if index not in done]
         return "\n".join(f"{number}. {line}" for number, line in enumerate([*lines, self.ending.text(done)], start=1))
 
-    def step_of(self, call: ToolCall) -> int | None:
-        """The step that a call carries out, if any."""
-        return next((index for index, step in enumerate(self.steps) if step.matches(call)), None)
+    def step_of(self, call: ToolCall, done: Collection[int]) -> int | None:
+        """The step still to do that a call carries out, if any."""
+        return next((index for index, step in enumerate(self.steps) if index not in done and step.matches(call)), None)
 
     def next_step(self, done: Collection[int]) -> int | None:
         """The first step that is still to do; None when only the answer is left."""
@@ -112,8 +112,8 @@ class Progress:
 
     def add(self, program: Program, call: ToolCall, *, failed: bool) -> None:
         """Count one more call. Only a call that carries out a new step is on track."""
-        step = program.step_of(call)
-        self.on_track = step is not None and step not in self.done and not failed
+        step = program.step_of(call, self.done)
+        self.on_track = step is not None and not failed
         if step is not None and not failed:
             self.done.add(step)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,15 +48,7 @@ class AppState:
     requested: list[tuple[str, int]] = field(default_factory=list)
 
     def copy(self) -> AppState:
-        return AppState(
-            dict(self.contacts),
-            dict(self.events),
-            dict(self.mails),
-            dict(self.notes),
-            list(self.sent),
-            list(self.paid),
-            list(self.requested),
-        )
+        return deepcopy(self)
 
     def items(self) -> list[Item]:
         """Everything that is the case, without ids, in order; equal states have equal lists."""
