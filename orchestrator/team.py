@@ -37,6 +37,8 @@ class Member:
 
     async def open(self) -> Agent:
         """The agent, opened on first use. Raises what loading or connecting raises, and `Unavailable` once the team was closed."""
+        if self._agent is not None and not self._is_closed:
+            return self._agent
         async with self._opening:
             if self._is_closed:
                 raise Unavailable(f"agent {self.name!r} is closed with its Hybrid", hint="run tasks inside `async with Hybrid(...)`")

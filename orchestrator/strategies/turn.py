@@ -4,6 +4,8 @@ import time
 from collections.abc import Sequence
 from decimal import Decimal
 
+from pydantic import TypeAdapter
+
 from ...protocols import Agent, InvalidOutput, Message, NearfarError, StepReply, StepRequest, ToolSpec, Unsupported, Usage
 from ...protocols.validation import parse_output
 from ..events import AttemptEnded, AttemptStarted
@@ -12,6 +14,8 @@ from ..results import Attempt, Call
 from ..task import Task
 from ..team import Member, Team
 from .state import Json, TaskRuntime, TaskState, as_json, emit, fresh_start
+
+_MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 
 
 class Turn:
@@ -52,7 +56,7 @@ class Turn:
         policy = self.task.policy
         assert draft is not None, "an attempt is begun before it takes a step"
         return StepRequest(
-            messages=tuple(Message.model_validate(message) for message in self.state["messages"]),
+            messages=_MESSAGES.validate_python(self.state["messages"]),
             tools=tuple(tools),
             output_schema=self.task.output_schema,
             max_output_tokens=policy.maximum_output_tokens,
