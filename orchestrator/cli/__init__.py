@@ -41,6 +41,9 @@ app = typer.Typer(
 serve = typer.Typer(help="Serve agents to other processes and machines over gRPC.", no_args_is_help=True)
 app.add_typer(serve, name="serve")
 
+auto = typer.Typer(help="What the strategy auto chooses, and why.", no_args_is_help=True)
+app.add_typer(auto, name="auto")
+
 
 @app.command()
 def run(
@@ -93,11 +96,61 @@ def demo(
 
 
 @app.command()
+def sweep(
+    study: Annotated[Path | None, typer.Argument(help="Study file (TOML); options given here stand in place of its keys.")] = None,
+    world: Annotated[list[str] | None, typer.Option(help="search, apps, or package.module:factory; may be repeated.")] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Tasks drawn from each world with each seed.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, from 1 on.")] = None,
+    run: Annotated[list[str] | None, typer.Option(help="Configuration such as pevr/8 or eva:triggers=loop+stall; may be repeated.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the report; a sweep that was stopped goes on from there.")] = Path(
+        "sweep"
+    ),
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes, each with its own agents.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Runs at the same time in each process.")] = None,
+    ceiling: Annotated[float | None, typer.Option(min=0, help="US dollars at which no further run is started; exit code 3.")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Make the runs on Ray instead of processes on this machine.")] = False,
+    agents: Annotated[str | None, typer.Option(help="package.module:factory that makes the near and the far agent.")] = None,
+    public: options.Public = False,
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run configurations on worlds of tasks, with error bars, and report what each reaches at which cost."""
+    from .sweep import Wanted, run_sweep
+
+    named = {"worlds": world, "tasks": tasks, "seeds": seeds, "runs": run, "jobs": jobs, "concurrency": concurrency}
+    named |= {"ceiling": ceiling, "agents": agents, "public": public or None}
+    given = {name: value for name, value in named.items() if value is not None}
+    selection = options.Selection(config, near, far, strategy=None, mode=None, public=False, tools=None)
+    run_sweep(Wanted(study, given, out, ray), selection, as_json=as_json)
+
+
+@app.command()
 def doctor(config: options.Config = None, as_json: options.AsJson = False) -> None:
     """Say what is installed, what this machine has, what works, and what to do about the rest."""
     from .doctor import run_doctor
 
     run_doctor(config=config, as_json=as_json)
+
+
+@auto.command("explain")
+def explain_auto(
+    prompt: Annotated[str, typer.Argument(help="The task. `-` reads it from standard input.")],
+    outcomes: Annotated[Path | None, typer.Option(help="Runs of a sweep to learn from, in place of [policy.auto] outcomes.")] = None,
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print which configuration auto would serve a task with, and what it expects of each; nothing is run."""
+    from .auto import explain_choice
+
+    selection = options.Selection(config, near, far, None, mode, public, tools)
+    explain_choice(sys.stdin.read() if prompt == "-" else prompt, selection, outcomes=outcomes, as_json=as_json)
 
 
 @serve.command("gateway")

@@ -3,7 +3,9 @@
 SPEC  = NAME ["/" PACE] {"+" EXTRA} [":" KNOB "=" VALUE {"," KNOB "=" VALUE}]
 PACE  = turns between two checks | "inf" (none) | "events" (checks by trigger alone)
 EXTRA = "shadow" (verdicts are only recorded) | "reversed" (far works, near supervises) | "oracle" (the world's solver supervises)
-VALUE = a number, true, false, inf, a word, or words joined by "+"; several values joined by "|" make one configuration each
+VALUE = a number, true, false, inf, a word, or words joined by "+"
+
+Several paces or values joined by "|" make one configuration each.
 """
 
 import difflib
@@ -120,7 +122,7 @@ def _parse(word: str, base: Policy) -> Iterator[Configuration]:
     extras = sorted(filter(None, match["extras"].split("+")))
     knobs = _knobs(match["knobs"], word)
     if match["pace"] is not None:
-        knobs["pace"] = [match["pace"]]
+        knobs["pace"] = match["pace"].split("|")
     _check_extras(name, extras, word)
     for values in itertools.product(*knobs.values()):
         yield _configuration(name, dict(zip(knobs, values, strict=True)), extras, base)

@@ -78,8 +78,8 @@ def require_matplotlib() -> None:
 
 _LABEL_WIDTH: Final = 0.2
 """Of a label in a picture, as a share of the largest cost."""
-_LABEL_HEIGHT: Final = 0.035
-"""Of a label, in score."""
+_LABEL_HEIGHT: Final = 0.04
+"""Of a label, as a share of the picture."""
 
 Drawn = tuple["Figure", str, str]
 
@@ -103,7 +103,6 @@ def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
     axes.plot(
         [points[label][0].value for label in front], [points[label][1].value for label in front], color=_INK, linewidth=0.8, linestyle="--"
     )
-    axes.set_ylim(bottom=0)
     return figure, f"{world}-score-{cost}", f"{world}: score against {COSTS[cost]}; dashed: the Pareto front; bars: 95 % intervals"
 
 
@@ -123,15 +122,17 @@ def _point(axes: "Axes", outcomes: Outcomes, world: str, label: str, cost: Estim
 
 def _name(axes: "Axes", points: dict[str, tuple[float, float]]) -> None:
     """Labels beside their points, moved up where they would cover each other."""
+    axes.set_ylim(bottom=0)
     width = max(across for across, _ in points.values()) or 1.0
+    high = _LABEL_HEIGHT * axes.get_ylim()[1]
     placed: list[tuple[float, float]] = []
     for label, (across, up) in sorted(points.items(), key=lambda item: item[1][1]):
         height = up
-        while any(abs(across - x) < _LABEL_WIDTH * width and abs(height - y) < _LABEL_HEIGHT for x, y in placed):
-            height += _LABEL_HEIGHT / 4
+        while any(abs(across - x) < _LABEL_WIDTH * width and abs(height - y) < high for x, y in placed):
+            height += high / 4
         placed.append((across, height))
         line = {"arrowstyle": "-", "color": _INK, "alpha": 0.3, "linewidth": 0.5}
-        axes.annotate(label, (across, up), (across + 0.015 * width, height + 0.008), fontsize=7, color=_INK, arrowprops=line)
+        axes.annotate(label, (across, up), (across + 0.015 * width, height + high / 4), fontsize=7, color=_INK, arrowprops=line)
 
 
 def _interventions(outcomes: Outcomes, world: str) -> Drawn | None:

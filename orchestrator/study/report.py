@@ -19,7 +19,8 @@ SUMMARY: Final = "summary.json"
 FIGURES: Final = "figures"
 _STYLE: Final = """
 .holds { color: #2a9d8f } .fails { color: #c1121f } .untested { color: var(--soft) } figure { margin: 1rem 0 }
-body { max-width: 80rem } .wide td, .wide th { white-space: nowrap }
+body { max-width: 80rem } .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(28rem, 1fr)); gap: 0 2rem }
+ .wide td, .wide th { white-space: nowrap }
 figcaption { color: var(--soft) } @media (prefers-color-scheme: dark) { .fails { color: #ff6b6b } }
 """
 _ANSWERS: Final = {"holds": "holds", "does not hold": "fails", "cannot be tested here": "untested"}
@@ -86,8 +87,7 @@ def _sections(outcomes: Outcomes, lines: Sequence[WorldHeadline], drawn: dict[st
         yield f"<h2>{escape(line.world)}: {line.tasks:,} tasks, {line.seeds} seed{'s' if line.seeds != 1 else ''}</h2>"
         yield _headline_list(line)
         yield f'<div class="wide">{_configurations_table(outcomes, line.world)}</div>'
-        for picture in drawn[line.world]:
-            yield f"<figure>{picture.svg}<figcaption>{escape(picture.title)}</figcaption></figure>"
+        yield f'<div class="pictures">{"".join(map(_figure, drawn[line.world]))}</div>'
         yield from _supervision_tables(outcomes, line.world)
 
 
@@ -101,12 +101,16 @@ def _auto(auto: AutoHeadline | None, regret: Picture | None) -> Iterator[str]:
         f"{_dollars(auto.best_fixed_dollars)}. "
         "What auto knew of a seed's tasks came from the other seeds.</p>"
     )
-    yield f"<figure>{regret.svg}<figcaption>{escape(regret.title)}</figcaption></figure>"
+    yield _figure(regret)
 
 
 def _lessons(found: Sequence[Finding]) -> Iterator[str]:
     yield "<h2>The lessons of arXiv 2605.30102, on these runs</h2>"
     yield from (_finding(finding) for finding in found)
+
+
+def _figure(picture: Picture) -> str:
+    return f"<figure>{picture.svg}<figcaption>{escape(picture.title)}</figcaption></figure>"
 
 
 def _sources(outcomes: Outcomes) -> list[str]:

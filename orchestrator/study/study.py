@@ -3,7 +3,7 @@
 import hashlib
 import os
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +102,14 @@ def parse_study_file(text: str, source: str) -> StudyFile:
         raise ConfigError(f"{source} is not valid TOML: {error}") from error
     except ValidationError as error:
         raise ConfigError("\n".join(_problems(error, source)), hint="docs/sweep.md lists the keys of a study") from error
+
+
+def with_options(file: StudyFile, options: Mapping[str, object]) -> StudyFile:
+    """The file with the keys that were given on the command line in place of its own. Raises `ConfigError` for a wrong value."""
+    try:
+        return StudyFile.model_validate({**file.model_dump(exclude_unset=True), **options})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_problems(error, "the command line"))) from error
 
 
 def make_study(file: StudyFile, *, near: NearConfig | None, far: FarConfig | None, policy: Policy) -> Study:
