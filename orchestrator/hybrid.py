@@ -20,6 +20,7 @@ from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
 from .policy import Mode, Strategy
 from .results import Attempt, Call, Result, spent
+from .selection.decision import SelectionDecision
 from .selection.selector import Selector
 from .strategies.graphs import Graphs
 from .strategies.state import TaskContext, TaskGraph, recursion_limit
@@ -162,6 +163,12 @@ class Hybrid:
                     final = part
         yield TaskFinished(result=_result(task, final, time.monotonic() - started))
 
+    def explain(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> SelectionDecision:
+        """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
+        self._check_options(options)
+        task = Task(messages=conversation(prompt), policy=self._policy_of(options))
+        return self._selector.explain(task, tools=list(self._context(options).tools), sides=self._sides)
+
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
         """Tell `auto` how good a result of its was, so that it chooses better: 1 for a task well done, 0 for one that failed.
 
@@ -195,8 +202,11 @@ class Hybrid:
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: where the policy leaves the choice open, this makes it."""
-        sides = {member.side for member in self.team}
-        return self._selector.settle(task, tools=[spec.name for spec in context.specs], sides=sides)
+        return self._selector.settle(task, tools=list(context.tools), sides=self._sides)
+
+    @property
+    def _sides(self) -> set[Side]:
+        return {member.side for member in self.team}
 
     def _context(self, options: TaskOptions) -> TaskContext:
         added = options.get("tools", ())
@@ -221,11 +231,14 @@ class Hybrid:
     def _policy_of(self, options: TaskOptions) -> Policy:
         changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
         policy = options.get("policy", self.policy)
+        if not isinstance(policy, Policy):
+            raise InvalidRequest(f"a policy is a Policy, not {type(policy).__name__}", hint="from nearfar.orchestrator.task import Policy")
         try:
-            return Policy.model_validate({**policy.model_dump(), **changes}) if changes else policy
+            given = Policy.model_validate(changes)
         except ValidationError as error:
             allowed = f"strategy: {_names(Strategy)}; mode: {_names(Mode)}; sensitivity: {_names(Sensitivity)}"
             raise InvalidRequest(f"unknown value among {changes}", hint=allowed) from error
+        return policy.model_copy(update={name: getattr(given, name) for name in changes})
 
 
 def _names(kind: type[Strategy] | type[Mode] | type[Sensitivity]) -> str:

@@ -1,6 +1,6 @@
 """`Chooser`: settles `auto` for each task, and learns from what came of it."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from random import Random
 from typing import Final
 
@@ -10,11 +10,12 @@ from .arm import Arm
 from .classes import ClassGuess, TaskClasses, lineage
 from .decision import Candidate, SelectionDecision
 from .defaults import DEFAULT_SCORE, DEFAULTS, starting_points
-from .estimates import PRIOR_SCORE, Estimate, Estimates
+from .estimates import PRIOR_SCORE, Estimate, draw_score, estimate
 from .outcomes import Outcome
 from .profile import Shape, TaskProfile
 from .rules import is_preferred, objection_to
 from .settings import AutoPolicy
+from .tallies import Tallies
 
 _EVERYTHING: Final = ""
 """The group of all tasks."""
@@ -26,7 +27,7 @@ class Chooser:
     Args:
         settings: the knobs.
         outcomes: what is known from the start.
-        defaults: whether configurations without outcomes are candidates; where the candidates must have been measured, they are not.
+        has_defaults: whether the documented defaults are candidates too, measured or not.
         seed: of the exploration; None: another one each time.
     """
 
@@ -35,7 +36,7 @@ class Chooser:
     ) -> None:
         self.settings = settings
         self._classes = TaskClasses()
-        self._estimates = Estimates(shrinkage=settings.shrinkage)
+        self._tallies = Tallies()
         self._known: dict[str, tuple[Arm, str]] = {}
         self._has_defaults = has_defaults
         self._random = Random(seed)
@@ -50,7 +51,7 @@ class Chooser:
         self._classes.add(outcome.task_class, profile)
         self.offer(outcome.arm, outcome.label)
         groups = _groups(profile, outcome.task_class)
-        self._estimates.add(key, groups, score=outcome.score, dollars=outcome.dollars)
+        self._tallies.add(key, groups, score=outcome.score, dollars=outcome.dollars)
 
     def offer(self, arm: Arm, label: str = "") -> None:
         """Make an arm a candidate, measured or not."""
@@ -61,63 +62,79 @@ class Chooser:
 
         Raises `PrivacyViolation` where only far agents could serve a private task, `ConfigError` where nothing can serve it.
         """
+        best = self.explain(profile, policy, sides=sides)
+        self._served += 1
+        allowed = _allowed(best.candidates, policy)
+        chosen = self._drawn(allowed) if self._may_explore else allowed[0]
+        if chosen is allowed[0]:
+            return best
+        self._explored += 1
+        reasons = (best.reasons[0], _why(profile, chosen, allowed))
+        return best.model_copy(update={"chosen": chosen.arm, "explored": True, "reasons": reasons})
+
+    def explain(self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side)) -> SelectionDecision:
+        """The best choice known, which `choose` makes unless it explores. Raises what `choose` raises."""
         guess = self._classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
-        groups = _groups(profile, guess.name)
-        arms = self._arms(profile)
-        objections = {key: objection_to(arm, policy, sides=sides) for key, (arm, _) in arms.items()}
-        estimates = {key: self._estimates.estimate(key, groups, prior=_prior(key, profile.shape)) for key in arms}
-        priced = _priced(estimates)
-        judged = [
-            self._judged(arm, label, estimates[key], dollars=priced[key], objection=objections[key]) for key, (arm, label) in arms.items()
-        ]
-        ranked = sorted(judged, key=_rank)
-        allowed = _allowed(ranked, policy)
-        chosen = self._explore(allowed, estimates, priced)
+        candidates = self._candidates(profile, guess, policy, sides)
+        allowed = _allowed(candidates, policy)
+        known = (
+            f"recorded tasks of class {guess.name}, which know {guess.familiarity:.0%} of its words" if guess.name else "no recorded class"
+        )
         return SelectionDecision(
             profile=profile if policy.sensitivity is Sensitivity.PUBLIC else profile.model_copy(update={"prompt": ""}),
             task_class=guess.name,
             familiarity=guess.familiarity,
-            candidates=tuple(ranked),
-            chosen=chosen.arm,
-            explored=chosen is not allowed[0],
-            reasons=_reasons(profile, guess, chosen, allowed),
+            candidates=candidates,
+            chosen=allowed[0].arm,
+            explored=False,
+            reasons=(f"auto: {profile}; like {known}", _why(profile, allowed[0], allowed)),
         )
+
+    @property
+    def _may_explore(self) -> bool:
+        return self._explored + 1 <= self.settings.explore_share * self._served
+
+    def _candidates(self, profile: TaskProfile, guess: ClassGuess, policy: Policy, sides: Collection[Side]) -> tuple[Candidate, ...]:
+        """Every arm as it is judged for the task, the best first."""
+        groups = _groups(profile, guess.name)
+        arms = self._arms(profile)
+        estimates = {key: estimate(self._tallies, key, groups, prior=_prior(key, profile.shape)) for key in arms}
+        dearest = max((known.dollars for known in estimates.values() if known.dollars is not None), default=0.0)
+        judged = (
+            self._judged(arm, label, estimates[key], dearest=dearest, objection=objection_to(arm, policy, sides=sides))
+            for key, (arm, label) in arms.items()
+        )
+        return tuple(sorted(judged, key=_rank))
 
     def _arms(self, profile: TaskProfile) -> dict[str, tuple[Arm, str]]:
         """Every arm by its key, with its label."""
         defaults = starting_points(profile.shape) if self._has_defaults else ()
         return {**{default.key: (default, default.key) for default in defaults}, **self._known}
 
-    def _judged(self, arm: Arm, label: str, estimate: Estimate, *, dollars: float, objection: str | None) -> Candidate:
+    def _judged(self, arm: Arm, label: str, belief: Estimate, *, dearest: float, objection: str | None) -> Candidate:
+        # An unknown price counts as the dearest one that is known, since it is not free.
+        dollars = dearest if belief.dollars is None else belief.dollars
         return Candidate(
             arm=arm,
             label=label,
-            score=estimate.score,
-            deviation=estimate.deviation,
-            dollars=estimate.dollars,
-            utility=self._worth(estimate.score - estimate.deviation, dollars),
-            outcomes=estimate.outcomes,
-            similar=estimate.similar,
+            score=belief.score,
+            deviation=belief.deviation,
+            weight=belief.weight,
+            dollars=belief.dollars,
+            utility=belief.score - belief.deviation - dollars / self.settings.dollars_per_score,
+            outcomes=belief.outcomes,
+            similar=belief.similar,
             objection=objection,
         )
 
-    def _worth(self, score: float, dollars: float) -> float:
-        return score - dollars / self.settings.dollars_per_score
+    def _drawn(self, allowed: Sequence[Candidate]) -> Candidate:
+        """The candidate that is worth most if each scores what one draw from its belief says: Thompson sampling."""
 
-    def _explore(self, allowed: Sequence[Candidate], estimates: Mapping[str, Estimate], priced: Mapping[str, float]) -> Candidate:
-        """The best candidate, or the one that Thompson sampling wants to try while the bound on exploration leaves room."""
-        self._served += 1
-        best = allowed[0]
-        if self._explored + 1 > self.settings.explore_share * self._served:
-            return best
+        def worth(candidate: Candidate) -> float:
+            drawn = draw_score(candidate.score, candidate.weight, self._random)
+            return candidate.utility + drawn - (candidate.score - candidate.deviation)
 
-        def drawn(candidate: Candidate) -> float:
-            key = candidate.arm.key
-            return self._worth(estimates[key].draw(self._random), priced[key])
-
-        chosen = max(allowed, key=drawn)
-        self._explored += chosen is not best
-        return chosen
+        return max(allowed, key=worth)
 
 
 def _groups(profile: TaskProfile, task_class: str) -> tuple[str, ...]:
@@ -129,13 +146,6 @@ def _groups(profile: TaskProfile, task_class: str) -> tuple[str, ...]:
 
 def _prior(key: str, shape: Shape) -> float:
     return DEFAULT_SCORE if key == DEFAULTS[shape] else PRIOR_SCORE
-
-
-def _priced(estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """The expected dollars; an unknown price counts as the dearest one that is known, since it is not free."""
-    known = [estimate.dollars for estimate in estimates.values() if estimate.dollars is not None]
-    dearest = max(known, default=0.0)
-    return {key: dearest if estimate.dollars is None else estimate.dollars for key, estimate in estimates.items()}
 
 
 def _rank(candidate: Candidate) -> tuple[bool, float, float, str]:
@@ -154,12 +164,11 @@ def _allowed(ranked: Sequence[Candidate], policy: Policy) -> list[Candidate]:
     return [candidate for candidate in allowed if is_preferred(candidate.arm, policy.mode)] or allowed
 
 
-def _reasons(profile: TaskProfile, guess: ClassGuess, chosen: Candidate, allowed: Sequence[Candidate]) -> tuple[str, ...]:
-    known = f"recorded tasks of class {guess.name}, which know {guess.familiarity:.0%} of its words" if guess.name else "no recorded class"
-    return (f"auto: {profile}; like {known}", f"auto chose {chosen.label}: {_why(profile, chosen, allowed)}")
-
-
 def _why(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate]) -> str:
+    return f"auto chose {chosen.label}: {_ground(profile, chosen, allowed)}"
+
+
+def _ground(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate]) -> str:
     best = allowed[0]
     if chosen is not best:
         return f"exploring; the best known is {best.label}"
@@ -170,8 +179,7 @@ def _why(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate]) 
         return f"{found}, and it is the default for {profile.shape}" if chosen.arm.strategy is DEFAULTS[profile.shape] else found
     price = "at an unknown price" if chosen.dollars is None else f"for ${chosen.dollars:.5f}"
     basis = f"from {chosen.outcomes} outcomes, {chosen.similar} of them on such tasks"
-    second = allowed[1]
-    return f"it is expected to score {_score(chosen)} {price}, {basis}; next best is {second.label} with {_score(second)}"
+    return f"it is expected to score {_score(chosen)} {price}, {basis}; next best is {allowed[1].label} with {_score(allowed[1])}"
 
 
 def _score(candidate: Candidate) -> str:

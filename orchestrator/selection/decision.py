@@ -15,6 +15,8 @@ class Candidate(Value):
     """Expected, between 0 and 1."""
     deviation: float
     """How unsure that is: the standard deviation of the expected score."""
+    weight: float
+    """Outcomes that the expectation is worth."""
     dollars: float | None
     """Expected US dollars of the task; None: unknown."""
     utility: float

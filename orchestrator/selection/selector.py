@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from ...protocols import InvalidRequest, Side
 from ..policy import Strategy
 from ..results import Result
-from ..task import Policy, Task
+from ..task import Task
 from .application import applied
 from .chooser import Chooser
 from .decision import SelectionDecision
@@ -27,13 +27,13 @@ class Selector:
         """
         if task.policy.strategy is not Strategy.AUTO:
             return task
-        decision = self.decide(TaskProfile.of(last_words(task.messages), tools), task.policy, sides=sides)
+        decision = self._chooser(task.policy.auto).choose(_profile(task, tools), task.policy, sides=sides)
         settled = {"policy": applied(decision.chosen, task.policy), "reasons": (*task.reasons, *decision.reasons), "selection": decision}
         return task.model_copy(update=settled)
 
-    def decide(self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> SelectionDecision:
-        """What a task would be settled to. Raises what `settle` raises."""
-        return self._chooser(policy.auto).choose(profile, policy, sides=sides)
+    def explain(self, task: Task, *, tools: Sequence[str], sides: Collection[Side]) -> SelectionDecision:
+        """What the task would be settled to, whatever its strategy. Raises what `settle` raises."""
+        return self._chooser(task.policy.auto).explain(_profile(task, tools), task.policy, sides=sides)
 
     def report(self, result: Result, settings: AutoPolicy, *, score: float, task_class: str = "") -> None:
         """Learn how well a result was, and keep it where the settings name a file.
@@ -54,6 +54,10 @@ class Selector:
             reported = ReportLog(settings.reports).read() if settings.reports is not None else []
             chooser = self._choosers[settings] = Chooser(settings, (*recorded, *reported))
         return chooser
+
+
+def _profile(task: Task, tools: Sequence[str]) -> TaskProfile:
+    return TaskProfile.of(last_words(task.messages), tools)
 
 
 def _outcome(result: Result, score: float, task_class: str) -> Outcome:

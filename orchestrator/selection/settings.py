@@ -24,8 +24,6 @@ class AutoPolicy(Value):
     explore_share: float = Field(default=0.0, ge=0, le=1)
     """Largest share of tasks that may be served by another configuration than the best one known, to learn about it. 0 never explores:
     the same outcomes then always give the same choice."""
-    shrinkage: float = Field(default=10.0, gt=0)
-    """Outcomes that the estimate of a wider group of tasks counts for in a narrower one; large values trust few outcomes less."""
     minimum_familiarity: float = Field(default=0.5, ge=0, le=1)
     """Share of a prompt's words that a class of tasks must have seen before the prompt is taken for one of them."""
 

@@ -1,0 +1,128 @@
+"""Outcomes counted by configuration and by nested groups of tasks, and how much a group's own outcomes are to be trusted."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+USUAL_CREDIBILITY: Final = 10.0
+"""Outcomes that the wider group counts for, before anything is known of how groups differ."""
+MOST_CREDIBILITY: Final = 10_000.0
+"""The same where groups do not differ at all in which configuration is better."""
+_PRIOR_OUTCOMES: Final = 100.0
+"""Outcomes by which the usual credibility is outweighed by what the groups show."""
+_GROWTH: Final = 1.2
+"""Growth of the number of outcomes after which the credibility is computed anew."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over the outcomes of one configuration in one group."""
+
+    outcomes: int = 0
+    score: float = 0.0
+    priced: int = 0
+    """Outcomes whose dollars are known."""
+    dollars: float = 0.0
+
+    def add(self, score: float, dollars: float | None) -> None:
+        self.outcomes += 1
+        self.score += score
+        if dollars is not None:
+            self.priced += 1
+            self.dollars += dollars
+
+    @property
+    def mean(self) -> float:
+        return self.score / self.outcomes
+
+
+NOTHING: Final[Mapping[str, Tally]] = {}
+
+
+@dataclass(slots=True)
+class _Differences:
+    """What the groups of one depth show about how much the advantage of a configuration hangs on the group."""
+
+    between: float = 0.0
+    """Squared differences, less what chance alone would make, weighted by outcomes."""
+    within: float = 0.0
+    """Variance of single outcomes, weighted by outcomes."""
+    outcomes: float = 0.0
+
+    @property
+    def credibility(self) -> float:
+        """Bühlmann's k: the variance of outcomes over the variance between groups."""
+        if not self.outcomes or not self.within:
+            return USUAL_CREDIBILITY
+        within = self.within / self.outcomes
+        usual = within / USUAL_CREDIBILITY
+        between = (self.between + _PRIOR_OUTCOMES * usual) / (self.outcomes + _PRIOR_OUTCOMES)
+        return min(within / max(between, 1e-12), MOST_CREDIBILITY)
+
+
+@dataclass(slots=True)
+class Tallies:
+    """The outcomes of all configurations in all groups.
+
+    Groups that differ little in which configuration is better are hardly told apart by few outcomes: choosing the best of many by them
+    means choosing the luckiest. How much they differ is estimated from the outcomes, by depth (Bühlmann's credibility theory, the
+    empirical-Bayes form of shrinkage).
+    """
+
+    _groups: dict[str, dict[str, Tally]] = field(default_factory=dict)
+    _parents: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Of each group, the one around it and how deep it lies."""
+    _outcomes: int = 0
+    _fitted: int = 0
+    """Outcomes when the credibility was computed."""
+    _credibility: dict[int, float] = field(default_factory=dict)
+
+    def add(self, arm: str, groups: Sequence[str], *, score: float, dollars: float | None) -> None:
+        """Count an outcome in each of its groups, the widest first."""
+        self._outcomes += 1
+        for depth, (parent, group) in enumerate(pairwise(groups), start=1):
+            self._parents[group] = (parent, depth)
+        for group in groups:
+            self._groups.setdefault(group, {}).setdefault(arm, Tally()).add(score, dollars)
+
+    def of(self, group: str) -> Mapping[str, Tally]:
+        """The tallies of a group by configuration."""
+        return self._groups.get(group, NOTHING)
+
+    def shift(self, group: str, parent: str) -> float:
+        """How much better the tasks of a group go than those around it, whatever the configuration."""
+        around = self.of(parent)
+        pairs = [(tally.outcomes, tally.mean - around[arm].mean) for arm, tally in self.of(group).items()]
+        outcomes = sum(count for count, _ in pairs)
+        return sum(count * difference for count, difference in pairs) / (outcomes + USUAL_CREDIBILITY)
+
+    def credibility(self, depth: int) -> float:
+        """Outcomes that the wider group counts for in the groups of a depth."""
+        if self._outcomes > _GROWTH * self._fitted:
+            self._fit()
+        return self._credibility.get(depth, USUAL_CREDIBILITY)
+
+    def _fit(self) -> None:
+        differences: defaultdict[int, _Differences] = defaultdict(_Differences)
+        for group, (parent, depth) in self._parents.items():
+            for between, within, outcomes in self._residuals(group, parent):
+                differences[depth].between += between * outcomes
+                differences[depth].within += within * outcomes
+                differences[depth].outcomes += outcomes
+        self._credibility = {depth: found.credibility for depth, found in differences.items()}
+        self._fitted = self._outcomes
+
+    def _residuals(self, group: str, parent: str) -> Iterator[tuple[float, float, int]]:
+        """For each configuration: the squared interaction less its noise, the variance of its outcomes, and their number."""
+        own, around = self.of(group), self.of(parent)
+        shift = self.shift(group, parent)
+        share = 1 - 1 / len(own)
+        for arm, tally in own.items():
+            # The group is a part of the one around it: where it is all of it, they cannot differ.
+            apart = 1 / tally.outcomes - 1 / around[arm].outcomes
+            if apart <= 0 or not share:
+                continue
+            within = around[arm].mean * (1 - around[arm].mean)
+            yield (tally.mean - around[arm].mean - shift) ** 2 - share * within * apart, within, tally.outcomes
