@@ -51,13 +51,10 @@ def _add_training(command: argparse.ArgumentParser, name: str) -> None:
 
 
 def _add_evaluation(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", choices=("near", "far", "cascade"), default="cascade")
-    command.add_argument("--near", type=Path, default=MODELS / "near.gguf")
-    command.add_argument("--far", type=Path, default=MODELS / "far.gguf")
-    command.add_argument("--count", type=int, default=400, help="number of tasks")
-    command.add_argument("--seed", type=int, help="first world; by default that of the test")
-    command.add_argument("--threshold", type=float, help="confidence from which near is trusted")
-    command.add_argument("--choose", action="store_true", help="choose the threshold on the validation worlds")
+    command.add_argument("model", choices=("near", "far"))
+    command.add_argument("--file", type=Path, help="a GGUF other than the one that ships")
+    command.add_argument("--count", type=int, default=200, help="tasks per role and world")
+    command.add_argument("--seed", type=int, help="of the tasks; by default that of the test")
     command.add_argument("--json", action="store_true")
     command.set_defaults(run=_evaluate)
 
@@ -106,30 +103,13 @@ def _enlarge(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     from . import evaluate
 
-    usual = evaluate.VALIDATION_SEED if arguments.choose else evaluate.TEST_SEED
-    seed = usual if arguments.seed is None else arguments.seed
-    paths = {"near": [arguments.near], "far": [arguments.far]}.get(arguments.model, [arguments.near, arguments.far])
-    attempts = evaluate.run(paths, arguments.count, seed)
-    report: dict[str, object] = {"model": arguments.model, "seed": seed, "tasks": arguments.count}
-    if len(paths) == 1:
-        report["accuracy"] = evaluate.by_hops([(one.task.hops, one.right) for one in attempts[0]])
-    else:
-        near, far = attempts
-        threshold = evaluate.THRESHOLD if arguments.threshold is None else arguments.threshold
-        chosen = evaluate.choose_threshold(near, far) if arguments.choose else threshold
-        report |= evaluate.summary(near, far, chosen)
+    seed = evaluate.TEST_SEED if arguments.seed is None else arguments.seed
+    figures = evaluate.report(arguments.file or MODELS / f"{arguments.model}.gguf", arguments.count, seed)
     if arguments.json:
-        print(json.dumps(report, indent=2))
-    else:
-        _print_table(report)
-
-
-def _print_table(report: dict[str, object]) -> None:
-    for key, value in report.items():
-        if isinstance(value, dict):
-            print(f"{key}: " + "  ".join(f"{name} {number:.3f}" for name, number in value.items()))
-        else:
-            print(f"{key}: {value:.4g}" if isinstance(value, float) else f"{key}: {value}")
+        print(json.dumps({"model": arguments.model, "seed": seed, "tasks": arguments.count, "figures": figures}, indent=2))
+        return
+    for role, shares in figures.items():
+        print(f"{role:24} " + "  ".join(f"{name} {share:.2f}" for name, share in shares.items()))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from nearfar.orchestrator.strategies.prompts import (
     with_guidance,
     with_plan,
 )
-from nearfar.orchestrator.strategies.subtasks_prompts import SubtaskResult, plan_subtasks_request, with_results
+from nearfar.orchestrator.strategies.subtasks_prompts import SubtaskResult, aggregate_request, plan_subtasks_request, with_results
 from nearfar.orchestrator.worlds.oracle import guidance, verdict_on_plan, verdict_on_progress
 from nearfar.orchestrator.worlds.program import Progress
 from nearfar.orchestrator.worlds.search.questions import nested
@@ -138,6 +138,13 @@ def combine(problem: Problem, random_: random.Random) -> list[Segment]:
     return _reply((Message.user(with_results(problem.text, results)),), ending.answer)
 
 
+def aggregate(problem: Problem, random_: random.Random) -> list[Segment]:
+    """Say that all errands are done."""
+    del random_
+    results = [SubtaskResult(task=str(part["task"]), answer="done") for part in subtasks(problem)]
+    return _reply(aggregate_request(problem.text, results), "done")
+
+
 ROLES: Final[dict[str, Callable[[Problem, random.Random], list[Segment]]]] = {
     "execute": execute,
     "execute_plan": execute_plan,
@@ -147,6 +154,7 @@ ROLES: Final[dict[str, Callable[[Problem, random.Random], list[Segment]]]] = {
     "check_progress": check_progress,
     "cut": cut,
     "combine": combine,
+    "aggregate": aggregate,
 }
 
 

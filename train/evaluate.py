@@ -110,7 +110,8 @@ def carry_out(model: Model, problem: Problem, prompt: str) -> Solved:
     """Let a model work on a problem, with the world answering its calls."""
     text = f"{BOS}<|user|>{prompt}{END}"
     confidence, answer, turns = 1.0, "", 0
-    for turns in range(1, _MOST_TURNS + 1):
+    while turns < _MOST_TURNS:
+        turns += 1
         reply = model.reply(f"{text}<|assistant|>")
         confidence = min(confidence, reply.confidence)
         call = parse_call(reply.text)
@@ -164,7 +165,7 @@ def report(path: Path, count: int, seed: int) -> dict[str, dict[str, float]]:
         for role in ROLES:
             if role in _LOOPS:
                 figures[f"{role}/{world}"] = by_kind(execution(model, role, world, count, seed))
-            elif (role, world) != ("combine", "apps"):
+            elif (role, world) not in (("combine", "apps"), ("aggregate", "search")):
                 figures[f"{role}/{world}"] = supervision(model, role, world, count, seed)
     return figures
 
@@ -198,6 +199,6 @@ def _is_right(problem: Problem, answer: str) -> bool:
 
 
 def _kind(problem: Problem) -> str:
-    return (
-        problem.assignment.kind if isinstance(problem, AppsProblem) else problem.question.kind if isinstance(problem, SearchProblem) else ""
-    )
+    task = problem.assignment if isinstance(problem, AppsProblem) else problem.question if isinstance(problem, SearchProblem) else None
+    assert task is not None, "there are two worlds"
+    return task.kind

@@ -34,8 +34,8 @@ NEAR: Final = Recipe(
         Share("combine", "search", 0.04, {"comparison": 0.5, "fan-out": 0.5}),
         *(Share(role, world, 0.01) for role in ("plan", "check_plan", "check_progress") for world in ("search", "apps")),
     ),
-    steps=5000,
-    decay_steps=2000,
+    steps=3500,
+    decay_steps=1500,
     seed=1,
 )
 FAR: Final = Recipe(
@@ -52,8 +52,9 @@ FAR: Final = Recipe(
         *(Share("check_plan", world, 0.10) for world in ("search", "apps")),
         *(Share("check_progress", world, 0.10) for world in ("search", "apps")),
         *(Share("cut", world, 0.03) for world in ("search", "apps")),
+        Share("aggregate", "apps", 0.01),
     ),
-    steps=9000,
+    steps=8000,
     decay_steps=3000,
     seed=2,
 )

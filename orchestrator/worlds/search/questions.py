@@ -121,7 +121,7 @@ class Author:
         if not last or ((target.entities[-1], last) in self.facts.values) is not is_answerable:
             return None
         ending = Ending((steps.part(target, last),))
-        if ending.answer in target.entities:
+        if ending.answer in (*target.entities, *(described or ())):
             return None
         possessives = self.random.randint(0, hops) if described is None else 0
         text = self.random.choice(_PHRASINGS).format(chain=_mixed(target.start, (*path, last), possessives))
