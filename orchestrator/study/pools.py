@@ -98,7 +98,7 @@ class _Worker:
         finally:
             self.busy -= 1
         if "error" in answer:
-            raise _as_error(answer)
+            raise as_error(answer)
         return RunRecord.model_validate(answer["record"])
 
     async def start(self) -> None:
@@ -160,7 +160,7 @@ class _Worker:
         except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise Unavailable("a process of the sweep died while it started", hint="its error is printed above") from None
         if "error" in answer:
-            raise _as_error(answer)
+            raise as_error(answer)
         return output
 
     def _kill(self) -> None:
@@ -182,5 +182,6 @@ class _Worker:
         await process.aclose()
 
 
-def _as_error(answer: Json) -> NearfarError:
+def as_error(answer: Json) -> NearfarError:
+    """The error that a process of the sweep has answered with."""
     return BY_REASON[answer["error"]](answer["message"], hint=answer["hint"])

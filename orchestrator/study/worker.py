@@ -37,20 +37,24 @@ async def work_until_parent_leaves(send: Send) -> None:
                     running.start_soon(_run, workbench, json.loads(line), send)
                 running.cancel_scope.cancel()
     except NearfarError as error:
-        send(_as_json(error))
+        send(error_as_json(error))
 
 
 async def _run(workbench: Workbench, order: Json, send: Send) -> None:
-    """One run; a failure outside of it, as of the study itself, is the parent's to handle."""
+    send({"number": order["number"], **await answer_of(workbench, order["item"])})
+
+
+async def answer_of(workbench: Workbench, item: Json) -> Json:
+    """The record of a run, as JSON. A failure outside of it, as of the study itself, is the parent's to handle."""
     try:
-        record = await workbench.run(Item.model_validate(order["item"]))
-        answer: Json = {"record": record.model_dump(mode="json")}
+        record = await workbench.run(Item.model_validate(item))
     except NearfarError as error:
-        answer = _as_json(error)
-    send({"number": order["number"], **answer})
+        return error_as_json(error)
+    return {"record": record.model_dump(mode="json")}
 
 
-def _as_json(error: NearfarError) -> Json:
+def error_as_json(error: NearfarError) -> Json:
+    """An error as it travels to the parent; `pools.as_error` makes it one again."""
     return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
 
 

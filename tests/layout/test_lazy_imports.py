@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from source_tree import FOLDERS
 
-HEAVY = ("grpc", "httpx", "keyring", "langchain_core", "langgraph", "llama_cpp", "llguidance", "numpy", "torch")
-EXTRAS = ("gguf", "httpx_sse", "jinja2", "keyring", "llama_cpp", "llguidance", "numpy", "psutil", "tokenizers", "torch")
+HEAVY = ("grpc", "httpx", "keyring", "langchain_core", "langgraph", "llama_cpp", "llguidance", "matplotlib", "numpy", "ray", "torch")
+EXTRAS = (
+    *("gguf", "httpx_sse", "jinja2", "keyring", "llama_cpp", "llguidance", "matplotlib"),
+    *("numpy", "psutil", "ray", "tokenizers", "torch"),
+)
 """Top-level modules of what only an extra installs. httpx is none: LangGraph needs it too."""
 
 REPORT_LOADED = """

@@ -1,0 +1,134 @@
+"""Runs made on Ray: one actor for each process that a local sweep would have, with the same agents and the same runs."""
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+
+from ...protocols import ConfigError, NearfarError, Unavailable, WorkerCrashed
+from .pools import as_error
+from .records import RunRecord
+from .study import Study
+from .workbench import Item, Workbench
+from .worker import Json, answer_of, error_as_json
+
+_START_SECONDS = 300.0
+"""Loading a large model from a slow disk, and starting a gateway, take this long at most; so does waiting for room on the cluster."""
+_STOP_SECONDS = 10.0
+_GRACE_SECONDS = 60.0
+"""Beyond a run's own time limit, for the world to start over and to grade."""
+
+
+class SweepActor:
+    """One process on the cluster. Errors travel as JSON, since Ray would rather pickle them."""
+
+    def __init__(self, study: str) -> None:
+        self._workbench = Workbench(Study.model_validate_json(study))
+        self._opening = anyio.Lock()
+        self._is_open = False
+
+    async def open(self) -> Json:
+        """Open the agents, unless they are."""
+        async with self._opening:
+            if not self._is_open:
+                try:
+                    await self._workbench.__aenter__()
+                except NearfarError as error:
+                    return error_as_json(error)
+                self._is_open = True
+            return {}
+
+    async def run(self, item: Json) -> Json:
+        """Make one run; an actor that Ray has started anew opens its agents first."""
+        problem = await self.open()
+        return problem or await answer_of(self._workbench, item)
+
+    async def aclose(self) -> None:
+        """Close the agents."""
+        if self._is_open:
+            await self._workbench.__aexit__(None, None, None)
+
+
+class RayPool:
+    """Actors on the Ray cluster that RAY_ADDRESS names, else on a Ray of this machine that ends with the sweep.
+
+    Raises `ConfigError` where Ray is not installed.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._ray = _ray()
+        self._study = study
+        self._actors: list[Any] = []
+        self._busy: list[int] = []
+        self._was_running = False
+
+    @property
+    def capacity(self) -> int:
+        return self._study.jobs * self._study.concurrency
+
+    async def run(self, item: Item) -> RunRecord:
+        """Make one run on the least busy actor."""
+        index = min(range(len(self._actors)), key=self._busy.__getitem__)
+        self._busy[index] += 1
+        try:
+            running = self._actors[index].run.remote(item.model_dump(mode="json"))
+            answer = await self._answer(running, self._study.timeout + _GRACE_SECONDS)
+        finally:
+            self._busy[index] -= 1
+        if "error" in answer:
+            raise as_error(answer)
+        return RunRecord.model_validate(answer["record"])
+
+    async def __aenter__(self) -> Self:
+        """Start the actors. Raises what opening their agents raises, `Unavailable` where the cluster has no room."""
+        self._was_running = self._ray.is_initialized()
+        if not self._was_running:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            self._ray.init(include_dashboard=False, configure_logging=False)
+        kind = self._ray.remote(SweepActor).options(num_cpus=1, max_concurrency=self._study.concurrency, max_restarts=-1)
+        self._actors = [kind.remote(self._study.model_dump_json()) for _ in range(self._study.jobs)]
+        self._busy = [0] * len(self._actors)
+        try:
+            for problem in await asyncio.gather(*(self._answer(actor.open.remote(), _START_SECONDS) for actor in self._actors)):
+                if problem:
+                    raise as_error(problem)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(_STOP_SECONDS):
+                await asyncio.gather(*(_finished(actor.aclose.remote()) for actor in self._actors), return_exceptions=True)
+            for actor in self._actors:
+                self._ray.kill(actor)
+            if not self._was_running:
+                self._ray.shutdown()
+
+    async def _answer(self, running: object, seconds: float) -> Json:
+        try:
+            with anyio.fail_after(seconds):
+                return cast(Json, await _finished(running))
+        except TimeoutError:
+            raise Unavailable(
+                f"an actor on Ray did not answer within {seconds:g} s", hint="has the cluster a free CPU for each job?"
+            ) from None
+        except self._ray.exceptions.RayError as error:
+            raise WorkerCrashed(f"an actor on Ray died: {type(error).__name__}") from error
+
+
+async def _finished(running: object) -> object:
+    return await cast(Awaitable[object], running)
+
+
+def _ray() -> Any:  # noqa: ANN401 - a module that is there only with an extra
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise ConfigError("--ray needs Ray", hint="pip install 'nearfar[ray]', or leave --ray out") from error
+    return ray
