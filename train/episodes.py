@@ -32,6 +32,8 @@ _SLIP_RATE: Final = 0.04
 _ERROR_RATE: Final = 0.15
 """Share of wrong turns in work that a supervisor checks, beside the last one."""
 _WRONG_PLAN_RATE: Final = 0.15
+_ANSWERED_RATE: Final = 0.25
+"""Share of checks that come after the executor's answer."""
 _LAST_WRONG: Final = 0.5
 """Share of checks whose last turn is wrong, so that both verdicts are equally common."""
 
@@ -61,10 +63,6 @@ class Work:
         self.messages += [Message.assistant(tool_calls=(call,)), Message.tool(result)]
         self.state.add(problem.solution.program, call, failed=failed)
         return text, failed
-
-    @property
-    def last(self) -> ToolCall | None:
-        return self.calls[-1] if self.calls else None
 
 
 def call_segment(call: ToolCall) -> str:
@@ -117,7 +115,7 @@ def check_progress(problem: Problem, random_: random.Random) -> list[Segment]:
     known = _head_start(problem, random_) if random_.random() < 0.3 else set()
     before = guidance(problem.solution, known, wrong_call(problem, known, [], random_)) if known else ""
     work = _some_work(problem, known, random_)
-    verdict = verdict_on_progress(problem.solution, work.state, work.last)
+    verdict = verdict_on_progress(problem.solution, work.state)
     return _reply(verify_progress_request(problem.text, before, work.messages), verdict)
 
 
@@ -211,7 +209,7 @@ def _some_work(problem: Problem, known: set[int], random_: random.Random) -> Wor
     """Work of random length, now and then wrong, whose last turn is as often right as wrong."""
     program = problem.solution.program
     work = Work([], [], Progress(set(known)))
-    turns = random_.randint(1, min(len(program.steps) - len(known) + 2, 12))
+    turns = random_.randint(1, min(len(program.steps) - len(known) + 2, 14))
     for turn in range(turns):
         rate = _LAST_WRONG if turn == turns - 1 else _ERROR_RATE
         index = program.next_step(work.state.done)
@@ -219,7 +217,20 @@ def _some_work(problem: Problem, known: set[int], random_: random.Random) -> Wor
             work.add(problem, wrong_call(problem, work.state.done, work.calls, random_))
         else:
             work.add(problem, program.steps[index].call(f"call{turn}"))
+    if random_.random() < _ANSWERED_RATE:
+        _conclude(work, problem, random_)
     return work
+
+
+def _conclude(work: Work, problem: Problem, random_: random.Random) -> None:
+    """End the work with an answer: the right one where all is done, or else one too many, too early or beside the point."""
+    program = problem.solution.program
+    is_complete = program.next_step(work.state.done) is None
+    values = [str(value) for call in work.calls for value in call.arguments.values()]
+    is_right = is_complete and random_.random() < 0.8
+    answer = program.ending.answer if is_right or program.ending.answer == "done" else random_.choice(values)
+    work.messages.append(Message.assistant(answer))
+    work.state.conclude(program, answer)
 
 
 def _damaged(text: str, problem: Problem, random_: random.Random) -> str:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ...protocols import AgentCard, Finished, FinishReason, InvalidRequest, Limits, Side, StepEvent, StepRequest, TextDelta, ToolCall, Usage
 from ..strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN, VERIFY_PROGRESS, call_text
-from .program import Program, Progress, Step, progress
+from .program import Program, Progress, Step
 
 _CALL = re.compile(r"(\w+)\((.*)\)")
 _ARGUMENT = re.compile(r"(\w+)=")
@@ -30,9 +30,9 @@ def verdict_on_plan(solution: Solution, state: Progress) -> str:
     return CONTINUE if state.on_track else f"{INTERVENE}\n{solution.program.plan(state.done)}"
 
 
-def verdict_on_progress(solution: Solution, state: Progress, last: ToolCall | None) -> str:
-    """What a check without a plan should say; `last` is the call that it objects to."""
-    return CONTINUE if state.on_track else f"{INTERVENE}\n{guidance(solution, state.done, last)}"
+def verdict_on_progress(solution: Solution, state: Progress) -> str:
+    """What a check without a plan should say."""
+    return CONTINUE if state.on_track else f"{INTERVENE}\n{guidance(solution, state.done, state.mistake)}"
 
 
 def guidance(solution: Solution, done: Collection[int], avoid: ToolCall | None) -> str:
@@ -78,27 +78,24 @@ class OracleAgent:
             raise InvalidRequest("the oracle only supervises tasks of its own world", hint="use it as the far agent of pevr and eva")
         if role == PLAN:
             return solution.program.plan()
-        work = parse_work(parts[-1])
-        known = _known(solution.program, parts[:-1])
-        state = progress(solution.program, work, known)
-        if role == VERIFY_PLAN:
-            return verdict_on_plan(solution, state)
-        return verdict_on_progress(solution, state, work[-1][0] if work else None)
+        state = parse_work(solution.program, parts[-1], _known(solution.program, parts[:-1]))
+        return verdict_on_plan(solution, state) if role == VERIFY_PLAN else verdict_on_progress(solution, state)
 
 
-def parse_work(text: str) -> list[tuple[ToolCall, bool]]:
-    """The calls of a transcript, each with whether it failed."""
-    work: list[tuple[ToolCall, bool]] = []
-    for line in text.splitlines():
-        call = _parse_call(line, str(len(work)))
+def parse_work(program: Program, text: str, known: Collection[int] = ()) -> Progress:
+    """Judge a transcript of work that began when the steps in `known` had been done."""
+    state = Progress(set(known))
+    lines = text.splitlines()
+    for line, following in itertools.zip_longest(lines, lines[1:], fillvalue=""):
+        call = _parse_call(line)
         if call is not None:
-            work.append((call, False))
-        elif work and _FAILURE.match(line):
-            work[-1] = (work[-1][0], True)
-    return work
+            state.add(program, call, failed=_FAILURE.match(following) is not None)
+    if lines and not lines[-1].startswith("= ") and _parse_call(lines[-1]) is None:
+        state.conclude(program, lines[-1])
+    return state
 
 
-def _parse_call(line: str, identifier: str) -> ToolCall | None:
+def _parse_call(line: str) -> ToolCall | None:
     match = _CALL.fullmatch(line)
     if match is None:
         return None
@@ -108,7 +105,7 @@ def _parse_call(line: str, identifier: str) -> ToolCall | None:
         arguments = {name: json.loads(value.rstrip().removesuffix(",")) for name, value in pairs}
     except json.JSONDecodeError:
         return None
-    return ToolCall(id=identifier, name=match[1], arguments=arguments)
+    return ToolCall(id=line, name=match[1], arguments=arguments)
 
 
 def _known(program: Program, carried: Iterable[str]) -> set[int]:

@@ -5,7 +5,7 @@ work, the plan of what remains, and a summary: what the models are trained to sa
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -105,22 +105,21 @@ class Program:
 
 @dataclass(slots=True)
 class Progress:
-    """How far some work has come: the steps done, and whether the last call was one of them."""
+    """How far some work has come: the steps done, and whether the last thing that happened was right."""
 
     done: set[int]
     on_track: bool = True
+    mistake: ToolCall | None = None
+    """The last call, where it was a mistake."""
 
     def add(self, program: Program, call: ToolCall, *, failed: bool) -> None:
         """Count one more call. Only a call that carries out a new step is on track."""
         step = program.step_of(call, self.done)
         self.on_track = step is not None and not failed
+        self.mistake = None if self.on_track else call
         if step is not None and not failed:
             self.done.add(step)
 
-
-def progress(program: Program, work: Sequence[tuple[ToolCall, bool]], known: Collection[int] = ()) -> Progress:
-    """Judge a list of (call, whether it failed) that began when the steps in `known` had been done."""
-    state = Progress(set(known))
-    for call, failed in work:
-        state.add(program, call, failed=failed)
-    return state
+    def conclude(self, program: Program, answer: str) -> None:
+        """Count the final answer, which must be right and must not come too early."""
+        self.on_track = program.next_step(self.done) is None and answer == program.ending.answer

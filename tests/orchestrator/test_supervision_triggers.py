@@ -9,9 +9,10 @@ from pydantic import JsonValue, ValidationError
 from supervised_pair import TASK, Pair, supervised, working
 
 from nearfar.orchestrator import tool
+from nearfar.orchestrator.config import parse_config
 from nearfar.orchestrator.strategies.supervision import Supervision, Trigger
 from nearfar.orchestrator.strategies.triggers import Evidence, canonical, cause_of_check
-from nearfar.protocols import Finished, FinishReason, Message, ToolCall, ToolResult, Usage
+from nearfar.protocols import ConfigError, Finished, FinishReason, Message, ToolCall, ToolResult, Usage
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -233,6 +234,13 @@ def seen(index: int, word: str, *, is_error: bool) -> list[Message]:
         Message.assistant(tool_calls=(call,)),
         Message.tool(ToolResult(call_id=call.id, name="read", content=word, is_error=is_error)),
     ]
+
+
+def test_a_file_can_leave_the_checks_to_the_triggers() -> None:
+    config = parse_config('[policy.supervision]\ninterval = "none"\ntriggers = ["loop"]', "nearfar.toml")
+    assert config.policy.supervision == Supervision(interval=None, triggers=(Trigger.LOOP,))
+    with pytest.raises(ConfigError, match="line 2: policy.supervision.interval"):
+        parse_config('[policy.supervision]\ninterval = "never"', "nearfar.toml")
 
 
 def test_the_default_is_a_schedule_alone() -> None:

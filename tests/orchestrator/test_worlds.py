@@ -7,8 +7,8 @@ import pytest
 from nearfar.orchestrator.strategies.prompts import plan_request, transcript, verify_plan_request, verify_progress_request
 from nearfar.orchestrator.worlds.apps import AppsWorld
 from nearfar.orchestrator.worlds.names import SPLITS, names, split_of
-from nearfar.orchestrator.worlds.oracle import OracleAgent, parse_work, verdict_on_plan
-from nearfar.orchestrator.worlds.program import Program, progress
+from nearfar.orchestrator.worlds.oracle import OracleAgent, Solution, parse_work, verdict_on_plan, verdict_on_progress
+from nearfar.orchestrator.worlds.program import Program
 from nearfar.orchestrator.worlds.search import SearchWorld
 from nearfar.orchestrator.worlds.world import Episode, SolvableWorld, Split, World, WorldTask
 from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolResult, complete
@@ -185,21 +185,40 @@ async def test_the_oracle_refuses_what_is_not_supervision() -> None:
         await complete(oracle, StepRequest(messages=(Message.user("What is the capital of France?"),)))
 
 
-def test_a_transcript_is_read_back(make: Make) -> None:
-    call = ToolCall(id="1", name="add_event", arguments={"title": 'The "big" one, (or = not)', "day": "Monday", "hour": 9})
-    result = ToolResult(call_id="1", name="add_event", content="ValueError: no", is_error=True)
-    text = transcript([Message.assistant("I will try.", tool_calls=(call,)), Message.tool(result)])
-    ((read, failed),) = parse_work(text)
-    assert (read.name, read.arguments, failed) == (call.name, call.arguments, True)
-
-
-def test_a_verdict_depends_on_the_last_call_only(make: Make) -> None:
+@pytest.fixture
+def solution(make: Make) -> Solution:
     world = make("test")
     task = next(task for task in world.tasks(50, seed=1) if len(program_of(world, task).steps) > 1)
-    solution = world.question(task) if isinstance(world, SearchWorld) else world.assignment(task)
-    first, second = (step.call("call") for step in solution.program.steps[:2])
-    wrong = ToolCall(id="wrong", name="open", arguments={"title": "Nobody Atall"})
-    stopped = progress(solution.program, [(first, False), (wrong, True)])
-    recovered = progress(solution.program, [(first, False), (wrong, True), (second, False)])
-    assert verdict_on_plan(solution, stopped).startswith("INTERVENE\n1. ")
-    assert verdict_on_plan(solution, recovered) == "CONTINUE"
+    return world.question(task) if isinstance(world, SearchWorld) else world.assignment(task)
+
+
+def work(*calls: tuple[ToolCall, str], answer: str = "") -> str:
+    messages = []
+    for call, content in calls:
+        messages += [Message.assistant(tool_calls=(call,)), Message.tool(ToolResult(call_id=call.id, name=call.name, content=content))]
+    return transcript([*messages, Message.assistant(answer)])
+
+
+WRONG = (ToolCall(id="wrong", name="add_event", arguments={"title": 'The "big" one, (or = not)', "hour": 9}), "added")
+
+
+def test_a_verdict_depends_on_what_happened_last(solution: Solution) -> None:
+    first, second = ((step.call("call"), "fine") for step in solution.program.steps[:2])
+    assert verdict_on_plan(solution, parse_work(solution.program, work(first, WRONG))).startswith("INTERVENE\n1. ")
+    assert verdict_on_plan(solution, parse_work(solution.program, work(first, WRONG, second))) == "CONTINUE"
+    assert verdict_on_plan(solution, parse_work(solution.program, work((first[0], "LookupError: no")))) != "CONTINUE"
+
+
+def test_advice_names_the_mistake_to_avoid(solution: Solution) -> None:
+    state = parse_work(solution.program, work(WRONG))
+    assert state.mistake is not None
+    assert state.mistake.arguments == WRONG[0].arguments
+    assert verdict_on_progress(solution, state).endswith('Avoid add_event(title="The \\"big\\" one, (or = not)", hour=9).')
+
+
+def test_an_answer_must_be_right_and_not_too_early(solution: Solution) -> None:
+    program = solution.program
+    everything = [(step.call("call"), "fine") for step in program.steps]
+    assert parse_work(program, work(*everything, answer=program.ending.answer)).on_track
+    assert not parse_work(program, work(*everything, answer="something else")).on_track
+    assert not parse_work(program, work(*everything[:-1], answer=program.ending.answer)).on_track

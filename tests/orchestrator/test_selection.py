@@ -1,0 +1,235 @@
+"""What `auto` chooses: from nothing, from outcomes, within the rules, and while it explores."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from measured_runs import APPS_TOOLS, PUBLIC, SEARCH_TOOLS, outcome, outcomes, runs
+
+from nearfar.orchestrator.policy import Mode, Strategy
+from nearfar.orchestrator.selection.application import applied
+from nearfar.orchestrator.selection.arm import Arm
+from nearfar.orchestrator.selection.chooser import Chooser
+from nearfar.orchestrator.selection.decision import SelectionDecision
+from nearfar.orchestrator.selection.outcomes import outcomes_of
+from nearfar.orchestrator.selection.profile import TaskProfile
+from nearfar.orchestrator.selection.settings import AutoPolicy
+from nearfar.orchestrator.task import Policy
+from nearfar.protocols import ConfigError, PrivacyViolation, Sensitivity, Side
+
+SEARCH = TaskProfile.of("What is the mentor of the ceo of Orbix Labs?", SEARCH_TOOLS)
+APPS = TaskProfile.of("Please pay Mira Falk 20, then delete the note Blue List.", APPS_TOOLS)
+QUESTION = TaskProfile.of("Is Port Selby larger than Upper Ravel?")
+LONG = TaskProfile.of("Sum up the following. " + "words " * 2000)
+FREE = AutoPolicy(dollars_per_point=1.0)
+"""Dollars hardly matter."""
+
+
+def strategy_of(chooser: Chooser, profile: TaskProfile, policy: Policy = PUBLIC) -> Strategy:
+    return chooser.choose(profile, policy).chosen.strategy
+
+
+@pytest.mark.parametrize(
+    ("profile", "strategy"),
+    [(APPS, Strategy.PEVR), (SEARCH, Strategy.EVA), (QUESTION, Strategy.CASCADE), (LONG, Strategy.MINIONS)],
+    ids=["stateful tools", "reading tools", "short text", "long text"],
+)
+def test_without_outcomes_the_documented_default_serves(profile: TaskProfile, strategy: Strategy) -> None:
+    decision = Chooser(AutoPolicy()).choose(profile, PUBLIC)
+    assert decision.chosen == Arm(strategy=strategy)
+    assert f"default for {profile.shape}" in decision.reasons[-1]
+    assert decision.winner.outcomes == 0
+
+
+def test_each_world_gets_what_was_measured_best_in_it() -> None:
+    chooser = Chooser(AutoPolicy(), outcomes_of(runs(60)))
+    assert strategy_of(chooser, SEARCH) is Strategy.EVA
+    assert strategy_of(chooser, APPS) is Strategy.PEVR
+
+
+def test_outcomes_stand_above_the_defaults() -> None:
+    reversed_odds = {"search": {"pevr": 0.9, "eva": 0.1}, "apps": {"pevr": 0.1, "eva": 0.9}}
+    chooser = Chooser(AutoPolicy(), outcomes_of(runs(60, odds=reversed_odds, arms=("pevr", "eva"))))
+    assert strategy_of(chooser, SEARCH) is Strategy.PEVR
+    assert strategy_of(chooser, APPS) is Strategy.EVA
+
+
+def test_a_few_lucky_outcomes_do_not_mislead() -> None:
+    draw = random.Random(1).random
+    chooser = Chooser(FREE, outcomes(200, {Strategy.EVA: 0.8, Strategy.PEVR: 0.5}, profile=SEARCH, draw=draw))
+    for _ in range(2):
+        chooser.learn(outcome(Strategy.PEVR, 1.0, profile=SEARCH, task_class="search/new"))
+        chooser.learn(outcome(Strategy.EVA, 0.0, profile=SEARCH, task_class="search/new"))
+    decision = chooser.choose(SEARCH, PUBLIC)
+    assert decision.task_class == "search/new"
+    assert decision.chosen.strategy is Strategy.EVA
+
+
+def test_dollars_count_as_much_as_the_user_says() -> None:
+    odds = {Strategy.CLOUD: 0.9, Strategy.DEVICE: 0.7}
+    known = [
+        outcome(strategy, float(number < 100 * chance), profile=QUESTION, dollars=0.05 * (strategy is Strategy.CLOUD))
+        for strategy, chance in odds.items()
+        for number in range(100)
+    ]
+    assert strategy_of(Chooser(AutoPolicy(dollars_per_point=0.0001), known), QUESTION) is Strategy.DEVICE
+    assert strategy_of(Chooser(AutoPolicy(dollars_per_point=0.01), known), QUESTION) is Strategy.CLOUD
+
+
+def test_an_unknown_price_is_not_free() -> None:
+    known = [outcome(Strategy.DEVICE, float(number % 2), profile=QUESTION) for number in range(40)]
+    known += [outcome(Strategy.CASCADE, float(number % 2), profile=QUESTION, dollars=0.02) for number in range(40)]
+    known += [outcome(Strategy.CLOUD, float(number % 2), profile=QUESTION, dollars=None) for number in range(40)]
+    decision = Chooser(AutoPolicy(), known).choose(QUESTION, PUBLIC)
+    utility = {candidate.arm.strategy: candidate.utility for candidate in decision.candidates}
+    assert utility[Strategy.CLOUD] == utility[Strategy.CASCADE] < utility[Strategy.DEVICE]
+
+
+def test_the_same_outcomes_give_the_same_choice() -> None:
+    known = list(outcomes_of(runs(20)))
+    first, second = (Chooser(AutoPolicy(), known) for _ in range(2))
+    decisions = [first.choose(profile, PUBLIC) for profile in (SEARCH, APPS, QUESTION) for _ in range(5)]
+    assert decisions == [second.choose(profile, PUBLIC) for profile in (SEARCH, APPS, QUESTION) for _ in range(5)]
+    assert not any(decision.explored for decision in decisions)
+
+
+def test_the_choice_is_explained_with_its_figures() -> None:
+    decision = Chooser(AutoPolicy(), outcomes_of(runs(40))).choose(SEARCH, PUBLIC)
+    likeness, choice = decision.reasons
+    assert "class search" in likeness
+    assert "auto chose eva: it is expected to score 0." in choice
+    assert "from 160 outcomes" in choice
+    assert "next best is" in choice
+    assert [candidate.utility for candidate in decision.candidates] == sorted((c.utility for c in decision.candidates), reverse=True)
+    assert SelectionDecision.model_validate_json(decision.model_dump_json()) == decision
+
+
+ARMS = [*Strategy]
+
+
+@given(
+    profile=st.sampled_from([SEARCH, APPS, QUESTION, LONG]),
+    mode=st.sampled_from([mode for mode in Mode if mode is not Mode.ONLY_IN_CLOUD]),
+    known=st.lists(st.tuples(st.sampled_from([*Strategy]), st.floats(0, 1), st.booleans()), max_size=30),
+    share=st.sampled_from([0.0, 1.0]),
+)
+@settings(deadline=None)
+def test_a_private_task_never_meets_the_far_side(
+    profile: TaskProfile, mode: Mode, known: list[tuple[Strategy, float, bool]], share: float
+) -> None:
+    knobs = {"sensitivity": "public"}
+    chooser = Chooser(
+        AutoPolicy(explore_share=share),
+        [outcome(strategy, score, profile=profile, knobs=knobs if opens else None) for strategy, score, opens in known],
+    )
+    policy = Policy(mode=mode)
+    decision = chooser.choose(profile, policy)
+    assert decision.chosen.strategy is Strategy.DEVICE
+    assert applied(decision.chosen, policy).sensitivity is Sensitivity.PRIVATE
+    assert decision.profile.prompt == ""
+
+
+@pytest.mark.parametrize("policy", [Policy(mode=Mode.ONLY_IN_CLOUD), Policy()], ids=["only in the cloud", "no near agent"])
+def test_a_private_task_that_only_the_far_side_could_serve_is_refused(policy: Policy) -> None:
+    with pytest.raises(PrivacyViolation):
+        Chooser(AutoPolicy()).choose(SEARCH, policy, sides=[Side.FAR])
+
+
+@pytest.mark.parametrize(
+    ("mode", "sides", "allowed"),
+    [
+        (Mode.ONLY_ON_DEVICE, tuple(Side), {Strategy.DEVICE}),
+        (Mode.ONLY_IN_CLOUD, tuple(Side), {Strategy.CLOUD}),
+        (Mode.AUTO, (Side.NEAR,), {Strategy.DEVICE}),
+        (Mode.AUTO, (Side.FAR,), {Strategy.CLOUD}),
+    ],
+)
+def test_mode_and_sides_come_before_utility(mode: Mode, sides: tuple[Side, ...], allowed: set[Strategy]) -> None:
+    decision = Chooser(AutoPolicy(), outcomes_of(runs(20))).choose(SEARCH, PUBLIC.model_copy(update={"mode": mode}), sides=sides)
+    assert {candidate.arm.strategy for candidate in decision.candidates if candidate.objection is None} == allowed
+    assert {decision.chosen.strategy} == allowed
+
+
+@pytest.mark.parametrize(
+    ("mode", "best", "chosen"),
+    [(Mode.PREFER_IN_CLOUD, Strategy.DEVICE, Strategy.CLOUD), (Mode.PREFER_ON_DEVICE, Strategy.CLOUD, Strategy.DEVICE)],
+)
+def test_a_preferred_side_takes_part(mode: Mode, best: Strategy, chosen: Strategy) -> None:
+    known = [outcome(strategy, 0.9 if strategy is best else 0.6, profile=QUESTION) for strategy in (best, chosen) for _ in range(50)]
+    assert strategy_of(Chooser(AutoPolicy(), known), QUESTION) is best
+    assert strategy_of(Chooser(AutoPolicy(), known), QUESTION, PUBLIC.model_copy(update={"mode": mode})) is chosen
+
+
+def test_nothing_left_says_why() -> None:
+    policy = PUBLIC.model_copy(update={"mode": Mode.ONLY_ON_DEVICE})
+    with pytest.raises(ConfigError, match="there is no near agent"):
+        Chooser(AutoPolicy()).choose(SEARCH, policy, sides=[Side.FAR])
+
+
+def test_the_chosen_knobs_stand_above_the_policys() -> None:
+    arm = Arm(strategy=Strategy.PEVR, knobs={"supervision": {"interval": 4}, "maximum_turns": 20})
+    policy = applied(arm, Policy(strategy=Strategy.AUTO, temperature=0.5, maximum_turns=8))
+    assert (policy.strategy, policy.temperature, policy.maximum_turns) == (Strategy.PEVR, 0.5, 20)
+    assert (policy.supervision.interval, policy.supervision.stall_turns) == (4, Policy().supervision.stall_turns)
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"no_such_knob": 1}, {"supervision": {"interval": -1}}, {"mode": "auto"}, {"sensitivity": "public"}], ids=str
+)
+def test_knobs_that_no_outcome_may_set_are_refused(knobs: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        applied(Arm.model_validate({"strategy": "eva", "knobs": knobs}), Policy())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5])
+def test_exploration_keeps_its_bound_at_every_moment(share: float) -> None:
+    chooser = Chooser(AutoPolicy(explore_share=share), seed=1)
+    explored = 0
+    for served in range(1, 301):
+        explored += chooser.choose(SEARCH, PUBLIC).explored
+        assert explored <= share * served
+    assert (explored > 0) == (share > 0)
+
+
+def test_exploring_says_so_and_names_the_best_known() -> None:
+    chooser = Chooser(AutoPolicy(explore_share=1.0), seed=1)
+    decision = next(decision for decision in (chooser.choose(SEARCH, PUBLIC) for _ in range(100)) if decision.explored)
+    assert "exploring; the best known is eva" in decision.reasons[-1]
+
+
+def regret_of(odds: dict[Strategy, float], *, tasks: int, seed: int, learns: bool) -> list[float]:
+    """The regret after each task of a bandit with known odds, played by Thompson sampling or by lot."""
+    draws, chooser, regret = random.Random(seed), Chooser(AutoPolicy(explore_share=1.0), has_defaults=False, seed=seed), [0.0]
+    for strategy in odds:
+        chooser.offer(Arm(strategy=strategy))
+    for _ in range(tasks):
+        chosen = chooser.choose(SEARCH, PUBLIC).chosen.strategy if learns else draws.choice(list(odds))
+        if learns:
+            chooser.learn(outcome(chosen, float(draws.random() < odds[chosen]), profile=SEARCH))
+        regret.append(regret[-1] + max(odds.values()) - odds[chosen])
+    return regret
+
+
+@given(
+    odds=st.permutations([0.25, 0.35, 0.5, 0.75]).map(lambda chances: dict(zip(ARMS, chances, strict=False))),
+    seed=st.integers(0, 2**16),
+)
+@settings(deadline=None, max_examples=15)
+def test_the_regret_of_exploring_grows_ever_slower_and_stays_below_chance(odds: dict[Strategy, float], seed: int) -> None:
+    regret = regret_of(odds, tasks=400, seed=seed, learns=True)
+    assert regret[400] < 0.6 * regret_of(odds, tasks=400, seed=seed, learns=False)[400]
+    assert regret[400] - regret[200] < 0.75 * regret[200] + 5
+
+
+def test_exploring_ends_with_the_best_arm() -> None:
+    odds = {Strategy.DEVICE: 0.3, Strategy.CASCADE: 0.5, Strategy.EVA: 0.8}
+    draws, chooser = random.Random(3), Chooser(AutoPolicy(explore_share=1.0), has_defaults=False, seed=3)
+    for strategy in odds:
+        chooser.offer(Arm(strategy=strategy))
+    served: list[Strategy] = []
+    for _ in range(300):
+        served.append(strategy_of(chooser, SEARCH))
+        chooser.learn(outcome(served[-1], float(draws.random() < odds[served[-1]]), profile=SEARCH))
+    assert Counter(served[-100:])[Strategy.EVA] >= 80
