@@ -2,6 +2,7 @@
 # make test    all tests
 # make check   ruff, mypy --strict on the installed wheel, generated code up to date
 # make bench   all benchmarks; they take a while
+# make pictures   the graphs in docs/strategies.md anew from the strategies
 # make generate   the gRPC code anew from protocols/v1/agent.proto
 #
 # Each target sets up what it needs and does so again when pyproject.toml has changed.
@@ -17,7 +18,7 @@ CHECK_VENV := .venv-check
 
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test check bench generate lint types generated clean
+.PHONY: demo test check bench generate lint types generated pictures clean
 
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
@@ -44,6 +45,9 @@ generate: $(PROTO_VENV)/.ready
 
 bench: $(VENV)/.ready-to-test
 	@scripts/bench.sh $(VENV)
+
+pictures: $(VENV)/.ready-to-run
+	@$(VENV)/bin/python scripts/draw_graphs.py
 
 clean:
 	rm -rf $(VENV) $(PROTO_VENV) $(CHECK_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,9 +1,9 @@
 """`Supervision`: when the supervisor of `pevr` and `eva` looks at the executor's work, and what it may do about it."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from ...protocols import Side
 from ...protocols.messages import Value
@@ -40,6 +40,11 @@ class Verdict(StrEnum):
     """Neither word, or an INTERVENE without what has to follow it; the work goes on."""
 
 
+def _none_in_words(value: object) -> object:
+    """TOML has no None."""
+    return None if value == "none" else value
+
+
 class Supervision(Value):
     """How one agent supervises the other in `pevr` and `eva`: the `[policy.supervision]` section of nearfar.toml.
 
@@ -49,8 +54,8 @@ class Supervision(Value):
 
     executor: Side = Side.NEAR
     """The side that works; the other one supervises it. `far` reverses the usual roles."""
-    interval: int | None = Field(default=8, gt=0)
-    """Turns between two checks on schedule (Tv in arXiv 2605.30102); None: checks come from triggers alone."""
+    interval: Annotated[PositiveInt | None, BeforeValidator(_none_in_words)] = 8
+    """Turns between two checks on schedule (Tv in arXiv 2605.30102); None, in TOML "none": checks come from triggers alone."""
     triggers: tuple[Trigger, ...] = ()
     """Events that ask for a check, beside the schedule."""
     loop_calls: int = Field(default=2, gt=1)

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.config import Config
+from nearfar.orchestrator.strategies.supervision import Supervision
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import Prices
 
@@ -23,6 +24,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "llama": LocalFarConfig,
     "gateway": GatewayConfig,
     "policy": Policy,
+    "supervision": Supervision,
 }
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
 
@@ -46,5 +48,7 @@ def shown_default(field: FieldInfo) -> str:
         return "required"
     if field.default is None:
         return "not set"
+    if isinstance(field.default, BaseModel):
+        return "section"
     value = field.default.value if isinstance(field.default, Enum) else field.default
     return f"`{json.dumps(value)}`"
