@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from ...protocols import InvalidOutput
 from ...protocols.messages import Value
@@ -19,6 +19,11 @@ class Subtask(Value):
     """What is asked of it."""
     needs: tuple[str, ...] = ()
     """Ids of the subtasks whose results it is shown; it starts when they are there."""
+
+    @field_validator("needs")
+    @classmethod
+    def _each_once(cls, needs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(needs))
 
 
 class SubtaskPlan(Value):

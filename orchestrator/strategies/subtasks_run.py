@@ -1,7 +1,8 @@
 """Running the subtasks of a plan: each is a task of its own, served through the graph of another strategy."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -59,22 +60,27 @@ class Parts:
             is_heard: its answer is the task's, so it is streamed.
             name: of the part, in `reasons`.
         """
-        config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
-        final: Json = {}
-        modes: list[Any] = ["custom", "values"]
         with anyio.move_on_after(seconds) as scope:
-            running = self.graph.astream({"task": part.model_dump(mode="json")}, config, context=self.context, stream_mode=modes)
-            async with aclosing(running) as events:  # type: ignore[type-var]  # an async generator, annotated as an iterator
-                async for kind, event in events:
-                    if kind == "custom":
-                        self._pass_on(event, is_heard=is_heard)
-                    else:
-                        final = event
+            final = await _cancelled_at_once(self._served(part, is_heard=is_heard))
         if scope.cancelled_caught:
             raise DeadlineExceeded(f"{name} took longer than its share of the timeout, {seconds:.1f} s", hint="raise the task's timeout")
         attempts = [Attempt.model_validate(attempt) for attempt in final["attempts"]]
         self.reasons.extend(f"{name}: {attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts)
         self.reasons.extend(f"{name}: {reason}" for reason in final["reasons"])
+        return final
+
+    async def _served(self, part: Task, *, is_heard: bool) -> Json:
+        """The final state of the part's graph."""
+        config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
+        final: Json = {}
+        modes: list[Any] = ["custom", "values"]
+        running = self.graph.astream({"task": part.model_dump(mode="json")}, config, context=self.context, stream_mode=modes)
+        async with aclosing(running) as events:  # type: ignore[type-var]  # an async generator, annotated as an iterator
+            async for kind, event in events:
+                if kind == "custom":
+                    self._pass_on(event, is_heard=is_heard)
+                else:
+                    final = event
         return final
 
     def _pass_on(self, event: TaskEvent, *, is_heard: bool) -> None:
@@ -153,6 +159,21 @@ class PlanRun:
     def _end(self, subtask: Subtask, outcome: Outcome, answer: str) -> None:
         self.results[subtask.id] = SubtaskResult(task=subtask.task, answer=answer, is_failed=outcome is not Outcome.DONE)
         emit(self._parts.runtime, SubtaskEnded(id=subtask.id, outcome=outcome, answer=answer))
+
+
+async def _cancelled_at_once(running: Coroutine[Any, Any, Json]) -> Json:
+    """Await a run of a graph in a task of its own, which is cancelled by one exception and then waited for.
+
+    anyio repeats a cancellation at every await, so LangGraph could not close the steps of its nodes.
+    """
+    task = asyncio.create_task(running)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+        raise
 
 
 def answering_subtask(plan: SubtaskPlan, policy: SubtasksPolicy) -> str | None:

@@ -1,6 +1,7 @@
 """`subtasks`: a task cut into parts that run side by side, with scripted agents."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import anyio
@@ -8,7 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
-from nearfar.orchestrator import Hybrid, Tool, tool
+from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
 from nearfar.orchestrator.policy import Mode, Strategy
 from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
@@ -109,7 +110,7 @@ async def test_the_far_side_plans_and_each_part_is_routed_on_its_own(link: str) 
 
 async def test_a_part_that_the_near_side_is_unsure_of_goes_to_the_far_side() -> None:
     def unsure(request: StepRequest) -> Reply:
-        return "" if asked(request) == B else knows(request)
+        return () if asked(request) == B else knows(request)
 
     far_agent = far(DIAMOND, knows)
     async with linked(near(unsure), far_agent, policy()) as hybrid:
@@ -202,11 +203,7 @@ async def test_a_plan_that_is_mended_is_carried_out() -> None:
 async def test_a_task_that_was_not_cut_is_served_as_it_stands() -> None:
     near_agent = near()
     async with linked(near_agent, far({"a": ("something else", [])}), policy()) as hybrid:
-        result = (
-            await hybrid.run([Message.system("Be brief."), Message.user(TASK)], output_schema={"type": "string"})
-            if False
-            else await hybrid.run(TASK)
-        )
+        result = await hybrid.run(TASK)
     assert result.text == "Mira Falk"
     assert near_agent.requests[-1].messages == (Message.user(TASK),)
     assert "the task was not cut" in result.reasons
@@ -277,7 +274,7 @@ async def test_a_part_gets_its_share_of_the_time() -> None:
     far_agent = far(DIAMOND, lambda _: "1974 at least")
     slow = near(lambda request: [anyio.Event(), ""] if asked(request) == A else knows(request))
     async with linked(slow, far_agent, policy(strategy="device")) as hybrid:
-        result = await hybrid.run(TASK, timeout=20)
+        result = await hybrid.run(TASK, timeout=6)
     assert result.text == "1974 at least"
     assert any("subtask a failed: DeadlineExceeded" in reason for reason in result.reasons)
     assert slow.live_steps == 0
@@ -362,7 +359,7 @@ async def test_parts_may_be_supervised() -> None:
     async with linked(near(), far_agent, policy(strategy="pevr")) as hybrid:
         result = await hybrid.run(TASK)
     assert result.text == "both"
-    assert [call.role for call in result.calls] == ["plan", "plan", "plan", "execute", "execute", "aggregate"]
+    assert Counter(call.role for call in result.calls) == {"plan": 3, "execute": 2, "aggregate": 1}
 
 
 async def test_the_last_part_answers_in_the_form_that_the_task_asks_for() -> None:

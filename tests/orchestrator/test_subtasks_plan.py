@@ -76,6 +76,7 @@ def test_a_circle_is_named_by_its_members_alone() -> None:
     assert "end" not in caught.value.message
 
 
+@settings(max_examples=40, deadline=None)
 @given(graphs())
 def test_whatever_has_no_circle_is_a_plan(needs: Needs) -> None:
     read = read_plan(reply(*(part(name, *before) for name, before in needs.items())), maximum_subtasks=9)
@@ -84,6 +85,7 @@ def test_whatever_has_no_circle_is_a_plan(needs: Needs) -> None:
     assert set(read.sinks) == set(needs) - needed
 
 
+@settings(max_examples=40, deadline=None)
 @given(graphs(), st.data())
 def test_closing_a_circle_is_always_noticed(needs: Needs, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(needs)))
@@ -102,6 +104,7 @@ def test_the_steps_to_the_end_count_the_longest_chain() -> None:
     assert plan({"a": "", "b": "a", "c": "ab", "d": ""}).steps_to_the_end == {"a": 3, "b": 2, "c": 1, "d": 1}
 
 
+@settings(max_examples=40, deadline=None)
 @given(graphs())
 def test_a_subtask_has_more_steps_to_the_end_than_any_that_needs_it(needs: Needs) -> None:
     steps = checked_plan([Subtask(id=each, task="x", needs=before) for each, before in needs.items()], maximum_subtasks=9).steps_to_the_end
@@ -109,7 +112,7 @@ def test_a_subtask_has_more_steps_to_the_end_than_any_that_needs_it(needs: Needs
         assert all(steps[need] > steps[name] for need in before)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(graphs(), st.integers(1, 4), st.data())
 def test_each_subtask_runs_once_after_its_needs_and_no_more_than_allowed_at_a_time(
     needs: Needs, parallel: int, data: st.DataObject
