@@ -11,20 +11,41 @@ if TYPE_CHECKING:
     from .events import TaskEvent
     from .hybrid import Hybrid
     from .policy import Mode, Strategy
-    from .results import Attempt, Result
+    from .results import Attempt, Call, Result
+    from .strategies.supervision import Supervision, Trigger
+    from .task import Policy
     from .tools import Tool, tool
 
-__all__ = ["Attempt", "Config", "Hybrid", "Mode", "Result", "Strategy", "TaskEvent", "Tool", "load_config", "tool"]
+__all__ = [
+    "Attempt",
+    "Call",
+    "Config",
+    "Hybrid",
+    "Mode",
+    "Policy",
+    "Result",
+    "Strategy",
+    "Supervision",
+    "TaskEvent",
+    "Tool",
+    "Trigger",
+    "load_config",
+    "tool",
+]
 
 _MODULE_OF = {
     "Attempt": "results",
+    "Call": "results",
     "Config": "config",
     "Hybrid": "hybrid",
     "Mode": "policy",
+    "Policy": "task",
     "Result": "results",
     "Strategy": "policy",
+    "Supervision": "strategies.supervision",
     "TaskEvent": "events",
     "Tool": "tools",
+    "Trigger": "strategies.supervision",
     "load_config": "config",
     "tool": "tools",
 }
