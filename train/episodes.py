@@ -188,7 +188,9 @@ def _carried_out(problem: Problem, prompt: str, done: set[int], random_: random.
             segments += _turn(slip, work.add(problem, slip)[0], learned=False)
             continue
         call = program.steps[index].call(f"call{len(work.calls)}")
-        segments += _turn(call, work.add(problem, call)[0], learned=True)
+        text, failed = work.add(problem, call)
+        assert not failed, f"the solution fails at {call}: {text}"
+        segments += _turn(call, text, learned=True)
     return [*segments, Segment("<|assistant|>", False), Segment(f"{program.ending.answer}{END}", True)]
 
 

@@ -121,12 +121,18 @@ def draw_apps(random_: random.Random, split: Split, mix: Mapping[str, float]) ->
 
 def wrong_call(problem: Problem, done: set[int], earlier: Sequence[ToolCall], random_: random.Random) -> ToolCall:
     """A mistake: a call made before, or a needed one with an argument that is off."""
-    if earlier and random_.random() < 0.3:
-        return random_.choice(earlier)
+    program = problem.solution.program
+    while True:
+        call = random_.choice(earlier) if earlier and random_.random() < 0.3 else _distorted(problem, done, random_)
+        # By chance it may be what is needed; done out of turn, that could make other steps impossible.
+        if program.step_of(call, done) is None:
+            return call
+
+
+def _distorted(problem: Problem, done: set[int], random_: random.Random) -> ToolCall:
     steps = problem.solution.program.steps
     following = problem.solution.program.next_step(done)
     step = steps[following] if following is not None and random_.random() < 0.8 else random_.choice(steps)
     call = step.call("call")
-    # A call takes its arguments from what the step needs, so only one of them is off.
     name = random_.choice(list(call.arguments))
     return call.model_copy(update={"arguments": {**call.arguments, name: problem.other(name, call.arguments[name], random_)}})

@@ -54,8 +54,8 @@ FAR: Final = Recipe(
         *(Share("cut", world, 0.03) for world in ("search", "apps")),
         Share("aggregate", "apps", 0.01),
     ),
-    steps=8000,
-    decay_steps=3000,
+    steps=7000,
+    decay_steps=2800,
     seed=2,
 )
 RECIPES: Final = {recipe.name: recipe for recipe in (NEAR, FAR)}
