@@ -232,7 +232,7 @@ class Hybrid:
         changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
         policy = options.get("policy", self.policy)
         if not isinstance(policy, Policy):
-            raise InvalidRequest(f"a policy is a Policy, not {type(policy).__name__}", hint="from nearfar.orchestrator.task import Policy")
+            raise InvalidRequest(f"a policy is a Policy, not {type(policy).__name__}", hint="from nearfar.orchestrator import Policy")
         try:
             given = Policy.model_validate(changes)
         except ValidationError as error:

@@ -107,13 +107,16 @@ class TaskNodes:
             for index, call in enumerate(calls):
                 running.start_soon(run, index, call)
         answers = [as_json(Message.tool(result)) for result in results if result is not None]
-        draft = Turn(state, self.team).elapsed(started)
-        return {"messages": [*state["messages"], *answers], "draft": as_json(draft), "acted": state["acted"] + 1}
+        draft = state["draft"]
+        assert draft is not None, "an attempt is under way"
+        draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
+        return {"messages": [*state["messages"], *answers], "draft": draft, "acted": state["acted"] + 1}
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
         turn = Turn(state, self.team)
-        draft = Attempt.model_validate(state["draft"])
+        draft = turn.draft
+        assert draft is not None, "an attempt is under way"
         has_tools = bool(self.context(runtime).tools)
         reason = _objection(turn, draft, has_tools=has_tools) if turn.decision.judged and turn.has_successor else None
         if reason is None:
