@@ -12,6 +12,8 @@ from pydantic.fields import FieldInfo
 from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.config import Config
+from nearfar.orchestrator.strategies.minions_policy import MinionsPolicy
+from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
 from nearfar.orchestrator.strategies.supervision import Supervision
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import Prices
@@ -25,6 +27,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "gateway": GatewayConfig,
     "policy": Policy,
     "supervision": Supervision,
+    "minions": MinionsPolicy,
+    "subtasks": SubtasksPolicy,
 }
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
 
