@@ -7,9 +7,8 @@ kept."""
 from langgraph.graph import END, START, StateGraph
 
 from .nodes import TaskNodes
-from .single import after_act
 from .state import TaskContext, TaskGraphBuilder, TaskState
-from .supervised import SupervisorNodes, after_tools
+from .supervised import SupervisorNodes, after_act, after_tools, after_verify
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
@@ -23,8 +22,8 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     graph.add_node("judge", nodes.judge)
     graph.add_edge(START, "route")
     graph.add_edge("route", "act")
-    graph.add_conditional_edges("act", after_act, ["act", "tools", "judge", END])
+    graph.add_conditional_edges("act", after_act, ["act", "tools", "verify", "judge", END])
     graph.add_conditional_edges("tools", after_tools, ["verify", "act"])
-    graph.add_edge("verify", "act")
+    graph.add_conditional_edges("verify", after_verify, ["act", "judge"])
     graph.add_edge("judge", END)
     return graph

@@ -4,9 +4,8 @@ they keep to it. A check is one call: the verdict and, with INTERVENE, the plan 
 from langgraph.graph import END, START, StateGraph
 
 from .nodes import TaskNodes
-from .single import after_act
 from .state import TaskContext, TaskGraphBuilder, TaskState
-from .supervised import Oversight, SupervisorNodes, after_tools
+from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
@@ -22,9 +21,9 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     graph.add_edge(START, "route")
     graph.add_conditional_edges("route", after_route, ["plan", "act"])
     graph.add_edge("plan", "act")
-    graph.add_conditional_edges("act", after_act, ["act", "tools", "judge", END])
+    graph.add_conditional_edges("act", after_act, ["act", "tools", "verify", "judge", END])
     graph.add_conditional_edges("tools", after_tools, ["verify", "act"])
-    graph.add_edge("verify", "act")
+    graph.add_conditional_edges("verify", after_verify, ["act", "judge"])
     graph.add_edge("judge", END)
     return graph
 

@@ -12,6 +12,7 @@ from ..team import Member
 from .calls import CallLog
 from .nodes import FALLBACK_ERRORS, TaskNodes
 from .prompts import plan_request, verify_plan_request, verify_progress_request
+from .single import after_act as unsupervised_after_act
 from .state import TaskRuntime, TaskState, as_json, emit, opening
 from .supervision import Cause, Supervision, Verdict
 from .triggers import Evidence, cause_of_check
@@ -72,6 +73,7 @@ class Oversight:
             confidence=next((call["confidence"] for call in reversed(self.state["calls"]) if call["role"] == "execute"), None),
             share_spent=self.share_spent(draft),
             half_was_covered=self.watch.half,
+            answered=has_answered(self.state),
         )
         return cause_of_check(self.policy, evidence)
 
@@ -145,7 +147,7 @@ class SupervisorNodes:
     async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> Judgement:
         state, shadow = view.state, view.policy.shadow
         strategy, longest = view.decision.strategy, view.policy.maximum_guidance
-        request = await self._request(view, _check_request(view), f"verify/{state['acted']}", runtime)
+        request = await self._request(view, _check_request(view), f"verify/{Attempt.model_validate(state['draft']).steps}", runtime)
         supervisor = self._supervisor(view)
 
         def reading(reply: StepReply) -> Verdict:
@@ -180,6 +182,23 @@ class SupervisorNodes:
             sensitivity=policy.sensitivity,
             idempotency_key=f"{view.task.idempotency_key}/{key}",
         )
+
+
+def after_act(state: TaskState) -> str:
+    """As without supervision, except that an answer may have to be checked before it is accepted."""
+    following = unsupervised_after_act(state)
+    return "verify" if following == "judge" and Oversight(state).cause() is not None else following
+
+
+def after_verify(state: TaskState) -> str:
+    """An answer that was checked and stands goes to the judge; everything else goes on."""
+    return "judge" if has_answered(state) else "act"
+
+
+def has_answered(state: TaskState) -> bool:
+    """The conversation ends with the executor's answer."""
+    last = state["messages"][-1]
+    return last["role"] == "assistant" and not last["tool_calls"]
 
 
 def after_tools(state: TaskState) -> str:

@@ -25,6 +25,9 @@ class Trigger(StrEnum):
     """The executor's confidence in its last step is below `minimum_confidence`."""
     HALF_SPENT = "half_spent"
     """Half of the turns, or of the task's timeout, is used up. Fires once per task."""
+    ANSWER = "answer"
+    """The executor answered: without this one the answer ends the task unchecked, and with it the answer stands unless the supervisor
+    intervenes."""
 
 
 Cause = Trigger | Literal["interval"]

@@ -30,10 +30,17 @@ class Evidence:
     """Of the turns or of the timeout, whichever is further."""
     half_was_covered: bool
     """A check has taken place since half was spent."""
+    answered: bool = False
+    """The last turn did not act but gave the answer."""
 
 
 def cause_of_check(supervision: Supervision, evidence: Evidence) -> Cause | None:
-    """What asks for a check now: the schedule, else the first of the triggers that fires, in the order in which they are given."""
+    """What asks for a check now: the schedule, else the first of the triggers that fires, in the order in which they are given.
+
+    An answer ends the task, so that only the trigger for answers asks for a check of it.
+    """
+    if evidence.answered:
+        return Trigger.ANSWER if Trigger.ANSWER in supervision.triggers else None
     if supervision.interval is not None and evidence.turn % supervision.interval == 0:
         return "interval"
     return next((trigger for trigger in supervision.triggers if _FIRES[trigger](supervision, evidence)), None)
@@ -69,6 +76,10 @@ def _is_half_spent(_: Supervision, evidence: Evidence) -> bool:
     return evidence.share_spent >= 0.5 and not evidence.half_was_covered
 
 
+def _has_answered(_: Supervision, evidence: Evidence) -> bool:
+    return evidence.answered
+
+
 _FIRES: Mapping[Trigger, Callable[[Supervision, Evidence], bool]] = {
     Trigger.TOOL_ERROR: _has_error,
     Trigger.LOOP: _loops,
@@ -76,6 +87,7 @@ _FIRES: Mapping[Trigger, Callable[[Supervision, Evidence], bool]] = {
     Trigger.LONG_OBSERVATION: _is_long,
     Trigger.LOW_CONFIDENCE: _is_unsure,
     Trigger.HALF_SPENT: _is_half_spent,
+    Trigger.ANSWER: _has_answered,
 }
 
 

@@ -12,7 +12,7 @@ from nearfar.orchestrator import tool
 from nearfar.orchestrator.config import parse_config
 from nearfar.orchestrator.strategies.supervision import Supervision, Trigger
 from nearfar.orchestrator.strategies.triggers import Evidence, canonical, cause_of_check
-from nearfar.protocols import ConfigError, Finished, FinishReason, Message, ToolCall, ToolResult, Usage
+from nearfar.protocols import ConfigError, Finished, FinishReason, Message, ToolCall, ToolResult, Unavailable, Usage
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -246,3 +246,43 @@ def test_a_file_can_leave_the_checks_to_the_triggers() -> None:
 def test_the_default_is_a_schedule_alone() -> None:
     assert Supervision().interval == 8
     assert Supervision().triggers == ()
+
+
+@pytest.mark.parametrize("strategy", ["pevr", "eva"])
+async def test_an_answer_is_checked_before_it_is_accepted_where_that_is_asked_for(strategy: str) -> None:
+    plan = ["1. read(page=1)"] if strategy == "pevr" else []
+    pair = Pair([reads(1), "A tower.", reads(2), ANSWER], [*plan, "INTERVENE\n1. read(page=2)", "CONTINUE"])
+    async with working(pair, supervised(strategy, interval=None, triggers=["answer"]), read) as hybrid:
+        result = await hybrid.run(TASK)
+    assert (result.text, result.interventions) == (ANSWER, 1)
+    assert [(call.turn, call.trigger, call.verdict) for call in result.calls if call.role == "verify"] == [
+        (1, "answer", "intervene"),
+        (2, "answer", "continue"),
+    ]
+    assert pair.roles[len(plan) :] == ["executor", "executor", "supervisor", "executor", "executor", "supervisor"]
+    first_check = [messages for role, messages in pair.journal if role == "supervisor"][len(plan)]
+    assert first_check[-1].text.endswith("A tower."), "the supervisor sees the answer"
+
+
+@pytest.mark.parametrize("reply", ["Hm.", Unavailable("gateway down"), "INTERVENE\n1. read(page=2)"])
+async def test_an_answer_stands_where_the_check_of_it_changes_nothing(reply: Reply) -> None:
+    pair = Pair([reads(1), ANSWER], [reply])
+    policy = supervised("eva", interval=None, triggers=["answer"], shadow=isinstance(reply, str) and reply.startswith("INTERVENE"))
+    async with working(pair, policy, read) as hybrid:
+        result = await hybrid.run(TASK)
+    assert (result.text, result.interventions) == (ANSWER, 0)
+
+
+async def test_an_answer_in_the_last_turn_is_not_checked() -> None:
+    pair = Pair([reads(1), ANSWER], [])
+    async with working(pair, supervised("eva", turns=2, interval=None, triggers=["answer"]), read) as hybrid:
+        assert (await hybrid.run(TASK)).text == ANSWER
+
+
+async def test_each_check_is_a_request_of_its_own() -> None:
+    """A check of the answer follows one of the turn before it, when no further turn has acted."""
+    pair = Pair([reads(1), ANSWER], ["CONTINUE", "CONTINUE"])
+    async with working(pair, supervised("eva", interval=1, triggers=["answer"]), read) as hybrid:
+        await hybrid.run(TASK)
+    keys = [request.idempotency_key for _, request in pair.requests]
+    assert len(set(keys)) == len(keys) == 4
