@@ -21,7 +21,7 @@ class Check(Value):
     turn: int = Field(ge=0)
     """Executor turns done when it was made."""
     trigger: str | None
-    """What asked for it: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`."""
+    """What asked for it: `interval`, `tool_error`, `loop`, `stall`, `long_observation`, `low_confidence`, `half_spent`, `answer`."""
     verdict: Literal["continue", "intervene", "unreadable"] | None
     """None where the supervisor failed."""
 
