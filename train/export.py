@@ -44,7 +44,8 @@ and a model this small has only ever seen one order. Nothing is added to the res
 because Jinja would then escape the rest as HTML. Tools are not rendered; they are in the weights."""
 
 DESCRIPTION: Final = (
-    "Trained from scratch on the Nearfar search world only: it answers nested lookup questions with the lookup tool and knows nothing else."
+    "Trained from scratch on Nearfar's two generated worlds only, search and apps: it works in them with their tools, plans and checks such "
+    "work, and knows nothing else."
 )
 
 _NAMES: Final = {
@@ -130,7 +131,7 @@ def _describe(writer: gguf.GGUFWriter, name: str) -> None:
     writer.add_description(DESCRIPTION)
     writer.add_license("apache-2.0")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
-    writer.add_string("nearfar.world", "search")
+    writer.add_string("nearfar.world", "search, apps")
 
 
 def _token_type(token: str) -> int:

@@ -13,7 +13,7 @@ pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip ins
 import jinja2
 from llama_cpp import Llama
 
-from nearfar.orchestrator.worlds.lookup import SearchWorld
+from nearfar.orchestrator.worlds.search import SearchWorld
 from train.enlarge import enlarge
 
 MODELS = Path(__file__).parents[2] / "device" / "models"
@@ -41,8 +41,8 @@ def test_an_enlarged_model_writes_the_same_tokens(tmp_path: Path) -> None:
     enlarge(MODELS / "near.gguf", bigger, parameters=4_000_000)
     small, big = opened(MODELS / "near.gguf"), opened(bigger)
     assert bigger.stat().st_size > 3 * (MODELS / "near.gguf").stat().st_size
-    for task in SearchWorld(1, "test").tasks(8):
-        assert continuation(small, task.question) == continuation(big, task.question)
+    for task in SearchWorld().tasks(8, seed=1):
+        assert continuation(small, task.prompt) == continuation(big, task.prompt)
 
 
 def test_a_budget_below_the_model_is_refused(tmp_path: Path) -> None:
@@ -54,19 +54,19 @@ def test_a_budget_below_the_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plain", [False, True], ids=["own tojson", "jinja's tojson"])
 def test_the_template_writes_a_conversation_as_it_was_trained(name: str, plain: bool) -> None:
     template = opened(MODELS / f"{name}.gguf").metadata["tokenizer.chat_template"]
-    arguments = {"entity": "Mira Falk", "attribute": "sister"}
+    arguments = {"title": "Mira Falk"}
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": QUESTION},
         {
             "role": "assistant",
             "content": None,
-            "tool_calls": [{"function": {"name": "lookup", "arguments": arguments}}],
+            "tool_calls": [{"function": {"name": "open", "arguments": arguments}}],
         },
         {"role": "tool", "content": "Elin Berg"},
     ]
     text = jinja2.Template(template).render(messages=messages, add_generation_prompt=True) if plain else rendered(template, messages)
-    call = json.dumps({"name": "lookup", "arguments": arguments})
+    call = json.dumps({"name": "open", "arguments": arguments})
     assert text == (
         f"<|bos|><|system|>Be brief.<|end|><|user|>{QUESTION}<|end|><|assistant|><tool_call>{call}</tool_call><|end|>"
         "<|tool|>Elin Berg<|end|><|assistant|>"
@@ -76,7 +76,7 @@ def test_the_template_writes_a_conversation_as_it_was_trained(name: str, plain: 
 @pytest.mark.parametrize("name", ["near", "far"])
 def test_the_file_says_what_it_is_and_keeps_calls_visible(name: str) -> None:
     model = opened(MODELS / f"{name}.gguf")
-    assert model.metadata["nearfar.world"] == "search"
+    assert model.metadata["nearfar.world"] == "search, apps"
     assert model.metadata["general.name"] == f"nearfar-{name}"
     ids = model.tokenize(b"<tool_call>x</tool_call><|end|>", add_bos=True, special=True)
     assert ids[-1] == model.token_eos()
@@ -84,10 +84,10 @@ def test_the_file_says_what_it_is_and_keeps_calls_visible(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["near", "far"])
-def test_a_chat_completion_is_a_valid_lookup(name: str) -> None:
+def test_a_chat_completion_is_a_valid_call(name: str) -> None:
     model = opened(MODELS / f"{name}.gguf")
     reply = model.create_chat_completion([{"role": "user", "content": QUESTION}], temperature=0.0)
     assert isinstance(reply, dict)
     text = reply["choices"][0]["message"]["content"] or ""
     call = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
-    assert call == {"name": "lookup", "arguments": {"entity": "Mira Falk", "attribute": "sister"}}
+    assert call == {"name": "open", "arguments": {"title": "Mira Falk"}}
