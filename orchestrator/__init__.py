@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .hybrid import Hybrid
     from .policy import Mode, Strategy
     from .results import Attempt, Call, Result
+    from .strategies.minions_policy import MinionsPolicy
+    from .strategies.subtasks_policy import SubtasksPolicy
     from .strategies.supervision import Supervision, Trigger
     from .task import Policy
     from .tools import Tool, tool
@@ -21,10 +23,12 @@ __all__ = [
     "Call",
     "Config",
     "Hybrid",
+    "MinionsPolicy",
     "Mode",
     "Policy",
     "Result",
     "Strategy",
+    "SubtasksPolicy",
     "Supervision",
     "TaskEvent",
     "Tool",
@@ -38,10 +42,12 @@ _MODULE_OF = {
     "Call": "results",
     "Config": "config",
     "Hybrid": "hybrid",
+    "MinionsPolicy": "strategies.minions_policy",
     "Mode": "policy",
     "Policy": "task",
     "Result": "results",
     "Strategy": "policy",
+    "SubtasksPolicy": "strategies.subtasks_policy",
     "Supervision": "strategies.supervision",
     "TaskEvent": "events",
     "Tool": "tools",

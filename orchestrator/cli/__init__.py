@@ -55,6 +55,7 @@ def run(
     mode: options.ModeName = None,
     public: options.Public = False,
     tools: options.Tools = None,
+    context: Annotated[Path | None, typer.Option(help="Text file that the task is about; `minions` keeps it on this device.")] = None,
     schema: Annotated[Path | None, typer.Option(help="JSON Schema file that the answer must be valid against.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for the whole task.")] = None,
     as_json: options.AsJson = False,
@@ -63,7 +64,7 @@ def run(
     from .run import run_task
 
     selection = options.Selection(config, near, far, strategy, mode, public, tools)
-    run_task(sys.stdin.read() if prompt == "-" else prompt, selection, schema=schema, timeout=timeout, as_json=as_json)
+    run_task(sys.stdin.read() if prompt == "-" else prompt, selection, context=context, schema=schema, timeout=timeout, as_json=as_json)
 
 
 @app.command()

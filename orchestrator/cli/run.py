@@ -11,7 +11,18 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Message, NearfarError
 from ..config import Config
-from ..events import AgentText, AttemptEnded, AttemptStarted, SupervisorSpoke, TaskEvent, TaskFinished, ToolFinished, ToolStarted
+from ..events import (
+    AgentText,
+    AttemptEnded,
+    AttemptStarted,
+    SubtaskEnded,
+    SubtasksPlanned,
+    SupervisorSpoke,
+    TaskEvent,
+    TaskFinished,
+    ToolFinished,
+    ToolStarted,
+)
 from ..hybrid import Hybrid, TaskOptions
 from ..results import Result
 from .console import execute, notes, output, print_json, reported
@@ -21,11 +32,13 @@ from .selection import chosen_config, open_hybrid, warn_outside_world
 _SHOWN_RESULT = 200
 
 
-def run_task(prompt: str, selection: Selection, *, schema: Path | None, timeout: float | None, as_json: bool) -> None:
+def run_task(prompt: str, selection: Selection, *, context: Path | None, schema: Path | None, timeout: float | None, as_json: bool) -> None:
     """Run one task; the answer goes to standard output, what happens on the way to standard error."""
 
     async def work() -> None:
         options: TaskOptions = {"output_schema": _read_schema(schema) if schema else None, "timeout": timeout}
+        if context is not None:
+            options["context"] = _read_context(context)
         config = chosen_config(selection)
         warn_outside_world(prompt, config)
         async with open_hybrid(selection, config) as hybrid:
@@ -107,6 +120,13 @@ def _show_event(event: TaskEvent) -> None:
             notes.print(f"[{style}]  -> {escape(event.result.content[:_SHOWN_RESULT])}[/{style}]", soft_wrap=True)
         case SupervisorSpoke():
             notes.print(Text(f"\n{_supervision(event)}", style="dim italic"), soft_wrap=True)
+        case SubtasksPlanned():
+            for subtask in event.subtasks:
+                after = f" (after {', '.join(subtask.needs)})" if subtask.needs else ""
+                notes.print(Text(f"{subtask.id}: {subtask.task}{after}", style="dim italic"), soft_wrap=True)
+        case SubtaskEnded():
+            style = "dim" if event.outcome == "done" else "yellow"
+            notes.print(Text(f"\n{event.id} {event.outcome}: {event.answer[:_SHOWN_RESULT]}", style=style), soft_wrap=True)
         case AttemptEnded() if event.attempt.outcome != "accepted":
             notes.print(f"\n[yellow]{event.attempt.agent} {event.attempt.outcome}: {escape(event.attempt.reason)}[/yellow]", soft_wrap=True)
         case AttemptEnded():
@@ -130,6 +150,13 @@ def summary(result: Result) -> str:
     dollars = "price unknown" if result.dollars is None else f"${result.dollars:.6f}"
     tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
     return f"{result.model} {where}{fallback}{confidence}{interventions}; {tokens}, {dollars}, {result.seconds:.2f} s"
+
+
+def _read_context(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not text in UTF-8: {error.reason}", hint="convert it first") from error
 
 
 def _read_schema(path: Path) -> dict[str, Any]:
