@@ -137,7 +137,8 @@ def _energy(outcomes: Outcomes, world: str) -> Verdict:
     supervised = [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
     if near is None or not supervised or outcomes.estimate(world, near, "joules") is None:
         return _cannot("it takes runs of near alone and of pevr or eva, and a near model whose number of weights is known")
-    keeping = [label for label in supervised if _is_above(outcomes.difference(world, label, near), -_SAME_SCORE)]
+    losses = {label: outcomes.difference(world, label, near) for label in supervised}
+    keeping = [label for label, loss in losses.items() if loss is not None and loss.value > -_SAME_SCORE]
     if not keeping:
         return _answer(False, "no supervised configuration keeps the score of near alone")
     ratios = {label: ratio for label in keeping if (ratio := outcomes.ratio(world, label, near, "joules"))}

@@ -35,7 +35,7 @@ def record(configuration: str = "device", task: int | str = 0, *, world: str = "
         "key": run_key(world=world, task=identifier, seed=seed, strategy=strategy, knobs=knobs, oracle=oracle),
         "world": world,
         "task": identifier,
-        "prompt": f"Find {task}.",
+        "prompt": f"Find {task} of {world} {seed}.",
         "tools": ("search", "open"),
         "kind": "1 hop",
         "difficulty": 1,
