@@ -10,7 +10,7 @@ from .arm import Arm
 from .classes import ClassGuess, TaskClasses, lineage
 from .decision import Candidate, SelectionDecision
 from .defaults import DEFAULT_SCORE, DEFAULTS, starting_points
-from .estimates import PRIOR_SCORE, Estimate, draw_score, estimate
+from .estimates import PRIOR_SCORE, Estimate, draw_score, estimates
 from .outcomes import Outcome
 from .profile import Shape, TaskProfile
 from .rules import is_preferred, objection_to
@@ -98,10 +98,10 @@ class Chooser:
         """Every arm as it is judged for the task, the best first."""
         groups = _groups(profile, guess.name)
         arms = self._arms(profile)
-        estimates = {key: estimate(self._tallies, key, groups, prior=_prior(key, profile.shape)) for key in arms}
-        dearest = max((known.dollars for known in estimates.values() if known.dollars is not None), default=0.0)
+        beliefs = estimates(self._tallies, {key: _prior(key, profile.shape) for key in arms}, groups)
+        dearest = max((belief.dollars for belief in beliefs.values() if belief.dollars is not None), default=0.0)
         judged = (
-            self._judged(arm, label, estimates[key], dearest=dearest, objection=objection_to(arm, policy, sides=sides))
+            self._judged(arm, label, beliefs[key], dearest=dearest, objection=objection_to(arm, policy, sides=sides))
             for key, (arm, label) in arms.items()
         )
         return tuple(sorted(judged, key=_rank))

@@ -6,7 +6,7 @@ outcomes the faster, the more the groups were seen to differ (`Tallies.credibili
 is a Beta distribution.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -16,6 +16,7 @@ from .tallies import Tallies, Tally
 PRIOR_SCORE: Final = 0.5
 PRIOR_WEIGHT: Final = 2.0
 """Outcomes that the belief before any outcome counts for."""
+_NOTHING: Final = Tally()
 _LEAST_MEAN: Final = 1e-6
 """A mean of exactly 0 or 1 has no Beta distribution."""
 
@@ -41,19 +42,43 @@ class Estimate:
         return (self.score * (1 - self.score) / (self.weight + 1)) ** 0.5
 
 
-def estimate(tallies: Tallies, arm: str, groups: Sequence[str], *, prior: float = PRIOR_SCORE) -> Estimate:
-    """The belief about a configuration on a task of these groups, the widest first; `prior` is its score before any outcome."""
+def estimates(tallies: Tallies, priors: Mapping[str, float], groups: Sequence[str]) -> dict[str, Estimate]:
+    """The belief about each configuration on a task of these groups, the widest first.
+
+    `priors` are the scores expected before any outcome. Each outcome counts once, in the narrowest group that it shares with the task.
+    """
+    levels = [_Level.of(tallies, groups, depth) for depth in range(len(groups))]
+    return {arm: _estimate(tallies, levels, groups, arm=arm, prior=prior) for arm, prior in priors.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What one of the nested groups adds to an estimate."""
+
+    tallies: Mapping[str, Tally]
+    """Of its outcomes outside the next narrower group."""
+    shift: float
+    """How much better its tasks go than the others around it."""
+    credibility: float
+    """Outcomes that the belief from the wider groups counts for at most."""
+
+    @classmethod
+    def of(cls, tallies: Tallies, groups: Sequence[str], depth: int) -> "_Level":
+        inner = groups[depth + 1] if depth + 1 < len(groups) else None
+        shift = tallies.shift(groups[depth], groups[depth - 1]) if depth else 0.0
+        return cls(tallies.of(groups[depth], without=inner), shift, tallies.credibility(depth) if depth else PRIOR_WEIGHT)
+
+
+def _estimate(tallies: Tallies, levels: Sequence[_Level], groups: Sequence[str], *, arm: str, prior: float) -> Estimate:
     score, weight, dollars = prior, PRIOR_WEIGHT, None
-    counted = [tallies.of(group).get(arm, Tally()) for group in groups]
-    for depth, (group, tally) in enumerate(zip(groups, counted, strict=True)):
-        inherited = weight
-        if depth:
-            inherited = min(weight, tallies.credibility(depth))
-            score += tallies.shift(group, groups[depth - 1])
-        score = min(max((inherited * score + tally.score) / (inherited + tally.outcomes), 0.0), 1.0)
+    for level in levels:
+        tally = level.tallies.get(arm, _NOTHING)
+        inherited = min(weight, level.credibility)
+        score = min(max((inherited * (score + level.shift) + tally.score) / (inherited + tally.outcomes), 0.0), 1.0)
         dollars = _shrunk_dollars(dollars, tally, inherited)
         weight = inherited + tally.outcomes
-    return Estimate(score=score, weight=weight, dollars=dollars, outcomes=counted[0].outcomes, similar=counted[-1].outcomes)
+    recorded, similar = (tallies.of(group).get(arm, _NOTHING).outcomes for group in (groups[0], groups[-1]))
+    return Estimate(score=score, weight=weight, dollars=dollars, outcomes=recorded, similar=similar)
 
 
 def _shrunk_dollars(wider: float | None, tally: Tally, inherited: float) -> float | None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-USUAL_CREDIBILITY: Final = 10.0
+USUAL_CREDIBILITY: Final = 20.0
 """Outcomes that the wider group counts for, before anything is known of how groups differ."""
 MOST_CREDIBILITY: Final = 10_000.0
 """The same where groups do not differ at all in which configuration is better."""
-_PRIOR_OUTCOMES: Final = 100.0
+_PRIOR_OUTCOMES: Final = 400.0
 """Outcomes by which the usual credibility is outweighed by what the groups show."""
 _GROWTH: Final = 1.2
 """Growth of the number of outcomes after which the credibility is computed anew."""
@@ -33,12 +33,13 @@ class Tally:
             self.priced += 1
             self.dollars += dollars
 
+    def less(self, part: "Tally") -> "Tally":
+        """The rest of it."""
+        return Tally(self.outcomes - part.outcomes, self.score - part.score, self.priced - part.priced, self.dollars - part.dollars)
+
     @property
     def mean(self) -> float:
         return self.score / self.outcomes
-
-
-NOTHING: Final[Mapping[str, Tally]] = {}
 
 
 @dataclass(slots=True)
@@ -87,14 +88,17 @@ class Tallies:
         for group in groups:
             self._groups.setdefault(group, {}).setdefault(arm, Tally()).add(score, dollars)
 
-    def of(self, group: str) -> Mapping[str, Tally]:
-        """The tallies of a group by configuration."""
-        return self._groups.get(group, NOTHING)
+    def of(self, group: str, *, without: str | None = None) -> Mapping[str, Tally]:
+        """The tallies of a group by configuration, without those of a group inside it."""
+        whole = self._groups.get(group, {})
+        if without is None or without not in self._groups:
+            return whole
+        inner = self._groups[without]
+        return {arm: tally.less(inner[arm]) if arm in inner else tally for arm, tally in whole.items()}
 
     def shift(self, group: str, parent: str) -> float:
-        """How much better the tasks of a group go than those around it, whatever the configuration."""
-        around = self.of(parent)
-        pairs = [(tally.outcomes, tally.mean - around[arm].mean) for arm, tally in self.of(group).items()]
+        """How much better the tasks of a group go than the others around it, whatever the configuration."""
+        pairs = [(_comparable(own, other), own.mean - other.mean) for own, other in self._pairs(group, parent).values()]
         outcomes = sum(count for count, _ in pairs)
         return sum(count * difference for count, difference in pairs) / (outcomes + USUAL_CREDIBILITY)
 
@@ -114,15 +118,24 @@ class Tallies:
         self._credibility = {depth: found.credibility for depth, found in differences.items()}
         self._fitted = self._outcomes
 
-    def _residuals(self, group: str, parent: str) -> Iterator[tuple[float, float, int]]:
-        """For each configuration: the squared interaction less its noise, the variance of its outcomes, and their number."""
-        own, around = self.of(group), self.of(parent)
-        shift = self.shift(group, parent)
-        share = 1 - 1 / len(own)
-        for arm, tally in own.items():
-            # The group is a part of the one around it: where it is all of it, they cannot differ.
-            apart = 1 / tally.outcomes - 1 / around[arm].outcomes
-            if apart <= 0 or not share:
-                continue
-            within = around[arm].mean * (1 - around[arm].mean)
-            yield (tally.mean - around[arm].mean - shift) ** 2 - share * within * apart, within, tally.outcomes
+    def _residuals(self, group: str, parent: str) -> Iterator[tuple[float, float, float]]:
+        """For each configuration: the squared interaction less its noise, the variance of its outcomes, and their comparable number."""
+        pairs, shift = self._pairs(group, parent), self.shift(group, parent)
+        if len(pairs) < 2:
+            return
+        for own, other in pairs.values():
+            mean = (own.score + other.score) / (own.outcomes + other.outcomes)
+            within = mean * (1 - mean)  # the most that it can be: scores lie between 0 and 1
+            outcomes = _comparable(own, other)
+            noise = (1 - 1 / len(pairs)) * within / outcomes
+            yield (own.mean - other.mean - shift) ** 2 - noise, within, outcomes
+
+    def _pairs(self, group: str, parent: str) -> dict[str, tuple[Tally, Tally]]:
+        """The configurations that were measured both in a group and in the rest of the one around it, with both tallies."""
+        rest = self.of(parent, without=group)
+        return {arm: (own, rest[arm]) for arm, own in self.of(group).items() if rest[arm].outcomes}
+
+
+def _comparable(own: Tally, other: Tally) -> float:
+    """The number of outcomes whose mean is as uncertain as the difference of the two means."""
+    return 1 / (1 / own.outcomes + 1 / other.outcomes)

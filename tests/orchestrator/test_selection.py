@@ -80,11 +80,11 @@ def test_dollars_count_as_much_as_the_user_says() -> None:
 
 def test_an_unknown_price_is_not_free() -> None:
     known = [outcome(Strategy.DEVICE, float(number % 2), profile=QUESTION) for number in range(40)]
-    known += [outcome(Strategy.CASCADE, float(number % 2), profile=QUESTION, dollars=0.02) for number in range(40)]
+    known += [outcome(Strategy.EVA, float(number % 2), profile=QUESTION, dollars=0.02) for number in range(40)]
     known += [outcome(Strategy.CLOUD, float(number % 2), profile=QUESTION, dollars=None) for number in range(40)]
     decision = Chooser(AutoPolicy(), known).choose(QUESTION, PUBLIC)
     utility = {candidate.arm.strategy: candidate.utility for candidate in decision.candidates}
-    assert utility[Strategy.CLOUD] == utility[Strategy.CASCADE] < utility[Strategy.DEVICE]
+    assert utility[Strategy.CLOUD] == utility[Strategy.EVA] < utility[Strategy.DEVICE]
 
 
 def test_the_same_outcomes_give_the_same_choice() -> None:
