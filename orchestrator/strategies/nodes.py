@@ -67,9 +67,9 @@ class TaskNodes:
         except FALLBACK_ERRORS as error:
             if log.made and not turn.is_counted:
                 turn.count(log.made[-1])
-            mends = isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]
-            ended = turn.correct(error, started) if mends else turn.give_up(error, started, runtime)
-            return {**ended, "calls": log.as_json}
+            if isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]:
+                return {**turn.correct(error, started), "calls": log.as_json}
+            return {**turn.give_up(error, started, runtime), "calls": log.as_json}
 
     async def _act(self, turn: Turn, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
         specs = self.context(runtime).specs

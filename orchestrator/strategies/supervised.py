@@ -82,7 +82,7 @@ class Oversight:
         turns = draft.steps / self.task.policy.maximum_turns
         if self.task.timeout is None:
             return turns
-        supervision = sum(call["seconds"] for call in self.state["calls"] if call["role"] != "execute")
+        supervision: float = sum(call["seconds"] for call in self.state["calls"] if call["role"] != "execute")
         return max(turns, (draft.seconds + supervision) / self.task.timeout)
 
     def covered_now(self, messages: int) -> Watch:

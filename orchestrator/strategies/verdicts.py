@@ -35,8 +35,9 @@ def read_verdict(reply: StepReply, *, strategy: Strategy, longest: int) -> Judge
     """The verdict of a reply: its first word, and below it what the strategy asks for."""
     found = _VERDICT.match(reply.text)
     if reply.tool_calls or found is None:
-        problem = "it calls a tool" if reply.tool_calls else "its first word is neither CONTINUE nor INTERVENE"
-        return Judgement(Verdict.UNREADABLE, problem=problem)
+        return Judgement(
+            Verdict.UNREADABLE, problem="it calls a tool" if reply.tool_calls else "its first word is neither CONTINUE nor INTERVENE"
+        )
     if found[1].upper() == "CONTINUE":
         return Judgement(Verdict.CONTINUE)
     guidance = reply.text[found.end() :].strip()

@@ -10,6 +10,7 @@ from supervised_pair import LINKS, TASK, Pair, looks_at, supervised, turn_of, wo
 
 from nearfar.orchestrator.strategies.prompts import verify_progress_request, with_guidance
 from nearfar.protocols import InvalidOutput, Message
+from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +25,8 @@ def advice(number: int) -> str:
 def pseudocode(*, acting: int, verdicts: Sequence[bool], turns: int, interval: int) -> Journal:
     """Who is shown what, as the paper's algorithm has it, except that a check also sees the last summary and advice."""
     journal: Journal = []
-    guidance, context = "", []
+    guidance = ""
+    context: list[Message] = []
     left = iter(enumerate(verdicts))
     for turn in range(1, turns + 1):
         journal.append(("executor", (Message.user(with_guidance(TASK, guidance)), *context)))
@@ -40,7 +42,7 @@ def pseudocode(*, acting: int, verdicts: Sequence[bool], turns: int, interval: i
 
 
 def scripted(*, acting: int, verdicts: Sequence[bool]) -> Pair:
-    executor = [*(looks_at(turn) for turn in range(1, acting + 1)), ANSWER]
+    executor: list[Reply] = [*(looks_at(turn) for turn in range(1, acting + 1)), ANSWER]
     return Pair(executor, [f"INTERVENE\n{advice(number)}" if intervenes else "CONTINUE" for number, intervenes in enumerate(verdicts)])
 
 

@@ -12,6 +12,7 @@ from nearfar.orchestrator import tool
 from nearfar.orchestrator.results import Result
 from nearfar.orchestrator.strategies.prompts import plan_request, verify_plan_request, with_plan
 from nearfar.protocols import InvalidOutput, Message, Side, ToolCall, ToolChoice, ToolResult, Unavailable
+from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +31,8 @@ def pseudocode(*, acting: int, verdicts: Sequence[bool], turns: int, interval: i
     The paper leaves two things open: the answer ends the loop, and a check after the last turn, which could change nothing, is not made.
     """
     journal: Journal = [("supervisor", plan_request(TASK))]
-    plan, context = PLAN, []
+    plan = PLAN
+    context: list[Message] = []
     left = iter(enumerate(verdicts))
     for turn in range(1, turns + 1):
         journal.append(("executor", (Message.user(with_plan(TASK, plan)), *context)))
@@ -46,7 +48,7 @@ def pseudocode(*, acting: int, verdicts: Sequence[bool], turns: int, interval: i
 
 
 def scripted(*, acting: int, verdicts: Sequence[bool]) -> Pair:
-    executor = [*(looks_at(turn) for turn in range(1, acting + 1)), ANSWER]
+    executor: list[Reply] = [*(looks_at(turn) for turn in range(1, acting + 1)), ANSWER]
     replies = [f"INTERVENE\n{new_plan(number)}" if intervenes else "CONTINUE" for number, intervenes in enumerate(verdicts)]
     return Pair(executor, [PLAN, *replies])
 

@@ -208,7 +208,7 @@ async def test_a_task_that_fails_has_told_what_its_calls_cost() -> None:
 @pytest.mark.parametrize("silent", ["executor", "supervisor"])
 @pytest.mark.parametrize("strategy", ["pevr", "eva"])
 async def test_cancelling_a_task_cancels_the_step_under_way(strategy: str, silent: str) -> None:
-    never: Reply = anyio.Event()
+    never = anyio.Event()
     near = ScriptedAgent([looks_at(1), ["word", never] if silent == "executor" else ANSWER], name="near")
     far = ScriptedAgent(words(strategy, "CONTINUE" if silent == "executor" else ["CON", never]), name="far", side=Side.FAR)
     watched = near if silent == "executor" else far

@@ -103,7 +103,7 @@ async def test_the_length_that_is_long_is_a_knob() -> None:
 
 def unsure(call: ToolCall, confidence: float | None) -> list[Reply]:
     done = Finished(reason=FinishReason.TOOL_CALLS, usage=Usage(), model="scripted", confidence=confidence)
-    return [[call, done]]  # type: ignore[list-item]  # a reply of two items
+    return [[call, done]]
 
 
 async def test_low_confidence_is_that_of_the_last_step() -> None:
