@@ -151,7 +151,7 @@ def _frozen_choosers(cases: Sequence[_Case], settings: AutoPolicy) -> dict[int, 
     if len(seeds) < 2:
         hint = 'sweep with --seeds 2 or more, or replay with learning="online"'
         raise ConfigError("all tasks have one seed, and auto may not be judged on what it learned from", hint=hint)
-    return {seed: Chooser(frozen, _others(cases, seed), has_defaults=False) for seed in seeds}
+    return {seed: _chooser(frozen, cases, _others(cases, seed)) for seed in seeds}
 
 
 def _others(cases: Sequence[_Case], seed: int) -> Iterator[Outcome]:
@@ -163,10 +163,16 @@ def _others(cases: Sequence[_Case], seed: int) -> Iterator[Outcome]:
 
 def _one_chooser(cases: Sequence[_Case], settings: AutoPolicy, order: int) -> dict[int, Chooser]:
     """One chooser for all, which has yet to try every configuration."""
-    chooser = Chooser(settings, has_defaults=False, seed=order)
+    chooser = _chooser(settings, cases, (), seed=order)
+    return {case.seed: chooser for case in cases}
+
+
+def _chooser(settings: AutoPolicy, cases: Sequence[_Case], outcomes: Iterable[Outcome], *, seed: int = 0) -> Chooser:
+    """A chooser among the recorded configurations."""
+    chooser = Chooser(settings, outcomes, has_defaults=False, seed=seed)
     for outcome in cases[0].outcomes.values():
         chooser.offer(outcome.arm, outcome.label)
-    return {case.seed: chooser for case in cases}
+    return chooser
 
 
 def _serve(case: _Case, chooser: Chooser, *, is_online: bool) -> tuple[str, str]:
