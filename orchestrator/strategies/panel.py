@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Generic, Literal, TypeVar
 
-from ...protocols import Agent, InvalidOutput, JsonSchema, Message, StepRequest, ToolChoice, ToolSpec, Usage
+from ...protocols import Agent, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
 from ..events import AgentText, AttemptEnded, AttemptStarted
 from ..policy import RouteDecision
 from ..results import Attempt, Call
@@ -72,14 +72,17 @@ class Panel:
                 problem = f"{type(error).__name__}: {error}"
                 attempts.append(self._ended(question, attempt_of(member, self._log.made[first:], problem=problem)))
                 if member is self._members[-1]:
-                    for reason in self.reasons:
-                        error.add_note(f"before that, {reason}")
+                    self._tell_of_the_others(error)
                     raise
                 self.reasons.append(f"{member.name} failed in the role {question.role!r}: {problem}")
             else:
                 attempts.append(self._ended(question, attempt_of(member, self._log.made[first:])))
                 return Answered(value, tuple(attempts))
         raise AssertionError("the last candidate has answered or failed")
+
+    def _tell_of_the_others(self, error: NearfarError) -> None:
+        for reason in self.reasons:
+            error.add_note(f"before that, {reason}")
 
     def _ended(self, question: Question[Read], attempt: Attempt) -> Attempt:
         if question.is_heard:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -74,7 +74,8 @@ class Parts:
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
         final: Json = {}
         modes: list[Any] = ["custom", "values"]
-        running = self.graph.astream({"task": part.model_dump(mode="json")}, config, context=self.context, stream_mode=modes)
+        task = part.model_dump(mode="json")
+        running: AsyncIterator[Any] = self.graph.astream({"task": task}, config, context=self.context, stream_mode=modes)
         async with aclosing(running) as events:  # type: ignore[type-var]  # an async generator, annotated as an iterator
             async for kind, event in events:
                 if kind == "custom":

@@ -276,8 +276,8 @@ async def test_what_the_rules_forbid_is_refused_before_any_call(mode: Mode, sens
 
 @pytest.mark.parametrize("side", list(Side))
 async def test_a_missing_side_is_named(side: Side) -> None:
-    agents = {"near": near()} if side is Side.FAR else {"far": far([])}
-    async with Hybrid(policy=policy(), **agents) as hybrid:
+    alone = Hybrid(policy=policy(), near=near()) if side is Side.FAR else Hybrid(policy=policy(), far=far([]))
+    async with alone as hybrid:
         with pytest.raises(ConfigError, match=f"no {side} agent"):
             await hybrid.run(TASK, context=CONTEXT)
 

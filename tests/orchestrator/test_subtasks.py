@@ -40,14 +40,14 @@ from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
 
-TASK = "Who is older, the ceo of Orbix Labs or the ceo of Lumen Works?"
-A, B = "When was the ceo of Orbix Labs born?", "When was the ceo of Lumen Works born?"
-DIAMOND = {"a": (A, []), "b": (B, []), "c": (TASK, ["a", "b"])}
-FORK = {"a": (A, []), "b": (B, [])}
-ANSWERS: Mapping[str, str] = {A: "1961", B: "1974", TASK: "Mira Falk"}
-
 Plan = Mapping[str, tuple[str, list[str]]]
 Script = Callable[[StepRequest], Reply]
+
+TASK = "Who is older, the ceo of Orbix Labs or the ceo of Lumen Works?"
+A, B = "When was the ceo of Orbix Labs born?", "When was the ceo of Lumen Works born?"
+DIAMOND: Plan = {"a": (A, []), "b": (B, []), "c": (TASK, ["a", "b"])}
+FORK: Plan = {"a": (A, []), "b": (B, [])}
+ANSWERS: Mapping[str, str] = {A: "1961", B: "1974", TASK: "Mira Falk"}
 
 
 def planned(plan: Plan) -> str:
@@ -59,7 +59,7 @@ def asked(request: StepRequest) -> str:
     return next(message.text for message in request.messages if message.role == "user").partition("\n\n")[0]
 
 
-def knows(request: StepRequest) -> Reply:
+def knows(request: StepRequest) -> str:
     """A near agent that knows the answers."""
     return ANSWERS[asked(request)]
 
@@ -68,7 +68,7 @@ def near(script: Script = knows) -> ScriptedAgent:
     return ScriptedAgent(script, name="near", confidence=0.9)
 
 
-def far(plan: Plan | str, script: Script | None = None, **options: Capabilities) -> ScriptedAgent:
+def far(plan: Plan | str, script: Script | None = None, *, capabilities: Capabilities | None = None) -> ScriptedAgent:
     """Plans, and says what the script says to anything else."""
     text = plan if isinstance(plan, str) else planned(plan)
 
@@ -78,7 +78,7 @@ def far(plan: Plan | str, script: Script | None = None, **options: Capabilities)
         assert script is not None, f"the far agent was asked {request.messages[-1].text!r}"
         return script(request)
 
-    return ScriptedAgent(reply, name="far", side=Side.FAR, **options)
+    return ScriptedAgent(reply, name="far", side=Side.FAR, capabilities=capabilities)
 
 
 def policy(**knobs: object) -> Policy:
@@ -128,7 +128,7 @@ async def test_independent_parts_run_at_the_same_time() -> None:
         task = asked(request)
         if task in both:
             both[task].set()
-            return [both[B if task == A else A], knows(request)]  # type: ignore[list-item]  # a reply within a reply is text here
+            return [both[B if task == A else A], knows(request)]
         return knows(request)
 
     async with linked(near(meets), far(DIAMOND), policy(parallel=2)) as hybrid:
