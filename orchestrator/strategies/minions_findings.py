@@ -52,7 +52,7 @@ def read_assessment(reply: str, *, is_last: bool, output_schema: JsonSchema | No
     assessment = assessment.model_copy(update={"jobs": _asked(assessment.jobs)})
     if assessment.answer is None or not assessment.answer.strip():
         if is_last:
-            raise InvalidOutput("no rounds are left, and it holds no answer")
+            raise InvalidOutput("no rounds are left, and it holds no answer", hint="raise minions.maximum_rounds, or ask a stronger model")
         if not assessment.jobs:
             raise InvalidOutput("it holds neither an answer nor jobs")
         return assessment.model_copy(update={"answer": None})
