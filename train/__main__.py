@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,9 +41,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_training(command: argparse.ArgumentParser, name: str) -> None:
-    command.add_argument("--steps", type=int, help="length of training, if not the recipe's")
-    command.add_argument("--decay", type=int, help="steps at the end over which the rate falls to zero")
-    command.add_argument("--start", type=Path, help="checkpoint to branch from")
     command.add_argument("--folder", type=Path, default=RUNS / name)
     command.add_argument("--every", type=int, default=300, help="steps between checkpoints")
     command.set_defaults(run=_train)
@@ -61,19 +57,22 @@ def _add_evaluation(command: argparse.ArgumentParser) -> None:
 
 def _train(arguments: argparse.Namespace) -> None:
     from .data import load_tokenizer, train_tokenizer
-    from .recipes import RECIPES
+    from .recipes import RECIPES, tokenizer_mix
     from .trainer import Trainer
 
-    recipe = RECIPES[arguments.command]
-    recipe = replace(recipe, steps=arguments.steps or recipe.steps, decay_steps=arguments.decay or recipe.decay_steps)
     if not _TOKENIZER.exists():
-        train_tokenizer(_TOKENIZER, [*RECIPES["near"].mix, *RECIPES["far"].mix])
-    trainer = Trainer(recipe, load_tokenizer(_TOKENIZER), arguments.folder)
-    last = arguments.folder / "last.pt"
-    start = last if last.exists() else arguments.start
-    if start is not None:
-        trainer.resume(start)
+        train_tokenizer(_TOKENIZER, tokenizer_mix())
+    trainer = Trainer(RECIPES[arguments.command], load_tokenizer(_TOKENIZER), arguments.folder)
+    if (newest := _newest(arguments.folder)) is not None:
+        trainer.resume(newest)
     trainer.run(every=arguments.every, report=_show)
+
+
+def _newest(folder: Path) -> Path | None:
+    """The checkpoint of a run that got furthest; None where it has none."""
+    last = folder / "last.pt"
+    steps = sorted(folder.glob("step-*.pt"), key=lambda path: int(path.stem.removeprefix("step-")))
+    return last if last.exists() else steps[-1] if steps else None
 
 
 def _show(progress: Progress) -> None:

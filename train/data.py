@@ -52,6 +52,14 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the training with a mix of its own; ``steps`` is a multiple of 16, the number of batches made together."""
+
+    steps: int
+    mix: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Token ids and the positions whose prediction counts, both of shape (episodes, length)."""
 
@@ -96,13 +104,13 @@ def _without_specials(text: str) -> str:
 
 
 class Batches:
-    """Training batches of about ``tokens`` tokens each from a mix of episodes."""
+    """Training batches of about ``tokens`` tokens each, from the mix of the stage that a step belongs to."""
 
-    def __init__(self, tokenizer: Tokenizer, seed: int, tokens: int, mix: Sequence[Share]) -> None:
+    def __init__(self, tokenizer: Tokenizer, seed: int, tokens: int, stages: Sequence[Stage]) -> None:
         self._tokenizer = tokenizer
         self._seed = seed
         self._tokens = tokens
-        self._mix = tuple(mix)
+        self._stages = tuple(stages)
         self.pad = tokenizer.token_to_id(PAD)
         self._group = lru_cache(maxsize=1)(self._make_group)
 
@@ -112,7 +120,7 @@ class Batches:
 
     def _make_group(self, number: int) -> list[Batch]:
         random_ = random.Random(f"group/{self._seed}/{number}")
-        drawn = episodes(self._mix, random_)
+        drawn = episodes(self._mix_at(number * _GROUP), random_)
         encoded: list[Encoded] = []
         size = 0
         while size < self._tokens * _GROUP:
@@ -121,6 +129,13 @@ class Batches:
         batches = self._cut(sorted(encoded, key=lambda pair: len(pair[0])), size / _GROUP)
         random_.shuffle(batches)
         return batches
+
+    def _mix_at(self, step: int) -> Sequence[Share]:
+        for stage in self._stages:
+            if step < stage.steps:
+                return stage.mix
+            step -= stage.steps
+        return self._stages[-1].mix
 
     def _cut(self, encoded: list[Encoded], size: float) -> list[Batch]:
         rows: list[list[Encoded]] = [[] for _ in range(_GROUP)]

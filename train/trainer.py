@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from .data import Batches, Share
+from .data import Batches, Stage
 from .model import Shape, TinyLlama
 
 _WARMUP: Final = 50
@@ -26,19 +26,23 @@ _REPORT_EVERY: Final = 50
 class Recipe:
     """Everything that decides what a run produces.
 
-    ``steps`` optimiser steps of about ``batch_tokens`` tokens; the learning rates warm up, stay, and
-    fall linearly to zero over the last ``decay_steps``. ``mix`` is the share of each role and world.
+    Optimiser steps of about ``batch_tokens`` tokens; the learning rates warm up, stay, and fall linearly to
+    zero over the last ``decay_steps``. The stages go from short tasks to all of them: copying a name from
+    the context is learned several times faster where contexts are short.
     """
 
     name: str
     shape: Shape
-    mix: Sequence[Share]
-    steps: int
+    stages: tuple[Stage, ...]
     decay_steps: int
     seed: int
     batch_tokens: int = 2048
     matrix_rate: float = 0.01
     other_rate: float = 0.003
+
+    @property
+    def steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
 
     def factor(self, step: int) -> float:
         """Return the learning-rate factor, between 0 and 1, of one step."""
@@ -66,7 +70,7 @@ class Trainer:
         self.recipe = recipe
         self.folder = folder
         self.model = TinyLlama(recipe.shape)
-        self.batches = Batches(tokenizer, recipe.seed, recipe.batch_tokens, recipe.mix)
+        self.batches = Batches(tokenizer, recipe.seed, recipe.batch_tokens, recipe.stages)
         self.optimizers = _optimizers(self.model, recipe)
         self.step = 0
         self.tokens = 0

@@ -13,18 +13,17 @@ pytest.importorskip("tokenizers", reason="training needs tokenizers: pip install
 from tokenizers import Tokenizer
 
 from nearfar.orchestrator.worlds.names import names
-from train.data import VOCABULARY, Batches, Share, encode, episodes, load_tokenizer, train_tokenizer
+from train.data import VOCABULARY, Batches, Share, Stage, encode, episodes, load_tokenizer, train_tokenizer
 from train.episodes import ROLES
 from train.model import Shape, TinyLlama
-from train.recipes import FAR, NEAR
+from train.recipes import tokenizer_mix
 from train.trainer import Recipe, Trainer
 
 MIX = (Share("execute", "search", 0.5, {"1 hop": 1.0}), Share("plan", "apps", 0.5, {"1 errand": 1.0}))
 RECIPE = Recipe(
     name="tiny",
     shape=Shape(width=32, layers=2, heads=2, head_width=32, hidden=64, vocabulary=VOCABULARY),
-    mix=MIX,
-    steps=6,
+    stages=(Stage(6, MIX),),
     decay_steps=3,
     seed=1,
     batch_tokens=256,
@@ -34,7 +33,7 @@ RECIPE = Recipe(
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train_tokenizer(path, [*NEAR.mix, *FAR.mix], count=1000)
+    train_tokenizer(path, tokenizer_mix(), count=1000)
     return load_tokenizer(path)
 
 
@@ -52,7 +51,7 @@ def test_a_resumed_run_ends_with_the_same_weights(tokenizer: Tokenizer, tmp_path
 
 
 def test_training_lowers_the_loss_and_writes_the_curve(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    trainer = Trainer(replace(RECIPE, steps=100), tokenizer, tmp_path)
+    trainer = Trainer(replace(RECIPE, stages=(Stage(100, MIX),)), tokenizer, tmp_path)
     trainer.run()
     curve = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
     assert [line["step"] for line in curve] == [50, 100]
@@ -60,7 +59,7 @@ def test_training_lowers_the_loss_and_writes_the_curve(tokenizer: Tokenizer, tmp
 
 
 def test_a_batch_depends_only_on_seed_and_step(tokenizer: Tokenizer) -> None:
-    first, second = (Batches(tokenizer, 5, 256, MIX) for _ in range(2))
+    first, second = (Batches(tokenizer, 5, 256, RECIPE.stages) for _ in range(2))
     second.at(40)
     assert (first.at(3).tokens == second.at(3).tokens).all()
     assert first.at(4).tokens.shape != first.at(20).tokens.shape or (first.at(4).tokens != first.at(20).tokens).any()
@@ -84,7 +83,7 @@ def test_only_what_the_assistant_writes_is_learned(role: str, world: str, tokeni
 
 def test_no_episode_names_what_is_kept_for_the_tests() -> None:
     kept = [name for kind in ("person", "company", "city", "event", "note") for name in names(kind, "test")]
-    drawn = episodes([*NEAR.mix, *FAR.mix], random.Random(3))
+    drawn = episodes(tokenizer_mix(), random.Random(3))
     text = "".join(segment.text for _ in range(400) for segment in next(drawn))
     # A slip may join two trained names to one that was never drawn; everything that the worlds themselves say is checked here.
     said = [line for line in text.split("<|tool|>") if not line.startswith("LookupError")]
