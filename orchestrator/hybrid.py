@@ -165,8 +165,7 @@ class Hybrid:
 
     def explain(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> SelectionDecision:
         """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
-        self._check_options(options)
-        task = Task(messages=conversation(prompt), policy=self._policy_of(options))
+        task = self._asked(prompt, options)
         return self._selector.explain(task, tools=list(self._context(options).tools), sides=self._sides)
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
@@ -181,6 +180,14 @@ class Hybrid:
 
     def _task(self, prompt: str | Sequence[Message], options: TaskOptions) -> tuple[Task, TaskContext]:
         """The task, with its strategy settled, and what it runs with."""
+        task = self._asked(prompt, options)
+        context = self._context(options)
+        task = self._settled(task, context)
+        keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
+        return task if keeps_apart else task.with_context_in_prompt(), context
+
+    def _asked(self, prompt: str | Sequence[Message], options: TaskOptions) -> Task:
+        """The task as the user put it."""
         self._check_options(options)
         output_schema = options.get("output_schema")
         if output_schema is not None:
@@ -189,16 +196,12 @@ class Hybrid:
         keys: dict[str, Any] = {name: options[name] for name in ("context", "idempotency_key", "timeout") if name in options}
         messages = conversation(prompt)
         try:
-            task = Task(messages=messages, output_schema=output_schema, policy=policy, **keys)
+            return Task(messages=messages, output_schema=output_schema, policy=policy, **keys)
         except ValidationError as error:
             problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
             raise InvalidRequest(
                 "; ".join(problems), hint="timeout is in seconds, context a string, an idempotency_key has 1 to 100 characters"
             ) from error
-        context = self._context(options)
-        task = self._settled(task, context)
-        keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
-        return task if keeps_apart else task.with_context_in_prompt(), context
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: where the policy leaves the choice open, this makes it."""

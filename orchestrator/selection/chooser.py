@@ -101,7 +101,7 @@ class Chooser:
         beliefs = estimates(self._tallies, {key: _prior(key, profile.shape) for key in arms}, groups)
         dearest = max((belief.dollars for belief in beliefs.values() if belief.dollars is not None), default=0.0)
         judged = (
-            self._judged(arm, label, beliefs[key], dearest=dearest, objection=objection_to(arm, policy, sides=sides))
+            self._judged(arm, label, beliefs[key], dearest=dearest, objection=objection_to(arm, profile, policy, sides=sides))
             for key, (arm, label) in arms.items()
         )
         return tuple(sorted(judged, key=_rank))
@@ -176,7 +176,7 @@ def _ground(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate
         return "privacy, mode and the agents that there are leave no other"
     if not chosen.outcomes:
         found = "nothing better was measured" if any(candidate.outcomes for candidate in allowed) else "nothing was measured yet"
-        return f"{found}, and it is the default for {profile.shape}" if chosen.arm.strategy is DEFAULTS[profile.shape] else found
+        return f"{found}, and it is the default for tasks with {profile.shape}" if chosen.arm.strategy is DEFAULTS[profile.shape] else found
     price = "at an unknown price" if chosen.dollars is None else f"for ${chosen.dollars:.5f}"
     basis = f"from {chosen.outcomes} outcomes, {chosen.similar} of them on such tasks"
     return f"it is expected to score {_score(chosen)} {price}, {basis}; next best is {allowed[1].label} with {_score(allowed[1])}"

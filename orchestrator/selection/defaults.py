@@ -10,8 +10,8 @@ from .profile import Shape
 DEFAULTS: Final[Mapping[Shape, Strategy]] = {
     Shape.STATEFUL_TOOLS: Strategy.PEVR,
     Shape.READING_TOOLS: Strategy.EVA,
-    Shape.LONG_TEXT: Strategy.MINIONS,
-    Shape.SHORT_TEXT: Strategy.CASCADE,
+    Shape.LONG_CONTEXT: Strategy.MINIONS,
+    Shape.PROMPT: Strategy.CASCADE,
 }
 """Plans matter where wrong actions cannot be undone; searches want light advice; a long text is best read where it lies."""
 

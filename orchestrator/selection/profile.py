@@ -32,8 +32,9 @@ _QUESTION_WORDS: Final = """
 are can could did do does had has have how is should was were what when where which who whom whose why will would
 """
 _QUESTION_OPENERS: Final = frozenset(_QUESTION_WORDS.split())
-_LONG_WORDS: Final = 1500
-_LENGTHS: Final = ((8, "very short"), (20, "short"), (60, "medium"), (_LONG_WORDS, "long"))
+_LONG_CONTEXT: Final = 1500
+"""Words of a context above which it is better read in pieces."""
+_LENGTHS: Final = ((8, "very short"), (20, "short"), (60, "medium"), (1000, "long"))
 
 
 class Shape(StrEnum):
@@ -43,10 +44,10 @@ class Shape(StrEnum):
     """At least one tool changes something: its name starts with a verb such as `send`, `add` or `pay`."""
     READING_TOOLS = "reading tools"
     """All tools only look things up."""
-    LONG_TEXT = "long text"
-    """No tools, and more than 1500 words to work on."""
-    SHORT_TEXT = "short text"
-    """No tools, and a prompt of ordinary length."""
+    LONG_CONTEXT = "a long context"
+    """No tools, and more than 1500 words to read apart from the prompt."""
+    PROMPT = "a prompt alone"
+    """No tools, and no long context."""
 
 
 class TaskProfile(Value):
@@ -56,17 +57,25 @@ class TaskProfile(Value):
     """The user's last words; empty where they are private and are not to be kept."""
     tools: tuple[str, ...] = ()
     """Names of what the agents may call."""
+    context_words: int = 0
+    """Length of the context that stands apart from the prompt."""
     shape: Shape
     length: str
-    """Of the prompt in words: very short (to 8), short (to 20), medium (to 60), long (to 1500) or huge."""
+    """Of the prompt in words: very short (to 8), short (to 20), medium (to 60), long (to 1000) or huge."""
     is_question: bool
 
     @classmethod
-    def of(cls, prompt: str, tools: Sequence[str] = ()) -> "TaskProfile":
+    def of(cls, prompt: str, tools: Sequence[str] = (), *, context: str | None = None) -> "TaskProfile":
         """Read the features."""
-        count = len(prompt.split())
-        length = next((name for most, name in _LENGTHS if count <= most), "huge")
-        return cls(prompt=prompt, tools=tuple(tools), shape=_shape(count, tools), length=length, is_question=_is_question(prompt))
+        words, context_words = len(prompt.split()), len((context or "").split())
+        return cls(
+            prompt=prompt,
+            tools=tuple(tools),
+            context_words=context_words,
+            shape=_shape(tools, context_words),
+            length=next((name for most, name in _LENGTHS if words <= most), "huge"),
+            is_question=_is_question(prompt),
+        )
 
     @property
     def form(self) -> str:
@@ -79,7 +88,7 @@ class TaskProfile(Value):
         return tuple(_words(self.prompt))
 
     def __str__(self) -> str:
-        return f"{self.shape}, {self.form}"
+        return f"{self.form} with {self.shape}" if self.shape is not Shape.PROMPT else f"{self.form} alone"
 
 
 def last_words(messages: Sequence[Message]) -> str:
@@ -93,10 +102,10 @@ def changes_something(tool: str) -> bool:
     return next(verbs, False)
 
 
-def _shape(words: int, tools: Sequence[str]) -> Shape:
+def _shape(tools: Sequence[str], context_words: int) -> Shape:
     if tools:
         return Shape.STATEFUL_TOOLS if any(map(changes_something, tools)) else Shape.READING_TOOLS
-    return Shape.LONG_TEXT if words > _LONG_WORDS else Shape.SHORT_TEXT
+    return Shape.LONG_CONTEXT if context_words > _LONG_CONTEXT else Shape.PROMPT
 
 
 def _is_question(prompt: str) -> bool:

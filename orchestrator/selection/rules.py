@@ -6,15 +6,18 @@ from ...protocols import Sensitivity, Side
 from ..policy import Mode, Strategy
 from ..task import Policy
 from .arm import RESERVED, Arm
+from .profile import TaskProfile
 
 
-def objection_to(arm: Arm, policy: Policy, *, sides: Collection[Side]) -> str | None:
+def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> str | None:
     """Why a task under `policy` may not be served by `arm`, given the sides that there are; None where it may."""
     reserved = sorted(set(arm.knobs) & set(RESERVED))
     if reserved:
         return f"it sets {reserved[0]}, which is the user's to say"
     if arm.strategy is Strategy.AUTO:
         return "it would choose again"
+    if arm.strategy is Strategy.MINIONS and (profile.tools or not profile.context_words):
+        return "it reads a context, and uses no tools"
     objection = _objection_to_far(policy, sides) if arm.strategy is not Strategy.DEVICE else None
     if objection is None and arm.strategy is not Strategy.CLOUD:
         objection = _objection_to_near(policy, sides)

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.config import Config
+from nearfar.orchestrator.selection.settings import AutoPolicy
 from nearfar.orchestrator.strategies.minions_policy import MinionsPolicy
 from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
 from nearfar.orchestrator.strategies.supervision import Supervision
@@ -29,6 +30,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "supervision": Supervision,
     "minions": MinionsPolicy,
     "subtasks": SubtasksPolicy,
+    "auto": AutoPolicy,
 }
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
 

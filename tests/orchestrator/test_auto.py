@@ -54,7 +54,7 @@ async def test_a_stateful_task_is_planned_and_a_search_is_not() -> None:
             search = await pair.run(QUESTION, tools=named(SEARCH_TOOLS))
     assert [(call.role, call.side) for call in errand.calls] == [("plan", Side.FAR), ("execute", Side.NEAR)]
     assert [(call.role, call.side) for call in search.calls] == [("execute", Side.NEAR)]
-    assert "auto chose pevr: nothing was measured yet, and it is the default for stateful tools" in errand.reasons
+    assert "auto chose pevr: nothing was measured yet, and it is the default for tasks with stateful tools" in errand.reasons
     assert search.selection is not None
     assert search.selection.chosen.strategy is Strategy.EVA
 

@@ -22,7 +22,7 @@ from nearfar.protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 SEARCH = TaskProfile.of("What is the mentor of the ceo of Orbix Labs?", SEARCH_TOOLS)
 APPS = TaskProfile.of("Please pay Mira Falk 20, then delete the note Blue List.", APPS_TOOLS)
 QUESTION = TaskProfile.of("Is Port Selby larger than Upper Ravel?")
-LONG = TaskProfile.of("Sum up the following. " + "words " * 2000)
+LONG = TaskProfile.of("Sum it up.", context="words " * 2000)
 FREE = AutoPolicy(dollars_per_point=1.0)
 """Dollars hardly matter."""
 
@@ -34,12 +34,12 @@ def strategy_of(chooser: Chooser, profile: TaskProfile, policy: Policy = PUBLIC)
 @pytest.mark.parametrize(
     ("profile", "strategy"),
     [(APPS, Strategy.PEVR), (SEARCH, Strategy.EVA), (QUESTION, Strategy.CASCADE), (LONG, Strategy.MINIONS)],
-    ids=["stateful tools", "reading tools", "short text", "long text"],
+    ids=["stateful tools", "reading tools", "prompt alone", "long context"],
 )
 def test_without_outcomes_the_documented_default_serves(profile: TaskProfile, strategy: Strategy) -> None:
     decision = Chooser(AutoPolicy()).choose(profile, PUBLIC)
     assert decision.chosen == Arm(strategy=strategy)
-    assert f"default for {profile.shape}" in decision.reasons[-1]
+    assert f"default for tasks with {profile.shape}" in decision.reasons[-1]
     assert decision.winner.outcomes == 0
 
 
@@ -160,6 +160,12 @@ def test_a_preferred_side_takes_part(mode: Mode, best: Strategy, chosen: Strateg
     known = [outcome(strategy, 0.9 if strategy is best else 0.6, profile=QUESTION) for strategy in (best, chosen) for _ in range(50)]
     assert strategy_of(Chooser(AutoPolicy(), known), QUESTION) is best
     assert strategy_of(Chooser(AutoPolicy(), known), QUESTION, PUBLIC.model_copy(update={"mode": mode})) is chosen
+
+
+@pytest.mark.parametrize("profile", [SEARCH, QUESTION], ids=["tools", "no context"])
+def test_minions_needs_a_context_and_no_tools(profile: TaskProfile) -> None:
+    known = [outcome(Strategy.MINIONS, 1.0, profile=profile) for _ in range(50)]
+    assert strategy_of(Chooser(AutoPolicy(), known), profile) is not Strategy.MINIONS
 
 
 def test_nothing_left_says_why() -> None:

@@ -102,13 +102,20 @@ def test_a_tools_first_verb_says_whether_it_changes_something(tool: str, changes
     [
         ("Pay Mira.", ["find_contact", "pay"], Shape.STATEFUL_TOOLS),
         ("Who is Mira?", ["find_contact"], Shape.READING_TOOLS),
-        ("Who is Mira?", [], Shape.SHORT_TEXT),
-        ("word " * 1501, [], Shape.LONG_TEXT),
-        ("word " * 1501, ["pay"], Shape.STATEFUL_TOOLS),
+        ("Who is Mira?", [], Shape.PROMPT),
+        ("word " * 1501, [], Shape.PROMPT),
     ],
 )
-def test_shape_follows_the_tools_then_the_length(prompt: str, tools: list[str], shape: Shape) -> None:
+def test_shape_follows_the_tools(prompt: str, tools: list[str], shape: Shape) -> None:
     assert TaskProfile.of(prompt, tools).shape is shape
+
+
+@pytest.mark.parametrize(
+    ("words", "tools", "shape"),
+    [(1501, [], Shape.LONG_CONTEXT), (1500, [], Shape.PROMPT), (1501, ["search"], Shape.READING_TOOLS)],
+)
+def test_without_tools_a_long_context_is_a_shape_of_its_own(words: int, tools: list[str], shape: Shape) -> None:
+    assert TaskProfile.of("Sum it up.", tools, context="word " * words).shape is shape
 
 
 def test_names_and_numbers_are_what_they_are_not_which() -> None:
