@@ -6,18 +6,17 @@ from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 
+from linked import linked
+
 from nearfar.orchestrator import Hybrid, Tool, tool
 from nearfar.orchestrator.strategies.supervision import Supervision
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import Message, Prices, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
-from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.server import serve
 
 TASK = "Find the emblem of East Calder."
 FREE = Prices(input=Decimal(0), output=Decimal(0), source="test", as_of=date(2026, 11, 20))
 PAID = Prices(input=Decimal(2), output=Decimal(10), source="test", as_of=date(2026, 11, 20))
-LINKS = ["in process", "over gRPC"]
 
 
 @tool
@@ -79,15 +78,5 @@ def supervised(strategy: str, *, turns: int = 16, **knobs: object) -> Policy:
 async def working(pair: Pair, policy: Policy, *tools: Tool, link: str = "in process") -> AsyncGenerator[Hybrid]:
     """The pair as a `Hybrid`, its far side met directly or through a server of its own."""
     near, far = pair.agent(Side.NEAR), pair.agent(Side.FAR)
-    tools = tools or (look,)
-    if link == "in process":
-        async with Hybrid(near=near, far=far, tools=tools, policy=policy) as hybrid:
-            yield hybrid
-        return
-    async with serve(far) as server:
-        remote = await RemoteAgent.connect(server.address)
-        try:
-            async with Hybrid(near=near, far=remote, tools=tools, policy=policy) as hybrid:
-                yield hybrid
-        finally:
-            await remote.aclose()
+    async with linked(near, far, policy, *(tools or (look,)), link=link) as hybrid:
+        yield hybrid

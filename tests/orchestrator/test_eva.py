@@ -6,7 +6,8 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from supervised_pair import LINKS, TASK, Pair, looks_at, supervised, turn_of, working
+from linked import LINKS
+from supervised_pair import TASK, Pair, looks_at, supervised, turn_of, working
 
 from nearfar.orchestrator.strategies.prompts import verify_progress_request, with_guidance
 from nearfar.protocols import InvalidOutput, Message

@@ -6,7 +6,8 @@ from contextlib import aclosing
 import anyio
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from supervised_pair import LINKS, TASK, Pair, look, looks_at, supervised, turn_of, working
+from linked import LINKS
+from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, working
 
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
