@@ -64,7 +64,8 @@ class Parts:
             final = await _cancelled_at_once(self._served(part, is_heard=is_heard))
         if scope.cancelled_caught:
             raise DeadlineExceeded(f"{name} took longer than its share of the timeout, {seconds:.1f} s", hint="raise the task's timeout")
-        attempts = [Attempt.model_validate(attempt) for attempt in final["attempts"]]
+        # The attempts at the task's own answer are told by the result itself.
+        attempts = [Attempt.model_validate(attempt) for attempt in final["attempts"]] if not is_heard else []
         self.reasons.extend(f"{name}: {attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts)
         self.reasons.extend(f"{name}: {reason}" for reason in final["reasons"])
         return final
