@@ -12,6 +12,7 @@ from nearfar.orchestrator.worlds.apps.functions import run_now
 from nearfar.orchestrator.worlds.apps.state import DAYS
 from nearfar.orchestrator.worlds.oracle import Solution
 from nearfar.orchestrator.worlds.search import Author, Facts, PassageIndex, Question
+from nearfar.orchestrator.worlds.search.facts import RELATIONS
 from nearfar.orchestrator.worlds.world import Split
 from nearfar.protocols import ToolCall
 
@@ -54,10 +55,10 @@ class SearchProblem:
         try:
             if call.name == "search":
                 return self._index.search(str(call.arguments["query"])), False
-            text = self._index.open(str(call.arguments["title"]))
+            text = self._index.open(str(call.arguments["title"]), str(call.arguments["section"]))
         except LookupError as error:
             return f"LookupError: {error}", True
-        self._seen += [name for name in self._facts.kind_of if f": {name}." in text]
+        self._seen += [text] if text in self._facts.kind_of else []
         return text, False
 
     def pretend(self, call: ToolCall) -> Outcome:
@@ -66,6 +67,8 @@ class SearchProblem:
     def other(self, name: str, value: object, random_: random.Random) -> object:
         if name == "query":
             return f"{random_.choice(('employer', 'birthplace', 'mentor', 'city'))} {random_.choice(self._seen)}"
+        if name == "section":
+            return random_.choice([attribute for relations in RELATIONS.values() for attribute in relations])
         draw = random_.random()
         if draw < 0.6:
             return random_.choice(self._seen)

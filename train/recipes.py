@@ -68,14 +68,14 @@ _FAR_MIDDLE: Final = (
 NEAR: Final = Recipe(
     name="near",
     shape=Shape(width=128, layers=4, heads=4, head_width=64, hidden=384, vocabulary=VOCABULARY, context=2048),
-    stages=(Stage(1200, _FIRST), Stage(3200, _NEAR_LAST)),
-    decay_steps=1600,
+    stages=(Stage(608, _FIRST), Stage(3200, _NEAR_LAST)),
+    decay_steps=1900,
     seed=3,
 )
 FAR: Final = Recipe(
     name="far",
     shape=Shape(width=192, layers=6, heads=4, head_width=64, hidden=512, vocabulary=VOCABULARY, context=2048),
-    stages=(Stage(1200, _FIRST), Stage(1200, _FAR_MIDDLE), Stage(3600, _FAR_LAST)),
+    stages=(Stage(608, _FIRST), Stage(1008, _FAR_MIDDLE), Stage(3200, _FAR_LAST)),
     decay_steps=2400,
     seed=3,
 )

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from nearfar.orchestrator.worlds.apps import FUNCTIONS, IRREVERSIBLE, AppsWorld, AppState, draw_assignment
+from nearfar.orchestrator.worlds.apps import FUNCTIONS, IRREVERSIBLE, AppState, AppsWorld, draw_assignment
 from nearfar.orchestrator.worlds.apps.errands import ERRANDS
 from nearfar.orchestrator.worlds.apps.functions import app_tools, run_now
 from nearfar.orchestrator.worlds.apps.state import Event, Mail
@@ -119,9 +119,7 @@ def test_one_test_fails_for_each_errand_left_undone() -> None:
 
 def test_paying_twice_is_not_paying_well() -> None:
     assignment = next(
-        drawn
-        for seed in range(500)
-        if (drawn := draw_assignment(random.Random(seed), "test", "1 errand")).program.steps[-1].tool == "pay"
+        drawn for seed in range(500) if (drawn := draw_assignment(random.Random(seed), "test", "1 errand")).program.steps[-1].tool == "pay"
     )
     state = carried_out(assignment)
     pay = assignment.program.steps[-1].call("again")

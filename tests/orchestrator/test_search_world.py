@@ -1,7 +1,7 @@
 import pytest
 
 from nearfar.orchestrator.worlds.search import Facts, PassageIndex, SearchWorld
-from nearfar.orchestrator.worlds.search.facts import NOTHING_FOUND
+from nearfar.orchestrator.worlds.search.facts import NOT_STATED, NOTHING_FOUND
 from nearfar.orchestrator.worlds.search.world import exact_match, token_f1
 from nearfar.protocols import ToolCall
 
@@ -18,7 +18,7 @@ def test_a_passage_is_found_by_what_it_says() -> None:
 
 
 def test_a_search_falls_back_to_any_word_and_then_to_nothing() -> None:
-    index = PassageIndex({"Mira Falk": "Mira Falk. employer: Orbix Labs.", "Orbix Labs": "Orbix Labs. ceo: Ruth Berg."})
+    index = PassageIndex({"Mira Falk": {"employer": "Orbix Labs"}, "Orbix Labs": {"ceo": "Ruth Berg"}})
     assert index.search("employer Orbix") == "Mira Falk"
     assert set(index.search("Ruth Falk").split("; ")) == {"Mira Falk", "Orbix Labs"}
     assert index.search("zebra") == NOTHING_FOUND
@@ -26,12 +26,18 @@ def test_a_search_falls_back_to_any_word_and_then_to_nothing() -> None:
     assert index.search("") == NOTHING_FOUND
 
 
+def test_a_section_is_opened_and_one_that_is_missing_is_not_stated() -> None:
+    index = PassageIndex({"Mira Falk": {"employer": "Orbix Labs"}})
+    assert index.open("Mira Falk", "employer") == "Orbix Labs"
+    assert index.open("Mira Falk", "shoe size") == NOT_STATED
+
+
 @pytest.mark.anyio
 async def test_opening_an_unknown_title_is_an_error_that_names_it() -> None:
     world = SearchWorld()
     episode = world.reset(world.tasks(1, seed=1)[0])
     tools = {tool.spec.name: tool for tool in episode.tools}
-    result = await tools["open"].run(ToolCall(id="1", name="open", arguments={"title": "Nobody Known"}))
+    result = await tools["open"].run(ToolCall(id="1", name="open", arguments={"title": "Nobody Known", "section": "employer"}))
     assert (result.content, result.is_error) == ("LookupError: no passage is titled Nobody Known", True)
 
 
@@ -44,7 +50,7 @@ def test_every_kind_of_question_occurs_and_its_answer_is_not_in_it() -> None:
         assert answer in ("yes", "no", "unknown") or answer not in task.prompt
 
 
-def test_difficulty_is_the_number_of_passages_to_read() -> None:
+def test_difficulty_is_the_number_of_sections_to_read() -> None:
     world = SearchWorld()
     for task in world.tasks(100, seed=2):
         if task.kind.endswith(("hop", "hops")):

@@ -54,7 +54,7 @@ def test_a_budget_below_the_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plain", [False, True], ids=["own tojson", "jinja's tojson"])
 def test_the_template_writes_a_conversation_as_it_was_trained(name: str, plain: bool) -> None:
     template = opened(MODELS / f"{name}.gguf").metadata["tokenizer.chat_template"]
-    arguments = {"title": "Mira Falk"}
+    arguments = {"title": "Mira Falk", "section": "sister"}
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": QUESTION},
@@ -90,4 +90,4 @@ def test_a_chat_completion_is_a_valid_call(name: str) -> None:
     assert isinstance(reply, dict)
     text = reply["choices"][0]["message"]["content"] or ""
     call = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
-    assert call == {"name": "open", "arguments": {"title": "Mira Falk"}}
+    assert call == {"name": "open", "arguments": {"title": "Mira Falk", "section": "sister"}}

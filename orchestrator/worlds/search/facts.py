@@ -51,6 +51,8 @@ UNKNOWN: Final = "unknown"
 """The right answer where the passages do not say."""
 
 NOTHING_FOUND: Final = "nothing found"
+NOT_STATED: Final = "not stated"
+"""What a passage without the section shows."""
 _GAP_RATE: Final = 0.06
 """Share of facts that no passage states."""
 _MOST_TITLES: Final = 4
@@ -64,7 +66,8 @@ class Facts:
         self.members = {kind: random_.sample(names(kind, split), size) for kind, size in POPULATION.items()}
         self.kind_of = {name: kind for kind, members in self.members.items() for name in members}
         self.values: dict[tuple[str, str], str] = {}
-        self.passages: dict[str, str] = {}
+        self.passages: dict[str, dict[str, str]] = {}
+        """By title, the sections of each by their headings."""
         for kind, relations in RELATIONS.items():
             for entity in self.members[kind]:
                 self._describe(entity, relations, random_)
@@ -83,17 +86,18 @@ class Facts:
         for attribute in stated:
             others = [name for name in self.members[relations[attribute]] if name != entity]
             self.values[entity, attribute] = random_.choice(others)
-        self.passages[entity] = " ".join([f"{entity}.", *(f"{name}: {self.values[entity, name]}." for name in stated)])
+        self.passages[entity] = {attribute: self.values[entity, attribute] for attribute in stated}
 
 
 class PassageIndex:
-    """Full-text search over the passages, on SQLite FTS5."""
+    """Full-text search over passages, on SQLite FTS5. A passage is a title and sections, by their headings."""
 
-    def __init__(self, passages: Mapping[str, str]) -> None:
-        self._passages = dict(passages)
+    def __init__(self, passages: Mapping[str, Mapping[str, str]]) -> None:
+        self._passages = {title: dict(sections) for title, sections in passages.items()}
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
         self._database.execute("CREATE VIRTUAL TABLE passage USING fts5(title UNINDEXED, text)")
-        self._database.executemany("INSERT INTO passage VALUES (?, ?)", self._passages.items())
+        texts = ((title, f"{title}. {_text(sections)}") for title, sections in self._passages.items())
+        self._database.executemany("INSERT INTO passage VALUES (?, ?)", texts)
 
     def search(self, query: str) -> str:
         """Titles of the best passages (BM25): those with all words of the query, else those with any."""
@@ -103,12 +107,12 @@ class PassageIndex:
                 return "; ".join(found)
         return NOTHING_FOUND
 
-    def open(self, title: str) -> str:
-        """The passage with this title. Raises `LookupError` where there is none."""
-        passage = self._passages.get(title.strip())
-        if passage is None:
+    def open(self, title: str, section: str) -> str:
+        """A section of the passage with this title, or `NOT_STATED`. Raises `LookupError` where there is no such passage."""
+        sections = self._passages.get(title.strip())
+        if sections is None:
             raise LookupError(f"no passage is titled {title}")
-        return passage
+        return sections.get(section.strip(), NOT_STATED)
 
     def close(self) -> None:
         self._database.close()
@@ -118,3 +122,7 @@ class PassageIndex:
             return []
         rows = self._database.execute("SELECT title FROM passage WHERE passage MATCH ? ORDER BY rank, rowid LIMIT ?", (query, _MOST_TITLES))
         return [title for (title,) in rows]
+
+
+def _text(sections: Mapping[str, str]) -> str:
+    return " ".join(f"{heading}: {text}." for heading, text in sections.items())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..program import Argument, Ending, Program, Step
-from .facts import RELATIONS, Facts, PassageIndex
+from .facts import RELATIONS, UNKNOWN, Facts, PassageIndex
 
 MOST_HOPS: Final = 4
 _ORDINALS: Final = ("first result", "second result", "third result", "fourth result")
@@ -32,21 +32,23 @@ class Target:
     """The entities on the way, the target last."""
     attributes: tuple[str, ...]
     """From each entity to the next."""
-    opens: tuple[int, ...]
-    """The step that opens each entity."""
-    search: int | None = None
+    reads: tuple[int, ...]
+    """The step that reads each attribute."""
+    search: int | None
     """The step that resolves the start."""
 
     def text(self, done: Collection[int] = ()) -> str:
         """How to refer to the target in terms of what the done steps revealed."""
         known = 0 if self.search is None or self.search in done else -1
-        for position, step in enumerate(self.opens[:-1], start=1):
+        for position, step in enumerate(self.reads, start=1):
             known = position if step in done else known
         start = self.entities[known] if known >= 0 else self.start
         return nested(self.attributes[max(known, 0) :], start)
 
-    def is_open(self, done: Collection[int]) -> bool:
-        return self.opens[-1] in done
+    @property
+    def source(self) -> int | None:
+        """The step that reveals the target's name; None where the question does."""
+        return self.reads[-1] if self.reads else self.search
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,13 @@ class Question:
 
     @property
     def difficulty(self) -> int:
-        """Passages to read."""
+        """Sections to read."""
         return sum(step.tool == "open" for step in self.program.steps)
 
     def advice(self, done: Collection[int]) -> str:
         """What is left to find out, in words."""
-        left = [target.text(done) for target in self.targets if not target.is_open(done)]
+        parts = zip(self.targets, self.program.ending.parts, strict=True)
+        left = [target.text(done) for target, part in parts if not part.is_known(done)]
         if not left:
             return self.program.ending.text(done) + "."
         end = "" if len(self.targets) == 1 else ", then compare" if self.program.ending.is_comparison else ", then list all"
@@ -163,15 +166,20 @@ class Author:
         for _ in range(_TRIES):
             starts = self.random.sample(self.facts.members[kind], 2)
             ends = [self.facts.value(self._end(start, path), last) for start in starts]
-            if "unknown" not in ends and (ends[0] == ends[1]) is wants_same:
+            if UNKNOWN not in ends and (ends[0] == ends[1]) is wants_same:
                 break
         else:
             return None
-        targets = [steps.follow(start, path, None) for start in starts]
-        if targets[0] is None or targets[1] is None or set(targets[0].entities) & set(targets[1].entities):
+        pairs = []
+        for start in starts:
+            target = steps.follow(start, path, None)
+            if target is None:
+                return None
+            pairs.append((target, steps.part(target, last)))
+        both = (pairs[0][0], pairs[1][0])
+        if set(both[0].entities) & set(both[1].entities):
             return None
-        both = (targets[0], targets[1])
-        ending = Ending(tuple(steps.part(target, last) for target in both), is_comparison=True)
+        ending = Ending((pairs[0][1], pairs[1][1]), is_comparison=True)
         text = f"Do {both[0].text()} and {both[1].text()} have the same {last}?"
         return Question("comparison", text, steps.program(ending), both, last)
 
@@ -186,9 +194,16 @@ class Author:
         start = self.random.choice(self.facts.members[kind])
         branches = self.random.sample(_BRANCHES[kind], self.random.randint(2, len(_BRANCHES[kind])))
         last = self.random.choice(list(RELATIONS["person"]))
-        targets = [steps.follow(start, (branch,), None, qualified=True) for branch in branches]
+        targets: list[Target] = []
+        parts: list[Argument] = []
+        for branch in branches:
+            target = steps.follow(start, (branch,), None)
+            if target is None:
+                return None
+            targets.append(target)
+            parts.append(steps.part(target, last))
         text = f"List the {last} of {_enumerated([f'the {branch}' for branch in branches])} of {start}."
-        return self._collected("fan-out", text, steps, targets, last)
+        return self._collected("fan-out", text, steps, targets, tuple(parts), last)
 
     def _list(self) -> Question | None:
         steps = _Steps(self.facts)
@@ -198,58 +213,61 @@ class Author:
         found = self.index.search(f"{attribute} {value}").split("; ")
         if not 2 <= len(found) <= 3 or set(found) != set(self.facts.having(attribute, value)):
             return None
-        targets = [steps.result(attribute, value, position, found) for position in range(len(found))]
+        results = [steps.result(attribute, value, position, found) for position in range(len(found))]
+        parts = tuple(steps.asked(title, last) for _, title in results)
         text = f"List the {last} of all whose {attribute} is {value}."
-        return self._collected("list", text, steps, targets, last)
+        return self._collected("list", text, steps, [target for target, _ in results], parts, last)
 
-    def _collected(self, kind: str, text: str, steps: "_Steps", targets: Sequence[Target | None], last: str) -> Question | None:
-        kept = [target for target in targets if target is not None]
-        ends = [target.entities[-1] for target in kept]
-        if len(kept) < len(targets) or len(set(ends)) < len(ends):
+    def _collected(
+        self, kind: str, text: str, steps: "_Steps", targets: Sequence[Target], parts: tuple[Argument, ...], last: str
+    ) -> Question | None:
+        ends = [target.entities[-1] for target in targets]
+        if len(set(ends)) < len(ends) or any(part.value == UNKNOWN for part in parts):
             return None
-        ending = Ending(tuple(steps.part(target, last) for target in kept))
-        if any(part.value == "unknown" for part in ending.parts):
-            return None
-        return Question(kind, text, steps.program(ending), tuple(kept), last)
+        return Question(kind, text, steps.program(Ending(parts)), tuple(targets), last)
 
 
 class _Steps:
-    """Collects the steps of one program; an entity is opened once."""
+    """Collects the steps of one program; a section is read once."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._steps: list[Step] = []
-        self._opened: dict[str, int] = {}
+        self._read: dict[tuple[str, str], int] = {}
 
     def program(self, ending: Ending) -> Program:
         return Program(tuple(self._steps), ending)
 
     def part(self, target: Target, attribute: str) -> Argument:
-        return Argument(self._facts.value(target.entities[-1], attribute), attribute, target.opens[-1])
+        """Read what is asked of the target."""
+        source = target.source
+        name = target.attributes[-1] if target.attributes else _ORDINALS[0] if target.search is not None else ""
+        return self.asked(Argument(target.entities[-1], name, source), attribute)
 
-    def follow(self, start: str, path: Sequence[str], described: tuple[str, str] | None, *, qualified: bool = False) -> Target | None:
-        """Open the start and then one entity per attribute; None where a fact is missing or an entity comes twice."""
-        if described is None:
-            search, opens = None, [self._open(Argument(start))]
-        else:
-            search = self._search(*described)
-            opens = [self._open(Argument(start, _ORDINALS[0], search))]
-        entities = [start]
+    def asked(self, title: Argument, attribute: str) -> Argument:
+        """Read an attribute of an entity."""
+        return Argument(self._facts.value(str(title.value), attribute), attribute, self._open(title, attribute))
+
+    def follow(self, start: str, path: Sequence[str], described: tuple[str, str] | None) -> Target | None:
+        """Read one attribute after the other; None where a fact is missing or an entity comes twice."""
+        search = None if described is None else self._search(*described)
+        title = Argument(start) if search is None else Argument(start, _ORDINALS[0], search)
+        entities, reads = [start], list[int]()
         for attribute in path:
             value = self._facts.values.get((entities[-1], attribute))
             if value is None or value in entities:
                 return None
-            name = f"{attribute} of {entities[-1]}" if qualified else attribute
-            opens.append(self._open(Argument(value, name, opens[-1])))
+            reads.append(self._open(title, attribute))
+            title = Argument(value, attribute, reads[-1])
             entities.append(value)
         text = start if described is None else f"the one whose {described[0]} is {described[1]}"
-        return Target(text, tuple(entities), tuple(path), tuple(opens), search)
+        return Target(text, tuple(entities), tuple(path), tuple(reads), search)
 
-    def result(self, attribute: str, value: str, position: int, found: Sequence[str]) -> Target:
-        """Open one of several search results."""
+    def result(self, attribute: str, value: str, position: int, found: Sequence[str]) -> tuple[Target, Argument]:
+        """One of several search results, and its title as an argument."""
         search = self._search(attribute, value)
-        step = self._open(Argument(found[position], _ORDINALS[position], search))
-        return Target(f"the {_ORDINALS[position]} for {attribute} {value}", (found[position],), (), (step,), search)
+        target = Target(f"the {_ORDINALS[position]} for {attribute} {value}", (found[position],), (), (), search)
+        return target, Argument(found[position], _ORDINALS[position], search)
 
     def _search(self, attribute: str, value: str) -> int:
         query = f"{attribute} {value}"
@@ -258,11 +276,11 @@ class _Steps:
             return known[0]
         return self._add(Step("search", (("query", Argument(query)),)))
 
-    def _open(self, title: Argument) -> int:
-        name = str(title.value)
-        if name not in self._opened:
-            self._opened[name] = self._add(Step("open", (("title", title),)))
-        return self._opened[name]
+    def _open(self, title: Argument, section: str) -> int:
+        read = (str(title.value), section)
+        if read not in self._read:
+            self._read[read] = self._add(Step("open", (("title", title), ("section", Argument(section)))))
+        return self._read[read]
 
     def _add(self, step: Step) -> int:
         self._steps.append(step)

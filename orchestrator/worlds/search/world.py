@@ -113,9 +113,9 @@ def search_tools(index: PassageIndex) -> tuple[Tool, Tool]:
         """Titles of the passages that fit the words of the query best."""
         return index.search(query)
 
-    async def open(title: str) -> str:
-        """The passage with this exact title."""
-        return index.open(title)
+    async def open(title: str, section: str) -> str:
+        """A section of the passage with this exact title."""
+        return index.open(title, section)
 
     return tool(search), tool(open)
 
