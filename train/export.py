@@ -44,8 +44,8 @@ and a model this small has only ever seen one order. Nothing is added to the res
 because Jinja would then escape the rest as HTML. Tools are not rendered; they are in the weights."""
 
 DESCRIPTION: Final = (
-    "Trained from scratch on Nearfar's two generated worlds only, search and apps: it works in them with their tools, plans and checks such "
-    "work, and knows nothing else."
+    "Trained from scratch on Nearfar's two generated worlds only, search and apps: it works in them with their tools, plans and checks "
+    "such work, and knows nothing else."
 )
 
 _NAMES: Final = {
