@@ -1,5 +1,6 @@
 """`nearfar sweep`."""
 
+import json
 import logging
 import shlex
 import sys
@@ -18,7 +19,7 @@ from ..study.folder import claim_folder
 from ..study.outcomes import Outcomes
 from ..study.pools import LocalPool, Pool
 from ..study.records import RecordLog, RunRecord
-from ..study.report import summary, write_report
+from ..study.report import SUMMARY, write_report
 from ..study.study import Study, StudyFile, make_study, read_study_file, with_options
 from ..study.sweep import Sweep
 from .console import execute, notes, output, print_json, warn
@@ -131,9 +132,9 @@ def _conclude(sweep: Sweep, folder: Path, *, as_json: bool) -> None:
         return
     report = write_report(records, folder, missing=len(sweep.missing))
     if as_json:
-        print_json({**counts, "report": str(report), **summary(records, missing=len(sweep.missing))})
+        print_json({**counts, "report": str(report), **json.loads((folder / SUMMARY).read_text(encoding="utf-8"))})
     else:
-        _print(Outcomes(records))
+        print_tables(Outcomes(records))
         output.print(f"report: {report}", soft_wrap=True)
 
 
@@ -145,7 +146,8 @@ def _refuse_total_failure(records: Sequence[RunRecord]) -> None:
         )
 
 
-def _print(outcomes: Outcomes) -> None:
+def print_tables(outcomes: Outcomes) -> None:
+    """A table of configurations for each world."""
     for world in outcomes.worlds:
         table = Table(title=world, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
         for title in ("configuration", "score", "95 %", "success", "far calls", "$ / 1000 tasks", "seconds"):

@@ -183,7 +183,8 @@ def _label(name: str, pace: str | None, extras: Sequence[str], knobs: Mapping[st
 def _field(name: str, knob: str, label: str) -> tuple[bool, Any]:
     """Whether the knob belongs to the strategy's own section, and the type of its values."""
     section = Policy.model_fields.get(_SECTIONS.get(name, ""))
-    own = section.annotation.model_fields if section is not None and _is_model(section.annotation) else {}
+    kind = section.annotation if section is not None else None
+    own = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else {}
     if knob in own:
         return True, own[knob].annotation
     if knob in Policy.model_fields and knob not in _SECTIONS.values() and knob != "strategy":
@@ -229,10 +230,6 @@ def _difference(value: Mapping[str, Any], base: Mapping[str, Any]) -> Json:
         if inner != base[name]:
             changed[name] = _difference(inner, base[name]) if isinstance(inner, dict) and isinstance(base[name], dict) else inner
     return changed
-
-
-def _is_model(annotation: Any) -> bool:  # noqa: ANN401 - any type expression
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

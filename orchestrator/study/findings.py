@@ -147,9 +147,7 @@ def _energy(outcomes: Outcomes, world: str) -> Verdict:
 
 
 def _executor_size(outcomes: Outcomes) -> Verdict:
-    models = {
-        record.near_model for world in outcomes.worlds for label in outcomes.configurations(world) for record in outcomes.runs(world, label)
-    }
+    models = {record.near_model for record in outcomes.records}
     return _cannot(f"the sweep ran {len(models - {None})} near model; it takes several sizes of one family")
 
 
@@ -177,10 +175,9 @@ def _light_advice(outcomes: Outcomes, world: str) -> Verdict:
 
 def _drop_with_interventions(outcomes: Outcomes, world: str, label: str) -> Estimate | None:
     """Mean score of runs without interventions minus that of runs with two or more; the two are different tasks, so this is unpaired."""
-    groups = (
-        [record for record in outcomes.runs(world, label) if fits(record.interventions)] for fits in (lambda n: n == 0, lambda n: n > 1)
-    )
-    calm, restless = ({f"{record.task}/{record.seed}": [record.score] for record in group} for group in groups)
+    runs = [(record.interventions, f"{record.task}/{record.seed}", record.score) for record in outcomes.runs(world, label)]
+    calm = {run: [score] for count, run, score in runs if count == 0}
+    restless = {run: [score] for count, run, score in runs if count > 1}
     if min(len(calm), len(restless)) < 10:
         return None
     first, second = mean(calm), mean(restless)

@@ -106,7 +106,7 @@ def _per_task(dollars: float | None, tasks: int) -> float | None:
 def headline(outcomes: Outcomes, world: str) -> WorldHeadline:
     """The figures of one world."""
     near, far, hybrids = outcomes.near_alone(world), outcomes.far_alone(world), outcomes.hybrids(world)
-    records = [record for label in outcomes.configurations(world) for record in outcomes.runs(world, label)]
+    records = [record for record in outcomes.records if record.world == world]
     oracles = [
         label for label in outcomes.configurations(world) if outcomes.first(world, label).oracle and not outcomes.is_shadow(world, label)
     ]

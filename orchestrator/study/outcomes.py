@@ -69,8 +69,9 @@ class Outcomes:
     """Recorded runs, to be asked for figures."""
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
+        self.records = tuple(records)
         self._runs: dict[tuple[str, str], dict[tuple[str, int], RunRecord]] = defaultdict(dict)
-        for record in records:
+        for record in self.records:
             self._runs[record.world, record.configuration][record.task, record.seed] = record
         self.worlds = list(dict.fromkeys(world for world, _ in self._runs))
         self.estimate = cache(self._estimate)

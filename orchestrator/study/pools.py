@@ -121,7 +121,8 @@ class _Worker:
         assert self._process is not None, "started above"
         assert self._process.stdin is not None, "a pipe by default"
         number = next(self._numbers)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
         order = {"number": number, "item": item.model_dump(mode="json")}
         try:
             async with self._sending:

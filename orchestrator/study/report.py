@@ -44,22 +44,33 @@ def write_report(records: Sequence[RunRecord], folder: Path, *, missing: int) ->
     outcomes = Outcomes(records)
     pictures = folder / FIGURES
     pictures.mkdir(exist_ok=True)
-    drawn = {world: draw_all(outcomes, world, pictures) for world in outcomes.worlds}
-    found = findings(outcomes)
-    lines = [headline(outcomes, world) for world in outcomes.worlds]
-    (folder / SUMMARY).write_text(json.dumps(summary(records, missing=missing), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    auto = auto_headline(records)
-    regret = draw_regret(auto.regret, pictures) if auto is not None else None
-    body = "\n".join([*_sections(outcomes, lines, drawn, missing), *_auto(auto, regret), *_lessons(found)])
     path = folder / REPORT
-    path.write_text(page("Nearfar sweep", body, style=_STYLE), encoding="utf-8")
+    path.write_text(_render(outcomes, missing=missing, title="Nearfar sweep", pictures=pictures), encoding="utf-8")
+    (folder / SUMMARY).write_text(json.dumps(_summary(outcomes, missing=missing), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
+
+
+def render(records: Sequence[RunRecord], *, missing: int, title: str) -> str:
+    """The page alone. Raises `ConfigError` where matplotlib is not installed."""
+    return _render(Outcomes(records), missing=missing, title=title, pictures=None)
 
 
 def summary(records: Sequence[RunRecord], *, missing: int) -> dict[str, object]:
     """What the report says, for scripts."""
-    outcomes = Outcomes(records)
-    auto = auto_headline(records)
+    return _summary(Outcomes(records), missing=missing)
+
+
+def _render(outcomes: Outcomes, *, missing: int, title: str, pictures: Path | None) -> str:
+    drawn = {world: draw_all(outcomes, world, pictures) for world in outcomes.worlds}
+    lines = [headline(outcomes, world) for world in outcomes.worlds]
+    auto = auto_headline(outcomes.records)
+    regret = draw_regret(auto.regret, pictures) if auto is not None else None
+    sections = [*_sections(outcomes, lines, drawn), *_auto(auto, regret), *_lessons(findings(outcomes))]
+    return page(title, "\n".join([*_head(outcomes, title, missing), *sections]), style=_STYLE)
+
+
+def _summary(outcomes: Outcomes, *, missing: int) -> dict[str, object]:
+    auto = auto_headline(outcomes.records)
     return {
         "missing": missing,
         "worlds": [headline(outcomes, world).model_dump(mode="json") for world in outcomes.worlds],
@@ -77,12 +88,15 @@ def _figures(outcomes: Outcomes, world: str, label: str) -> dict[str, object]:
     return {"world": world, "configuration": label, "runs": len(outcomes.runs(world, label)), "errors": errors, **known}
 
 
-def _sections(outcomes: Outcomes, lines: Sequence[WorldHeadline], drawn: dict[str, list[Picture]], missing: int) -> Iterator[str]:
-    runs = sum(len(outcomes.runs(world, label)) for world in outcomes.worlds for label in outcomes.configurations(world))
-    yield f"<h1>Nearfar sweep: {runs:,} runs in {len(outcomes.worlds)} world{'s' if len(outcomes.worlds) != 1 else ''}</h1>"
+def _head(outcomes: Outcomes, title: str, missing: int) -> Iterator[str]:
+    worlds = len(outcomes.worlds)
+    yield f"<h1>{escape(title)}: {len(outcomes.records):,} runs in {worlds} world{'s' if worlds != 1 else ''}</h1>"
     if missing:
         yield f'<p class="wrong">{missing:,} runs of the study are missing; the same command makes them.</p>'
     yield f'<p class="note">{_NOTE} Dollars: {escape(", ".join(_sources(outcomes)) or "none were spent")}.</p>'
+
+
+def _sections(outcomes: Outcomes, lines: Sequence[WorldHeadline], drawn: dict[str, list[Picture]]) -> Iterator[str]:
     for line in lines:
         yield f"<h2>{escape(line.world)}: {line.tasks:,} tasks, {line.seeds} seed{'s' if line.seeds != 1 else ''}</h2>"
         yield _headline_list(line)
@@ -114,8 +128,7 @@ def _figure(picture: Picture) -> str:
 
 
 def _sources(outcomes: Outcomes) -> list[str]:
-    records = (record for world in outcomes.worlds for label in outcomes.configurations(world) for record in outcomes.runs(world, label))
-    return sorted({record.dollars_source for record in records if record.far_calls})
+    return sorted({record.dollars_source for record in outcomes.records if record.far_calls})
 
 
 def _headline_list(line: WorldHeadline) -> str:

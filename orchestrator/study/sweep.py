@@ -163,6 +163,7 @@ class Sweep:
 
     async def _made(self, pool: Pool, run: Run) -> RunRecord:
         """The record of a run; one that its process dies of is given up after a second try."""
+        problem = ""
         for _ in range(_TRIES):
             try:
                 return await pool.run(run.item)

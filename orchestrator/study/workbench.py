@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from ...protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usage
 from ...protocols.messages import Value
@@ -15,6 +15,7 @@ from ..compose import far_member, near_member, reference_price
 from ..events import CallEnded, TaskEvent, TaskFinished
 from ..hybrid import Hybrid
 from ..results import Call
+from ..strategies.supervision import Verdict
 from ..worlds.world import Episode, Grade, SolvableWorld, World, WorldTask
 from .configurations import Configuration
 from .costs import EXECUTE, Reference, context_tokens, dollars, joules, peak_kv_bytes
@@ -127,8 +128,10 @@ class Workbench:
         near_card, far_card = (_card(agent) for agent in (self._near, None if configuration.oracle else self._far))
         spent, source = dollars(calls, far_card, self._reference)
         energy = joules(near_usage, near_card.parameters if near_card else None)
-        checks = tuple(Check(turn=call.turn, trigger=call.trigger, verdict=call.verdict) for call in calls if call.trigger is not None)
-        acted = [call for call in calls if call.verdict == "intervene" and not call.shadow]
+        checks = tuple(
+            Check(turn=call.turn, trigger=call.trigger, verdict=_word(call.verdict)) for call in calls if call.trigger is not None
+        )
+        acted = [call for call in calls if call.verdict is Verdict.INTERVENE and not call.shadow]
         return new_record(
             item,
             task,
@@ -225,6 +228,10 @@ def _oracle(world: World) -> Agent:
     if not isinstance(world, SolvableWorld):
         raise ConfigError(f"world {world.name!r} has no oracle", hint="leave out the configurations with +oracle, or give it oracle()")
     return world.oracle()
+
+
+def _word(verdict: Verdict | None) -> Literal["continue", "intervene", "unreadable"] | None:
+    return verdict.value if verdict is not None else None
 
 
 def _card(agent: Agent | None) -> AgentCard | None:

@@ -1,6 +1,7 @@
 """Each lesson by its rule, on runs that are made to fit it or not."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from study_records import record
@@ -15,10 +16,10 @@ TASKS = 60
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be tested here"
 
 
-def runs(label: str, share: float, *, world: str = "search", **changes: object) -> list[RunRecord]:
+def runs(label: str, share: float, *, world: str = "search", **changes: float) -> list[RunRecord]:
     """Runs of which a share succeeds, spread over the tasks."""
     solved = [int((task + 1) * share) > int(task * share) for task in range(TASKS)]
-    return [record(label, task, world=world, score=float(success), **changes) for task, success in enumerate(solved)]
+    return [record(label, task, world=world, score=float(success), **dict[str, Any](changes)) for task, success in enumerate(solved)]
 
 
 def found(number: int, *groups: list[RunRecord]) -> Finding:

@@ -1,6 +1,7 @@
 """The file of runs: it survives what interrupts a sweep, and says where it is damaged."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -75,9 +76,9 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
 
 
 def test_a_key_depends_on_what_is_run_and_not_on_the_order_of_its_knobs() -> None:
-    run = {"world": "w", "task": "t", "seed": 1, "strategy": "pevr", "oracle": False}
+    run: dict[str, Any] = {"world": "w", "task": "t", "seed": 1, "strategy": "pevr", "oracle": False}
     one = run_key(**run, knobs={"a": 1, "b": {"c": [2], "d": 3}})
     assert one == run_key(**run, knobs={"b": {"d": 3, "c": [2]}, "a": 1})
-    others = [{"seed": 2}, {"world": "v"}, {"task": "u"}, {"strategy": "eva"}, {"oracle": True}]
+    others: list[dict[str, Any]] = [{"seed": 2}, {"world": "v"}, {"task": "u"}, {"strategy": "eva"}, {"oracle": True}]
     changed = {run_key(**{**run, **other}, knobs={"a": 1, "b": {"c": [2], "d": 3}}) for other in others}
     assert len(changed | {one, run_key(**run, knobs={})}) == len(others) + 2

@@ -89,11 +89,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_tasks_of_the_users_own_do_not_leave_the_device_unasked() -> None:
-    own = {"worlds": ("mine:World",), "runs": ("device pevr/4",)}
+    own = StudyFile(worlds=("mine:World",), runs=("device pevr/4",))
     with pytest.raises(ConfigError, match="private") as caught:
-        study(StudyFile(**own))
+        study(own)
     assert "--public" in caught.value.hint
-    assert study(StudyFile(**own, public=True)).needs_far
+    assert study(with_options(own, {"public": True})).needs_far
     assert not study(StudyFile(worlds=("mine:World",), runs=("device pevr/4+oracle",))).needs_far
 
 

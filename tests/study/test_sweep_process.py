@@ -89,9 +89,10 @@ class Held:
 def held(tmp_path: Path) -> Iterator[Held]:
     held = Held(tmp_path / "held", tmp_path / "gate")
     yield held
-    if held.process.poll() is None:
-        held.process.kill()
-    held.process.communicate()
+    held.process.kill()
+    held.process.wait()
+    assert held.process.stderr is not None
+    held.process.stderr.close()
 
 
 @pytest.mark.anyio
