@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .hybrid import Hybrid
     from .policy import Mode, Strategy
     from .results import Attempt, Call, Result
+    from .selection.decision import SelectionDecision
+    from .selection.settings import AutoPolicy
     from .strategies.minions_policy import MinionsPolicy
     from .strategies.subtasks_policy import SubtasksPolicy
     from .strategies.supervision import Supervision, Trigger
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attempt",
+    "AutoPolicy",
     "Call",
     "Config",
     "Hybrid",
@@ -27,6 +30,7 @@ __all__ = [
     "Mode",
     "Policy",
     "Result",
+    "SelectionDecision",
     "Strategy",
     "SubtasksPolicy",
     "Supervision",
@@ -39,6 +43,7 @@ __all__ = [
 
 _MODULE_OF = {
     "Attempt": "results",
+    "AutoPolicy": "selection.settings",
     "Call": "results",
     "Config": "config",
     "Hybrid": "hybrid",
@@ -46,6 +51,7 @@ _MODULE_OF = {
     "Mode": "policy",
     "Policy": "task",
     "Result": "results",
+    "SelectionDecision": "selection.decision",
     "Strategy": "policy",
     "SubtasksPolicy": "strategies.subtasks_policy",
     "Supervision": "strategies.supervision",

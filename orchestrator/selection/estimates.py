@@ -8,6 +8,7 @@ is a Beta distribution.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from random import Random
 from typing import Final
 
@@ -39,7 +40,7 @@ class Estimate:
     @property
     def deviation(self) -> float:
         """Standard deviation of the Beta distribution of the mean score."""
-        return (self.score * (1 - self.score) / (self.weight + 1)) ** 0.5
+        return sqrt(self.score * (1 - self.score) / (self.weight + 1))
 
 
 def estimates(tallies: Tallies, priors: Mapping[str, float], groups: Sequence[str]) -> dict[str, Estimate]:

@@ -19,7 +19,7 @@ class AutoPolicy(Value):
     reports: Path | None = None
     """File to which `Hybrid.report` appends the outcomes that the app observes, and which is learned from too; None: they are forgotten
     with the process."""
-    dollars_per_point: float = Field(default=0.001, gt=0)
+    dollars_per_point: float = Field(default=0.01, gt=0)
     """Dollars worth spending on a task for one more point of score, a hundredth of a perfect answer."""
     explore_share: float = Field(default=0.0, ge=0, le=1)
     """Largest share of tasks that may be served by another configuration than the best one known, to learn about it. 0 never explores:

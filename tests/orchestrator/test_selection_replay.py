@@ -5,6 +5,7 @@ from measured_runs import DOLLARS, run, runs
 
 from nearfar.orchestrator.selection.replay import replay
 from nearfar.orchestrator.selection.settings import AutoPolicy
+from nearfar.orchestrator.study.records import RunRecord
 from nearfar.protocols import ConfigError
 
 
@@ -88,7 +89,7 @@ def test_tasks_without_all_configurations_are_counted_and_left_out() -> None:
 @pytest.mark.parametrize(
     "records", [[], [run(strategy="eva", task="a"), run(strategy="pevr", task="b")]], ids=["nothing", "nothing in common"]
 )
-def test_a_sweep_that_cannot_be_compared_is_refused(records: list) -> None:
+def test_a_sweep_that_cannot_be_compared_is_refused(records: list[RunRecord]) -> None:
     with pytest.raises(ConfigError, match="every configuration"):
         replay(records)
 
