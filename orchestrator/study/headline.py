@@ -35,11 +35,14 @@ class Comparison(Value):
     against: str
     points: Estimate | None
     """Difference of the scores, in points."""
-    score_share: Estimate | None = None
-    dollar_share: Estimate | None = None
+    success_points: Estimate | None
+    """Difference of the shares of tasks that succeed, in points."""
+    score_share: Estimate | None
+    success_share: Estimate | None
+    dollar_share: Estimate | None
     """Of the far side alone."""
-    far_call_share: Estimate | None = None
-    kv_share: Estimate | None = None
+    far_call_share: Estimate | None
+    kv_share: Estimate | None
     """Of the other's peak KV bytes."""
 
 
@@ -165,7 +168,9 @@ def _compared(outcomes: Outcomes, world: str, label: str, against: str, *, far: 
         configuration=label,
         against=against,
         points=_in_points(outcomes.difference(world, label, against)),
+        success_points=_in_points(outcomes.difference(world, label, against, "success")),
         score_share=outcomes.ratio(world, label, against, "score"),
+        success_share=outcomes.ratio(world, label, against, "success"),
         dollar_share=outcomes.ratio(world, label, far, "dollars") if far is not None else None,
         far_call_share=outcomes.ratio(world, label, against, "far_calls"),
         kv_share=outcomes.ratio(world, label, against, "peak_kv_bytes"),

@@ -150,8 +150,8 @@ def _reached(what: Reached) -> str:
 
 def _compared(what: Comparison) -> str:
     parts = [f"<strong>{escape(what.configuration)}</strong> against {escape(what.against)}"]
-    if what.points is not None:
-        parts.append(f"{what.points.value:+.1f} points [{what.points.low:+.1f}, {what.points.high:+.1f}]")
+    differences = ((what.points, "points of score"), (what.success_points, "points of success"))
+    parts += [f"{each.value:+.1f} [{each.low:+.1f}, {each.high:+.1f}] {name}" for each, name in differences if each is not None]
     shares = (("of its score", what.score_share), ("of far's dollars", what.dollar_share), ("of its far calls", what.far_call_share))
     parts += [f"{_share(share)} {name}" for name, share in (*shares, ("of its peak KV bytes", what.kv_share)) if share is not None]
     return ", ".join(parts)
