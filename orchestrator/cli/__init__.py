@@ -120,7 +120,7 @@ def sweep(
     """Run configurations on worlds of tasks, with error bars, and report what each reaches at which cost."""
     from .sweep import Wanted, run_sweep
 
-    named = {"worlds": world, "tasks": tasks, "seeds": seeds, "runs": run, "jobs": jobs, "concurrency": concurrency}
+    named: dict[str, object] = {"worlds": world, "tasks": tasks, "seeds": seeds, "runs": run, "jobs": jobs, "concurrency": concurrency}
     named |= {"ceiling": ceiling, "agents": agents, "public": public or None}
     given = {name: value for name, value in named.items() if value is not None}
     selection = options.Selection(config, near, far, strategy=None, mode=None, public=False, tools=None)
