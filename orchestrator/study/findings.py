@@ -10,6 +10,7 @@ from typing import Final, Literal
 from ...protocols.messages import Value
 from ..policy import Strategy
 from .outcomes import Outcomes
+from .paces import paced, plan_only
 from .statistics import Estimate, mean
 
 Answer = Literal["holds", "does not hold", "cannot be tested here"]
@@ -153,20 +154,20 @@ def _executor_size(outcomes: Outcomes) -> Verdict:
 
 def _plans_matter(outcomes: Outcomes, world: str) -> Verdict:
     near = outcomes.near_alone(world)
-    plan_only = _plan_only(outcomes, world)
-    if near is None or plan_only is None:
+    planned = plan_only(outcomes, world)
+    if near is None or planned is None:
         return _cannot("it takes runs of near alone and of pevr/inf, which plans and never checks")
-    gain = outcomes.difference(world, plan_only, near)
-    return _answer(_is_above(gain, _LITTLE), f"the initial plan alone brings {plan_only} {_points(gain)} above {near}")
+    gain = outcomes.difference(world, planned, near)
+    return _answer(_is_above(gain, _LITTLE), f"the initial plan alone brings {planned} {_points(gain)} above {near}")
 
 
 def _light_advice(outcomes: Outcomes, world: str) -> Verdict:
-    near, plan_only = outcomes.near_alone(world), _plan_only(outcomes, world)
+    near, planned = outcomes.near_alone(world), plan_only(outcomes, world)
     labels = [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
     drops = {label: drop for label in labels if (drop := _drop_with_interventions(outcomes, world, label))}
-    if near is None or plan_only is None or not drops:
+    if near is None or planned is None or not drops:
         return _cannot("it takes near alone, pevr/inf, and runs with and without interventions")
-    gain = outcomes.difference(world, plan_only, near)
+    gain = outcomes.difference(world, planned, near)
     falls = [label for label, drop in drops.items() if _is_above(drop, 0)]
     share = f"{len(falls)} of {len(drops)} configurations"
     reason = f"the initial plan alone is worth {_points(gain)}; the score falls with interventions in {share}"
@@ -237,31 +238,6 @@ def _memory(outcomes: Outcomes, world: str) -> Verdict:
     best = outcomes.best(world, ratios)
     assert best is not None, "there is at least one"
     return _answer(ratios[best].high < 1, f"{best}, the best of them, peaks at {_percent(ratios[best])} of {near}'s KV bytes")
-
-
-def paced(outcomes: Outcomes, world: str, strategy: Strategy) -> dict[int, str]:
-    """The configurations of a strategy that check on schedule alone, by their interval."""
-    found: dict[int, str] = {}
-    for label in outcomes.family(world, strategy):
-        supervision = outcomes.supervision(world, label)
-        if supervision is not None and supervision.interval is not None and not supervision.triggers:
-            found.setdefault(supervision.interval, label)
-    return found
-
-
-def triggered(outcomes: Outcomes, world: str) -> list[str]:
-    """The configurations of pevr and eva that check by event alone."""
-    labels = [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
-    kinds = {label: outcomes.supervision(world, label) for label in labels}
-    return [label for label, kind in kinds.items() if kind is not None and kind.interval is None and kind.triggers]
-
-
-def _plan_only(outcomes: Outcomes, world: str) -> str | None:
-    for label in outcomes.family(world, Strategy.PEVR):
-        supervision = outcomes.supervision(world, label)
-        if supervision is not None and supervision.interval is None and not supervision.triggers:
-            return label
-    return None
 
 
 def _is_above(estimate: Estimate | None, bound: float) -> bool:

@@ -7,8 +7,8 @@ from ...protocols import ConfigError
 from ...protocols.messages import Value
 from ..policy import Strategy
 from ..selection.replay import replay
-from .findings import paced, triggered
 from .outcomes import Outcomes
+from .paces import paced, triggered
 from .records import RunRecord
 from .statistics import Estimate
 

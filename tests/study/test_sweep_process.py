@@ -15,7 +15,12 @@ import psutil
 import pytest
 from secrets_world import GATE, GATED_FROM
 
+from nearfar.orchestrator.study.pools import LocalPool
 from nearfar.orchestrator.study.records import RunRecord, read_records
+from nearfar.orchestrator.study.study import StudyFile, make_study
+from nearfar.orchestrator.study.workbench import Item
+from nearfar.orchestrator.task import Policy
+from nearfar.protocols import WorkerCrashed
 
 SECRETS = ("--world", "secrets_world:SecretsWorld", "--agents", "secrets_world:agents", "--public")
 RUNS = ("--tasks", "5", "--seeds", "2", "--run", "device pevr/1", "--jobs", "1", "--concurrency", "2")
@@ -123,6 +128,36 @@ async def test_ctrl_c_closes_the_workers_and_says_how_to_go_on(held: Held) -> No
     assert f"nearfar sweep {' '.join(SECRETS)}" in " ".join(said.split())
     held.leave_nothing()
     assert len(comparable(held.folder / "runs.jsonl")) == UNGATED
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_is_killed_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = tmp_path / "gate"
+    monkeypatch.setenv(GATE, str(gate))
+    monkeypatch.chdir(Path(__file__).parent)
+    options = {"worlds": ("secrets_world:SecretsWorld",), "agents": "secrets_world:agents", "runs": ("device",), "jobs": 1}
+    study = make_study(StudyFile.model_validate(options), near=None, far=None, policy=Policy())
+    item = Item(world="secrets_world:SecretsWorld", seed=1, index=GATED_FROM, configuration="device")
+    failures: list[WorkerCrashed] = []
+
+    async def run_into_the_gate() -> None:
+        try:
+            await pool.run(item)
+        except WorkerCrashed as error:
+            failures.append(error)
+
+    with anyio.fail_after(DEADLINE):
+        async with LocalPool(study) as pool:
+            free = await pool.run(item.model_copy(update={"index": 0}))
+            async with anyio.create_task_group() as running:
+                running.start_soon(run_into_the_gate)
+                await anyio.wait_all_tasks_blocked()
+                (worker,) = psutil.Process().children()
+                worker.kill()
+            gate.touch()
+            again = await pool.run(item)
+    assert len(failures) == 1
+    assert (free.task, again.task, again.error) == ("secret-1-0", "secret-1-3", None)
 
 
 def test_a_sweep_with_nothing_left_to_do_writes_its_report_anew(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""When the supervised configurations of a sweep check: on schedule, by event, or never."""
+
+from ..policy import Strategy
+from .outcomes import Outcomes
+
+
+def paced(outcomes: Outcomes, world: str, strategy: Strategy) -> dict[int, str]:
+    """The configurations of a strategy that check on schedule alone, by their interval."""
+    found: dict[int, str] = {}
+    for label in outcomes.family(world, strategy):
+        supervision = outcomes.supervision(world, label)
+        if supervision is not None and supervision.interval is not None and not supervision.triggers:
+            found.setdefault(supervision.interval, label)
+    return found
+
+
+def triggered(outcomes: Outcomes, world: str) -> list[str]:
+    """The configurations of pevr and eva that check by event alone."""
+    labels = [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
+    kinds = {label: outcomes.supervision(world, label) for label in labels}
+    return [label for label, kind in kinds.items() if kind is not None and kind.interval is None and kind.triggers]
+
+
+def plan_only(outcomes: Outcomes, world: str) -> str | None:
+    """The configuration of pevr that plans and never checks."""
+    for label in outcomes.family(world, Strategy.PEVR):
+        supervision = outcomes.supervision(world, label)
+        if supervision is not None and supervision.interval is None and not supervision.triggers:
+            return label
+    return None
