@@ -103,12 +103,16 @@ def configuration_of(label: str, changes: Mapping[str, Any], base: Policy, *, or
 
 
 def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
-    """Each configuration once. Raises `ConfigError` where two different ones share a label."""
+    """Each configuration once. Raises `ConfigError` where two different ones share a label, or one has two."""
     by_label: dict[str, Configuration] = {}
+    labels: dict[str, str] = {}
     for configuration in configurations:
         known = by_label.setdefault(configuration.label, configuration)
         if known != configuration:
             raise ConfigError(f"two different configurations are called {configuration.label!r}", hint="give one of them another label")
+        first = labels.setdefault(configuration.key(world="", task="", seed=0), configuration.label)
+        if first != configuration.label:
+            raise ConfigError(f"{first!r} and {configuration.label!r} are the same configuration", hint="leave one of them out")
     return list(by_label.values())
 
 
@@ -119,9 +123,11 @@ def _parse(word: str, base: Policy) -> Iterator[Configuration]:
     name = match["name"]
     if name not in {strategy.value for strategy in Strategy}:
         raise ConfigError(f"there is no strategy {name!r}{_nearest(name, [strategy.value for strategy in Strategy])}", hint=_HINT)
-    extras = sorted(filter(None, match["extras"].split("+")))
+    extras = sorted(set(filter(None, match["extras"].split("+"))))
     knobs = _knobs(match["knobs"], word)
     if match["pace"] is not None:
+        if "interval" in knobs:
+            raise ConfigError(f"{word!r} says twice how often to check", hint="the pace behind the slash is the interval; leave one out")
         knobs["pace"] = match["pace"].split("|")
     _check_extras(name, extras, word)
     for values in itertools.product(*knobs.values()):

@@ -3,16 +3,30 @@
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Literal, Self
+from typing import IO, Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
 from ...protocols import ConfigError, Usage
 from ...protocols.messages import Value
+
+
+def _as_utf8(text: str) -> str:
+    """Half a character, where a model was cut off, stands in no file."""
+    return text.encode(errors="replace").decode()
+
+
+def _finite(figures: Mapping[str, float | None]) -> Mapping[str, float | None]:
+    """JSON has no NaN and no infinity."""
+    return {name: None if figure is None or not math.isfinite(figure) else figure for name, figure in figures.items()}
+
+
+Text = Annotated[str, AfterValidator(_as_utf8)]
 
 
 class Check(Value):
@@ -34,7 +48,7 @@ class RunRecord(Value):
     world: str
     task: str
     """The task's identifier in its world."""
-    prompt: str
+    prompt: Text
     tools: tuple[str, ...]
     """Names of the tools that the task offered."""
     kind: str
@@ -51,12 +65,13 @@ class RunRecord(Value):
     near_model: str | None
     """None where the near side did not take part."""
     far_model: str | None
-    answer: str
-    error: str | None = None
+    answer: Text
+    error: Text | None = None
     """`Class: message` where the run failed; its score is then 0."""
     success: bool
     score: float = Field(ge=0, le=1)
-    measures: Mapping[str, float] = {}
+    measures: Annotated[Mapping[str, float | None], AfterValidator(_finite)] = {}
+    """The world's own figures; None: it had no finite one for this run."""
     turns: int = Field(ge=0)
     """Steps of the executor."""
     near_calls: int = Field(ge=0)

@@ -119,3 +119,19 @@ def test_any_text_is_configurations_or_a_clear_error(text: str) -> None:
     except ConfigError:
         return
     assert len({each.label for each in configurations}) == len(configurations)
+
+
+@pytest.mark.parametrize("specs", ["pevr pevr/8", "eva/events eva:interval=inf,triggers=tool_error+loop+stall"])
+def test_one_configuration_under_two_labels_is_refused_before_it_is_run_twice(specs: str) -> None:
+    with pytest.raises(ConfigError, match="are the same configuration"):
+        parse_configurations([specs], Policy())
+
+
+@pytest.mark.parametrize("spec", ["pevr/4:interval=8", "pevr/events:interval=8"])
+def test_a_pace_and_an_interval_contradict_each_other(spec: str) -> None:
+    with pytest.raises(ConfigError, match="says twice how often"):
+        parsed(spec)
+
+
+def test_an_extra_said_twice_is_said_once() -> None:
+    assert parsed("pevr/4+shadow+shadow") == parsed("pevr/4+shadow")

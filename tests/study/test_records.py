@@ -1,5 +1,6 @@
 """The file of runs: it survives what interrupts a sweep, and says where it is damaged."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,13 @@ def test_a_key_depends_on_what_is_run_and_not_on_the_order_of_its_knobs() -> Non
     others: list[dict[str, Any]] = [{"seed": 2}, {"world": "v"}, {"task": "u"}, {"strategy": "eva"}, {"oracle": True}]
     changed = {run_key(**{**run, **other}, knobs={"a": 1, "b": {"c": [2], "d": 3}}) for other in others}
     assert len(changed | {one, run_key(**run, knobs={})}) == len(others) + 2
+
+
+def test_what_json_cannot_hold_does_not_damage_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    odd = record(measures={"precision": math.nan, "bits": math.inf, "recall": 0.5}, answer="cut off \ud83d")
+    with RecordLog(path) as log:
+        log.append(odd)
+    assert read_records(path) == [odd]
+    assert odd.measures == {"precision": None, "bits": None, "recall": 0.5}
+    assert odd.answer == "cut off ?"
