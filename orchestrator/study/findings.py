@@ -143,6 +143,8 @@ def _energy(outcomes: Outcomes, world: str) -> Verdict:
     if not keeping:
         return _answer(False, "no supervised configuration keeps the score of near alone")
     ratios = {label: ratio for label in keeping if (ratio := outcomes.ratio(world, label, near, "joules"))}
+    if not ratios:
+        return _cannot(f"{near} or those that keep its score took no joules, or unknown ones")
     least = min(ratios, key=lambda label: ratios[label].value)
     return _answer(ratios[least].high < 1, f"{least} keeps the score with {_percent(ratios[least])} of {near}'s joules (estimated)")
 
@@ -171,7 +173,7 @@ def _light_advice(outcomes: Outcomes, world: str) -> Verdict:
     falls = [label for label, drop in drops.items() if _is_above(drop, 0)]
     share = f"{len(falls)} of {len(drops)} configurations"
     reason = f"the initial plan alone is worth {_points(gain)}; the score falls with interventions in {share}"
-    return _answer(gain is not None and gain.low < _LITTLE and 2 * len(falls) > len(drops), reason)
+    return _answer(gain is not None and gain.value < _LITTLE and 2 * len(falls) > len(drops), reason)
 
 
 def _drop_with_interventions(outcomes: Outcomes, world: str, label: str) -> Estimate | None:
@@ -186,20 +188,31 @@ def _drop_with_interventions(outcomes: Outcomes, world: str, label: str) -> Esti
 
 
 def _policy_depends(outcomes: Outcomes) -> Verdict:
-    chosen: dict[str, tuple[str, float]] = {}
-    for world in outcomes.worlds:
-        intervals = {
-            label: turns for strategy in (Strategy.PEVR, Strategy.EVA) for turns, label in paced(outcomes, world, strategy).items()
-        }
-        best = outcomes.best(world, intervals)
-        if best is not None:
-            chosen[world] = (best, intervals[best])
-    stateful = [turns for world, (_, turns) in chosen.items() if world in STATEFUL]
-    searching = [turns for world, (_, turns) in chosen.items() if world in SEARCHING]
-    reason = "the best interval is " + ", ".join(f"{label} in {world}" for world, (label, _) in chosen.items())
-    if not stateful or not searching:
+    best = {world: found for world in outcomes.worlds if (found := _best_interval(outcomes, world))}
+    stateful, searching = (next((world for world in worlds if world in best), None) for worlds in (STATEFUL, SEARCHING))
+    if stateful is None or searching is None:
         return _cannot("it takes a stateful and a searching world, each with several intervals")
-    return _answer(max(stateful) < min(searching), reason)
+    leads = {world: _lead_over_interval(outcomes, world, best[other][1]) for world, other in ((stateful, searching), (searching, stateful))}
+    reason = ", ".join(f"{label} is the best interval in {world}" for world, (label, _) in best.items())
+    if best[stateful][1] >= best[searching][1]:
+        return _answer(False, reason)
+    known = "; ".join(f"in {world} it is {_points(lead)} above the other world's" for world, lead in leads.items())
+    return _answer(all(_is_above(lead, 0) for lead in leads.values()), f"{reason}; {known}")
+
+
+def _best_interval(outcomes: Outcomes, world: str) -> tuple[str, int] | None:
+    """The best configuration on schedule, and its turns between two checks."""
+    intervals = {label: turns for strategy in (Strategy.PEVR, Strategy.EVA) for turns, label in paced(outcomes, world, strategy).items()}
+    best = outcomes.best(world, intervals) if len(set(intervals.values())) > 1 else None
+    return (best, intervals[best]) if best is not None else None
+
+
+def _lead_over_interval(outcomes: Outcomes, world: str, turns: int) -> Estimate | None:
+    """Of a world's best configuration on schedule over the best one with another interval."""
+    intervals = [paced(outcomes, world, strategy) for strategy in (Strategy.PEVR, Strategy.EVA)]
+    best = outcomes.best(world, [label for labels in intervals for label in labels.values()])
+    other = outcomes.best(world, [labels[turns] for labels in intervals if turns in labels])
+    return outcomes.difference(world, best, other) if best is not None and other is not None else None
 
 
 def _roles(outcomes: Outcomes, world: str) -> Verdict:
@@ -298,7 +311,7 @@ _LESSONS: Final[Sequence[tuple[str, str, Test]]] = (
     ),
     (
         "How often to verify depends on the task: often where plans carry stateful work, seldom in search.",
-        "The best interval is shorter in stateful worlds than in searching ones.",
+        "The best interval is shorter in the stateful world than in the searching one, and in each it scores above the other's.",
         _policy_depends,
     ),
     (

@@ -93,7 +93,7 @@ class _Worker:
             with anyio.move_on_after(self._study.timeout + _GRACE_SECONDS) as scope:
                 answer = await self._ask(item)
             if scope.cancelled_caught:
-                self._kill()
+                await self._kill()
                 raise WorkerCrashed(f"a process of the sweep hung for {self._study.timeout + _GRACE_SECONDS:g} s and was stopped")
         finally:
             self.busy -= 1
@@ -119,14 +119,15 @@ class _Worker:
 
     async def _ask(self, item: Item) -> Json:
         assert self._process is not None, "started above"
-        assert self._process.stdin is not None, "a pipe by default"
+        stdin = self._process.stdin
+        assert stdin is not None, "a pipe by default"
         number = next(self._numbers)
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         order = {"number": number, "item": item.model_dump(mode="json")}
         try:
-            async with self._sending:
-                await self._process.stdin.send(json.dumps(order).encode() + b"\n")
+            async with self._sending:  # to that process, whatever has taken its place meanwhile
+                await stdin.send(json.dumps(order).encode() + b"\n")
             return await answer
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise WorkerCrashed("a process of the sweep died") from None
@@ -164,9 +165,12 @@ class _Worker:
             raise as_error(answer)
         return output
 
-    def _kill(self) -> None:
+    async def _kill(self) -> None:
+        """End the process, and do not return before the next run finds it ended."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+        if self._listening is not None:
+            await asyncio.wait([self._listening])
 
     async def _stop(self) -> None:
         process, self._process = self._process, None

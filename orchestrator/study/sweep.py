@@ -2,9 +2,8 @@
 
 import itertools
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import anyio
@@ -18,9 +17,6 @@ from .workbench import Item, failed_record
 from .world_loading import draw_tasks, open_world
 
 logger = logging.getLogger(__name__)
-
-_TRIES = 2
-"""Times that a run is given to a process that dies of it."""
 
 Listener = Callable[[RunRecord], None]
 
@@ -63,7 +59,7 @@ class Budget:
 
     def __init__(self, ceiling: float | None, spent: Sequence[RunRecord]) -> None:
         self._ceiling = ceiling
-        self._dearest: dict[tuple[str, str], float] = defaultdict(float)
+        self._dearest: dict[tuple[str, str], float] = {}
         self._reserved = 0.0
         self.spent = 0.0
         """US dollars of all runs that ended."""
@@ -86,11 +82,19 @@ class Budget:
         self._reserved -= reserved
         self._count(record)
 
+    def lose(self, reserved: float, item: Item) -> None:
+        """The same for a run that was lost with its process, and what it spent with it."""
+        self._reserved -= reserved
+        self._spend((item.world, item.configuration), None)
+
     def _count(self, record: RunRecord) -> None:
-        kind = (record.world, record.configuration)
-        # A run that lost count of its tokens is taken for as dear as the dearest like it.
-        dollars = self._dearest[kind] if record.dollars is None else record.dollars
-        self._dearest[kind] = max(self._dearest[kind], dollars)
+        self._spend((record.world, record.configuration), record.dollars)
+
+    def _spend(self, kind: tuple[str, str], dollars: float | None) -> None:
+        if dollars is None:  # taken for as dear as the dearest like it; where there is none, the price is as unknown as before
+            self.spent += self._dearest.get(kind, 0.0)
+            return
+        self._dearest[kind] = max(self._dearest.get(kind, 0.0), dollars)
         self.spent += dollars
 
 
@@ -112,74 +116,89 @@ class Sweep:
 
     @property
     def records(self) -> list[RunRecord]:
-        """The runs of this study that are made; the log may hold those of others."""
-        keys = {run.key for run in self.runs}
-        return [record for record in self._log.records if record.key in keys]
+        """The runs of this study that are made, under its labels; the log may hold those of others."""
+        labels = {run.key: run.item.configuration for run in self.runs}
+        made = (record for record in self._log.records if record.key in labels)
+        return [record.model_copy(update={"configuration": labels[record.key]}) for record in made]
 
     async def make(self, pool: Pool, listener: Listener) -> Literal["complete", "ceiling"]:
         """Hand out what is left; `listener` hears each record. Raises what keeps the study from being run, with all ended runs recorded."""
-        left = iter(self.missing)
-        ended = anyio.Condition()
-        state = _Handout()
-
-        async def hand_out() -> None:
-            while (handed := await self._next(left, state, ended)) is not None:
-                run, reserved = handed
-                try:
-                    record = await self._made(pool, run)
-                except NearfarError as error:
-                    state.failure = error
-                    running.cancel_scope.cancel()
-                    return
-                self.budget.settle(reserved, record)
-                self._log.append(record)
-                listener(record)
-                async with ended:
-                    state.under_way -= 1
-                    ended.notify_all()
-
-        async with anyio.create_task_group() as running:
-            for _ in range(pool.capacity):
-                running.start_soon(hand_out)
-        if state.failure is not None:
-            raise state.failure
+        first = _Handout(iter(self.missing), listener)
+        await self._work_off(first, pool, at_once=pool.capacity)
+        # A process takes all its runs with it when it dies, and one of them may be to blame: each has its second try alone.
+        await self._work_off(_Handout(iter(first.crashed), listener, is_last=True), pool, at_once=1)
         return "complete" if not self.missing else "ceiling"
 
-    async def _next(self, left: Iterator[Run], state: "_Handout", ended: anyio.Condition) -> tuple[Run, float] | None:
-        """The next run that the budget allows; waits while those under way may still free some of it."""
-        async with ended:
-            while True:
-                state.waiting = state.waiting or next(left, None)
-                if state.waiting is None:
-                    return None
-                reserved = self.budget.reserve(state.waiting.item)
-                if reserved is not None:
-                    run, state.waiting = state.waiting, None
-                    state.under_way += 1
-                    return run, reserved
-                if state.under_way == 0:
-                    return None
-                await ended.wait()
+    async def _work_off(self, handout: "_Handout", pool: Pool, *, at_once: int) -> None:
+        async def hand_out() -> None:
+            while (handed := await self._next(handout)) is not None:
+                run, reserved = handed
+                try:
+                    record = await self._made(pool, run, is_last=handout.is_last)
+                except NearfarError as error:
+                    handout.failure = error
+                    running.cancel_scope.cancel()
+                    return
+                await self._settle(handout, run, reserved, record)
 
-    async def _made(self, pool: Pool, run: Run) -> RunRecord:
-        """The record of a run; one that its process dies of is given up after a second try."""
-        problem = ""
-        for _ in range(_TRIES):
-            try:
-                return await pool.run(run.item)
-            except WorkerCrashed as error:
-                logger.warning("%s under %s: %s", run.task.identifier, run.item.configuration, error)
-                problem = f"{type(error).__name__}: {error.message}"
-        configuration = next(each for each in self._study.configurations if each.label == run.item.configuration)
-        return failed_record(run.item, run.task, configuration, problem)
+        async with anyio.create_task_group() as running:
+            for _ in range(at_once):
+                running.start_soon(hand_out)
+        if handout.failure is not None:
+            raise handout.failure
+
+    async def _next(self, handout: "_Handout") -> tuple[Run, float] | None:
+        """The next run that the budget allows; waits while those under way may still free some of it."""
+        async with handout.ended:
+            while True:
+                handout.waiting = handout.waiting or next(handout.left, None)
+                if handout.waiting is None:
+                    return None
+                reserved = self.budget.reserve(handout.waiting.item)
+                if reserved is not None:
+                    run, handout.waiting = handout.waiting, None
+                    handout.under_way += 1
+                    return run, reserved
+                if handout.under_way == 0:
+                    return None
+                await handout.ended.wait()
+
+    async def _made(self, pool: Pool, run: Run, *, is_last: bool) -> RunRecord | None:
+        """The record of a run; None where its process died, unless this was its last try."""
+        try:
+            return await pool.run(run.item)
+        except WorkerCrashed as error:
+            logger.warning("%s under %s: %s", run.task.identifier, run.item.configuration, error)
+            configuration = next(each for each in self._study.configurations if each.label == run.item.configuration)
+            return failed_record(run.item, run.task, configuration, f"{type(error).__name__}: {error.message}") if is_last else None
+
+    async def _settle(self, handout: "_Handout", run: Run, reserved: float, record: RunRecord | None) -> None:
+        if record is None:
+            self.budget.lose(reserved, run.item)
+            handout.crashed.append(run)
+        else:
+            self.budget.settle(reserved, record)
+            self._log.append(record)
+            handout.listener(record)
+        async with handout.ended:
+            handout.under_way -= 1
+            handout.ended.notify_all()
 
 
 @dataclass(slots=True)
 class _Handout:
     """What those who hand out runs share."""
 
+    left: Iterator[Run]
+    listener: Listener
+    is_last: bool = False
+    """No run has another try after this one."""
+    ended: anyio.Condition = field(default_factory=anyio.Condition)
+    """That some run has."""
     waiting: Run | None = None
     """The next run, for which the budget does not suffice yet."""
     under_way: int = 0
+    crashed: list[Run] = field(default_factory=list)
+    """Runs whose process died."""
     failure: NearfarError | None = None
     """What keeps the study from being run."""

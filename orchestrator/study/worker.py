@@ -14,9 +14,12 @@ from typing import Any
 
 import anyio
 
-from ...protocols import NearfarError
+from ...protocols import NearfarError, WorkerCrashed
+from ...protocols.errors import travelling_class
 from .study import Study
 from .workbench import Item, Workbench
+
+logger = logging.getLogger(__name__)
 
 LONGEST_LINE = 1 << 26
 """Bytes of a message between parent and child."""
@@ -50,12 +53,15 @@ async def answer_of(workbench: Workbench, item: Json) -> Json:
         record = await workbench.run(Item.model_validate(item))
     except NearfarError as error:
         return error_as_json(error)
+    except Exception as error:  # a task boundary: what one user's world breaks must not end the runs beside it
+        logger.exception("run %s broke", item)
+        return error_as_json(WorkerCrashed(f"the run broke: {type(error).__name__}: {error}"))
     return {"record": record.model_dump(mode="json")}
 
 
 def error_as_json(error: NearfarError) -> Json:
     """An error as it travels to the parent; `pools.as_error` makes it one again."""
-    return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+    return {"error": travelling_class(error).__name__, "message": error.message, "hint": error.hint}
 
 
 async def _standard_input() -> asyncio.StreamReader:

@@ -77,6 +77,20 @@ class HalfBrokenWorld(SecretsWorld):
         return super().reset(task)
 
 
+class UngradedEpisode(SecretsEpisode):
+    """Breaks the contract of episodes."""
+
+    def grade(self, answer: str) -> Grade:
+        return None  # type: ignore[return-value]  # what a user may forget
+
+
+class UngradedWorld(SecretsWorld):
+    """Forgets to return the grade."""
+
+    def reset(self, task: WorldTask) -> SecretsEpisode:
+        return UngradedEpisode(task)
+
+
 def agents() -> tuple[ScriptedAgent, ScriptedAgent]:
     """A near agent that is wrong about odd numbers, and a far one that is always right."""
     near = ScriptedAgent(lambda request: _work(request, is_careful=False), name="near", confidence=0.9)

@@ -59,6 +59,10 @@ def test_energy(score: float, joules: float, answer: str) -> None:
     assert found(4, runs("device", 0.5), runs("eva/4", score, joules=joules)).answer == answer
 
 
+def test_energy_is_open_where_nobody_took_any() -> None:
+    assert found(4, runs("device", 0.0, joules=0.0), runs("eva/4", 0.0, joules=0.0)).answer == OPEN
+
+
 def test_one_near_model_says_nothing_about_sizes() -> None:
     assert found(5, runs("device", 0.5), runs("pevr/4", 0.9)).answer == OPEN
 
@@ -68,7 +72,7 @@ def test_plans_matter_for_stateful_tasks(world: str, plan: float, answer: str) -
     assert found(6, shares(world, {"device": 0.5, "pevr/inf": plan})).answer == answer
 
 
-@pytest.mark.parametrize(("plan", "restless", "answer"), [(0.5, 0.1, HOLDS), (0.9, 0.1, FAILS), (0.5, 0.8, FAILS)])
+@pytest.mark.parametrize(("plan", "restless", "answer"), [(0.5, 0.1, HOLDS), (0.9, 0.1, FAILS), (0.57, 0.1, FAILS), (0.5, 0.8, FAILS)])
 def test_search_wants_light_advice(plan: float, restless: float, answer: str) -> None:
     calm = runs("eva/4", 0.8)
     restarted = [record("eva/4", task + TASKS, interventions=2, score=float(task < restless * TASKS)) for task in range(TASKS)]
@@ -86,6 +90,15 @@ def test_how_often_to_verify_depends_on_the_task(apps_best: str, search_best: st
         for each in shares(world, {label: 0.9 if label == best else 0.3 for label in labels})
     ]
     assert found(8, records).answer == answer
+
+
+def test_intervals_that_cannot_be_told_apart_show_no_dependence_on_the_task() -> None:
+    records = [
+        each
+        for world, best in (("apps", "pevr/2"), ("search", "pevr/8"))
+        for each in shares(world, {label: 0.52 if label == best else 0.5 for label in ("pevr/2", "pevr/4", "pevr/8")})
+    ]
+    assert found(8, records).answer == FAILS
 
 
 @pytest.mark.parametrize(("score", "dollars", "answer"), [(0.5, 0.02, HOLDS), (0.95, 0.02, FAILS), (0.5, 0.001, FAILS)])

@@ -9,10 +9,12 @@ import anyio
 import pytest
 from study_records import record
 
+from nearfar.orchestrator.study.pools import as_error
 from nearfar.orchestrator.study.records import RecordLog, RunRecord, read_records
 from nearfar.orchestrator.study.study import Study, StudyFile, make_study
 from nearfar.orchestrator.study.sweep import Budget, Sweep
 from nearfar.orchestrator.study.workbench import Item, Workbench
+from nearfar.orchestrator.study.worker import answer_of
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import ConfigError, Unavailable, WorkerCrashed
 
@@ -46,6 +48,24 @@ class Bench:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._workbench.__aexit__(kind, error, trace)
+
+
+class OneProcess(Bench):
+    """A pool whose process dies, with all runs in it, as soon as one on hard task 1 under `cloud` is among them."""
+
+    def __init__(self, study: Study) -> None:
+        super().__init__(study)
+        self._inside: list[Item] = []
+
+    async def run(self, item: Item) -> RunRecord:
+        self._inside.append(item)
+        try:
+            await anyio.wait_all_tasks_blocked()
+            if any(each.index == 1 and each.configuration == "cloud" for each in self._inside):
+                raise WorkerCrashed("a process of the sweep died")
+            return await super().run(item)
+        finally:
+            self._inside.remove(item)
 
 
 async def made(study: Study, path: Path, *, capacity: int = 4, fail: Callable[[Item], None] = lambda item: None) -> list[RunRecord]:
@@ -154,6 +174,35 @@ async def test_a_process_that_dies_of_a_run_gets_it_twice(tmp_path: Path) -> Non
 
 
 @pytest.mark.anyio
+async def test_runs_beside_the_one_that_their_process_died_of_are_made_after_all(tmp_path: Path) -> None:
+    study = secrets(runs=("device cloud",), seeds=1)
+    with anyio.fail_after(DEADLINE), RecordLog(tmp_path / "runs.jsonl") as log:
+        sweep = Sweep(study, log)
+        async with OneProcess(study) as pool:
+            assert await sweep.make(pool, lambda record: None) == "complete"
+    assert [(each.configuration, each.task) for each in sweep.records if each.error] == [("cloud", "secret-1-1")]
+
+
+@pytest.mark.anyio
+async def test_a_run_that_breaks_in_a_users_world_ends_no_other_run_of_its_process() -> None:
+    study = secrets(world="secrets_world:UngradedWorld", runs=("device",))
+    async with Workbench(study) as workbench:
+        item = Item(world="secrets_world:UngradedWorld", seed=1, index=0, configuration="device")
+        answer = await answer_of(workbench, item.model_dump(mode="json"))
+    assert answer["error"] == "WorkerCrashed"
+    assert isinstance(as_error(answer), WorkerCrashed)
+
+
+@pytest.mark.anyio
+async def test_runs_that_are_there_under_another_label_are_reported_under_the_studys(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    await made(secrets(runs=("eva/8",), seeds=1, tasks=1), path)
+    records = await made(secrets(runs=("eva",), seeds=1, tasks=2), path)
+    assert [each.configuration for each in records] == ["eva", "eva"]
+    assert len(read_records(path)) == 2
+
+
+@pytest.mark.anyio
 async def test_what_keeps_the_study_from_being_run_is_raised_with_all_ended_runs_recorded(tmp_path: Path) -> None:
     def refuse(item: Item) -> None:
         if item.index == 2:
@@ -199,6 +248,23 @@ def test_a_run_that_lost_count_costs_as_much_as_the_dearest_like_it() -> None:
     budget = Budget(1.0, [record("cloud", dollars=0.3), record("cloud", 1, dollars=0.2)])
     budget.settle(0.0, record("cloud", 2, dollars=None))
     assert budget.spent == pytest.approx(0.8)
+
+
+def test_a_kind_of_run_whose_first_lost_count_still_has_an_unknown_price() -> None:
+    budget = Budget(1.0, [record("cloud", dollars=None)])
+    cloud = Item(world="search", seed=1, index=0, configuration="cloud")
+    assert budget.reserve(cloud) == 1.0
+    assert budget.reserve(cloud) is None
+
+
+def test_what_a_lost_run_spent_is_taken_for_the_dearest_like_it() -> None:
+    budget = Budget(1.0, [record("cloud", dollars=0.4)])
+    cloud = Item(world="search", seed=1, index=0, configuration="cloud")
+    reserved = budget.reserve(cloud)
+    assert reserved == 0.4
+    budget.lose(reserved, cloud)
+    assert budget.spent == pytest.approx(0.8)
+    assert budget.reserve(cloud) is None
 
 
 @pytest.mark.anyio
