@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ..protocols.server import Server
 
 EMBEDDED = ("near", "far")
-"""The small models that ship with nearfar; they know nothing but the search world of the demo."""
+"""The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
+EMBEDDED_CONFIDENCE = 0.9
+"""What a cascade of the two asks of a draft: calibrated on tasks that neither demo nor study uses (docs/models.md)."""
 
 
 class LlamaConfig(Value):

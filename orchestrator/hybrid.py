@@ -1,8 +1,10 @@
 """`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
@@ -15,6 +17,7 @@ from pydantic import ValidationError
 
 from ..protocols import Agent, ConfigError, DeadlineExceeded, InvalidRequest, JsonSchema, Message, Sensitivity, Side
 from ..protocols.validation import check_schema, parse_output
+from .cancellation import cancelled_at_once, end
 from .compose import FarConfig, NearConfig, far_member, near_member
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
@@ -140,28 +143,29 @@ class Hybrid:
         that contradict each other.
         """
         task, context = self._task(prompt, options)
-        graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         started = time.monotonic()
         with _deadline(task, started):
-            state = await graph.ainvoke({"task": task.model_dump(mode="json")}, config, context=context)
+            state = await cancelled_at_once(self._serve(task, context, options))
         return _result(task, state, time.monotonic() - started)
 
     async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
         task, context = self._task(prompt, options)
-        graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         started = time.monotonic()
-        final: dict[str, Any] = {}
-        modes: list[Any] = ["custom", "values"]
-        running = graph.astream({"task": task.model_dump(mode="json")}, config, context=context, stream_mode=modes)
-        async with aclosing(running) as parts:  # type: ignore[type-var]  # an async generator, annotated as an iterator
-            while (item := await _next_part(parts, task, started)) is not None:
-                kind, part = item
-                if kind == "custom":
-                    yield part
-                else:
-                    final = part
-        yield TaskFinished(result=_result(task, final, time.monotonic() - started))
+        events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
+        serving = asyncio.create_task(self._serve(task, replace(context, listener=events.put_nowait), options))
+        serving.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await _next_event(events, task, started)) is not None:
+                yield event
+        except DeadlineExceeded:
+            await end(serving)
+            for late in _rest(events):  # what the step that was under way has cost
+                yield late
+            raise
+        finally:
+            await end(serving)
+        yield TaskFinished(result=_result(task, serving.result(), time.monotonic() - started))
 
     def explain(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> SelectionDecision:
         """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
@@ -202,6 +206,12 @@ class Hybrid:
             raise InvalidRequest(
                 "; ".join(problems), hint="timeout is in seconds, context a string, an idempotency_key has 1 to 100 characters"
             ) from error
+
+    async def _serve(self, task: Task, context: TaskContext, options: TaskOptions) -> dict[str, Any]:
+        """The final state of the task's graph."""
+        graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
+        state: dict[str, Any] = await graph.ainvoke({"task": task.model_dump(mode="json")}, config, context=context)
+        return state
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: where the policy leaves the choice open, this makes it."""
@@ -268,14 +278,19 @@ def _deadline(task: Task, started: float) -> Iterator[None]:
         raise DeadlineExceeded(f"the task took longer than its {task.timeout:g} s", hint="raise its timeout")
 
 
-async def _next_part(parts: AsyncIterator[Any], task: Task, started: float) -> tuple[str, Any] | None:
-    """The next part of a LangGraph stream; the limit is around each wait, since a cancel scope must not be left open by a yield."""
+async def _next_event(events: "asyncio.Queue[TaskEvent | None]", task: Task, started: float) -> TaskEvent | None:
+    """The next event; none at the end. The limit is around each wait, since a cancel scope must not be left open by a yield."""
     with _deadline(task, started):
-        try:
-            kind, part = await anext(parts)
-        except StopAsyncIteration:
-            return None
-    return kind, part
+        event = await events.get()
+    return event  # noqa: RET504 - inside of the block, mypy would miss a return behind it
+
+
+def _rest(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEvent]:
+    """The events that are there already."""
+    while not events.empty():
+        event = events.get_nowait()
+        if event is not None:
+            yield event
 
 
 def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:

@@ -57,11 +57,11 @@ def _add_evaluation(command: argparse.ArgumentParser) -> None:
 
 def _train(arguments: argparse.Namespace) -> None:
     from .data import load_tokenizer, train_tokenizer
-    from .recipes import RECIPES, tokenizer_mix
+    from .recipes import RECIPES, TOKENIZER_MIX
     from .trainer import Trainer
 
     if not _TOKENIZER.exists():
-        train_tokenizer(_TOKENIZER, tokenizer_mix())
+        train_tokenizer(_TOKENIZER, TOKENIZER_MIX)
     trainer = Trainer(RECIPES[arguments.command], load_tokenizer(_TOKENIZER), arguments.folder)
     if (newest := _newest(arguments.folder)) is not None:
         trainer.resume(newest)

@@ -25,7 +25,7 @@ from .problems import Problem, draw_apps, draw_search
 
 PAD: Final = "<|pad|>"
 SPECIALS: Final = (BOS, END, PAD, "<|user|>", "<|assistant|>", "<|tool|>", "<|system|>", *TOOL_CALL)
-VOCABULARY: Final = 1664
+VOCABULARY: Final = 2048
 _GROUP: Final = 16
 """Batches made together: sorted by length inside a group, so that little of a batch is padding."""
 
@@ -79,9 +79,7 @@ def episodes(mix: Sequence[Share], random_: random.Random) -> Iterator[list[Segm
 def train_tokenizer(target: Path, mix: Sequence[Share], count: int = 12_000) -> None:
     """Learn the byte-level BPE from training episodes and write it to ``target``."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,

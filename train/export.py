@@ -96,7 +96,7 @@ def write_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
     described: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["model"]
     tokens = sorted(described["vocab"], key=described["vocab"].__getitem__)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types([_token_type(token) for token in tokens])
     writer.add_token_merges([" ".join(pair) for pair in described["merges"]])

@@ -37,7 +37,7 @@ class Recipe:
     decay_steps: int
     seed: int
     batch_tokens: int = 2048
-    matrix_rate: float = 0.01
+    matrix_rate: float = 0.003
     other_rate: float = 0.003
 
     @property

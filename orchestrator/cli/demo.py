@@ -1,97 +1,103 @@
-"""`nearfar demo`."""
+"""`nearfar demo`: a small study of the shipped pair, in one process."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from rich.box import SIMPLE_HEAD
+import anyio
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from ...protocols import ConfigError, Prices, Unavailable
-from ..compose import reference_price
-from ..demo.comparison import STRATEGIES, Row, demo_hybrid, demo_tasks, findings, solve
-from ..demo.report import render
-from ..hybrid import Hybrid
-from ..policy import Strategy
-from ..worlds.lookup import SearchTask, SearchWorld
+from ...protocols import ConfigError, Unavailable
+from ..compose import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
+from ..study.figures import require_matplotlib
+from ..study.outcomes import Outcomes
+from ..study.records import RunRecord
+from ..study.report import render, summary
+from ..study.study import Study, StudyFile, make_study
+from ..study.sweep import all_runs
+from ..study.workbench import Item, Workbench
+from ..task import Policy
 from .console import execute, notes, output, print_json
-from .selection import world_tool
+from .sweep import print_tables
+
+CONFIGURATIONS: Final = ("device", "cloud", f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}", "pevr/inf", "pevr/events", "eva/events")
 
 
 def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
-    """Compare the strategies on unseen tasks; print the table and write the report."""
+    """Compare the strategies on unseen tasks of both worlds; print the tables and write the report."""
 
     async def work() -> None:
+        require_matplotlib()
         if report.is_dir() or not report.absolute().parent.is_dir():
             raise ConfigError(f"{report} is a folder or lies in none", hint="--report names a file in a folder that exists")
-        world = SearchWorld(seed, "test")
-        reference_model, reference = reference_price()
         notes.print("[dim]starting the near model here and the far one behind a gateway process ...[/dim]")
-        async with demo_hybrid(world_tool(world)) as hybrid:
-            rows = await _compare(hybrid, demo_tasks(world, tasks), reference)
-        report.write_text(render(rows, reference, reference_model), encoding="utf-8")
-        _refuse_total_failure(rows)
+        records = await _made(_study(tasks, seed))
+        report.write_text(render(records, missing=0, title="Nearfar demo"), encoding="utf-8")
+        _refuse_total_failure(records)
+        figures = cascade_figures(records)
         if as_json:
-            print_json({"strategies": [row.summary() for row in rows], "findings": findings(rows), "report": str(report)})
+            print_json({**summary(records, missing=0), "findings": figures, "report": str(report)})
         else:
-            _print(rows, reference, reference_model, report)
+            _print(records, figures, report)
 
     execute(work(), as_json=as_json)
 
 
-def _refuse_total_failure(rows: Sequence[Row]) -> None:
-    """A row without a single answer shows a broken installation and not a weak model."""
-    for row in rows:
-        if row.answered == 0:
-            raise Unavailable(f"every task of strategy {row.strategy} failed: {row.outcomes[0].answer}", hint="see `nearfar doctor`")
+def cascade_figures(records: Sequence[RunRecord]) -> dict[str, float]:
+    """In the search world: the gap between the sides, and what the cascade keeps of far's successes and spends of its tokens."""
+    runs = [record for record in records if record.world == "search"]
+    device, cloud, cascade = ([run for run in runs if run.strategy == name] for name in ("device", "cloud", "cascade"))
+    solved = [sum(run.success for run in each) for each in (device, cloud, cascade)]
+    tokens = [sum(run.far_usage.total_tokens for run in each) for each in (cloud, cascade)]
+    return {
+        "far_minus_near_points": round(100 * (solved[1] - solved[0]) / len(cloud), 2),
+        "cascade_score_share": round(solved[2] / solved[1], 4) if solved[1] else 0.0,
+        "cascade_far_token_share": round(tokens[1] / tokens[0], 4) if tokens[0] else 0.0,
+    }
 
 
-async def _compare(hybrid: Hybrid, tasks: Sequence[SearchTask], reference: Prices) -> list[Row]:
-    columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
-    )
+def _study(tasks: int, seed: int) -> Study:
+    file = StudyFile(tasks=tasks, seeds=(seed,), runs=CONFIGURATIONS)
+    return make_study(file, near=NearConfig(threads=1), far=LocalFarConfig(threads=1), policy=Policy())
+
+
+async def _made(study: Study) -> list[RunRecord]:
+    runs = all_runs(study)
+    records: list[RunRecord] = []
+    limit = anyio.CapacityLimiter(study.concurrency)
+    columns = (TextColumn("{task.fields[state]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=notes) as progress:
-        return [await _row(hybrid, tasks, strategy, reference, progress) for strategy in STRATEGIES]
+        line = progress.add_task("", total=len(runs), state="")
+
+        async def make(item: Item) -> None:
+            async with limit:
+                records.append(await bench.run(item))
+            solved = sum(record.success for record in records)
+            progress.update(line, advance=1, state=f"{solved} solved, {sum(record.far_calls for record in records)} far calls")
+
+        async with Workbench(study) as bench, anyio.create_task_group() as running:
+            for run in runs:
+                running.start_soon(make, run.item)
+    return records
 
 
-async def _row(hybrid: Hybrid, tasks: Sequence[SearchTask], strategy: Strategy, reference: Prices, progress: Progress) -> Row:
-    line = progress.add_task(strategy.value, total=len(tasks), state="")
-    outcomes = []
-    for task in tasks:
-        outcomes.append(await solve(hybrid, task, strategy, reference))
-        right = sum(outcome.correct for outcome in outcomes)
-        far = sum(outcome.far_calls for outcome in outcomes)
-        progress.update(line, advance=1, state=f"{right} right, {far} far calls")
-    return Row(strategy=strategy, outcomes=tuple(outcomes))
+def _refuse_total_failure(records: Sequence[RunRecord]) -> None:
+    """A configuration without a single run that went through shows a broken installation and not a weak model."""
+    for label in {record.configuration for record in records}:
+        errors = [record.error for record in records if record.configuration == label]
+        if all(errors):
+            raise Unavailable(f"every task under {label} failed: {errors[0]}", hint="see `nearfar doctor`")
 
 
-def _print(rows: Sequence[Row], reference: Prices, reference_model: str, report: Path) -> None:
-    table = Table(title=f"{len(rows[0].outcomes)} unseen search tasks, 1 to 4 hops", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for title in ("strategy", "score", "95 %", "far calls", "tokens near", "tokens far", "dollars*", "time"):
-        table.add_column(title, justify="left" if title == "strategy" else "right", no_wrap=True)
-    for row in rows:
-        low, high = row.interval
-        table.add_row(
-            row.strategy.value,
-            f"{row.score:.1%}",
-            f"{low:.0%}-{high:.0%}",
-            f"{row.far_calls:,}",
-            f"{row.near_tokens:,}",
-            f"{row.far_tokens:,}",
-            f"${row.dollars:.4f}",
-            f"{row.seconds:.1f} s",
-        )
-    output.print(table)
-    figures = findings(rows)
+def _print(records: Sequence[RunRecord], figures: dict[str, float], report: Path) -> None:
+    print_tables(Outcomes(records))
     kept, spent = figures["cascade_score_share"], figures["cascade_far_token_share"]
-    gap = figures["far_minus_near_points"]
     output.print(
-        f"far - near: {gap:+.0f} points; the cascade keeps {kept:.0%} of far's score with {spent:.0%} of its tokens", soft_wrap=True
+        f"search: far - near {figures['far_minus_near_points']:+.0f} points; "
+        f"the cascade keeps {kept:.0%} of far's successes with {spent:.0%} of its tokens",
+        soft_wrap=True,
     )
-    price = f"{reference_model}'s price (${reference.input} in, ${reference.output} out per million, {reference.as_of})"
-    output.print(f"[dim]* far tokens at {price}; both models ran here and cost nothing[/dim]", soft_wrap=True)
-    output.print(f"report: {report}")
+    output.print(
+        f"[dim]dollars: far tokens at the {records[0].dollars_source}; both models ran here and cost nothing[/dim]", soft_wrap=True
+    )
+    output.print(f"report: {report}", soft_wrap=True)

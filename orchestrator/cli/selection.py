@@ -1,25 +1,26 @@
 """From command-line options to a `Hybrid`."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...protocols import ConfigError
-from ..compose import EMBEDDED, LlamaConfig, NearConfig, parse_far
+from ..compose import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
 from ..config import Config, load_config
-from ..demo.comparison import MINIMUM_CONFIDENCE
 from ..hybrid import Hybrid
 from ..policy import Mode, Strategy
 from ..task import Policy
-from ..tools import Tool, tool
-from ..worlds.lookup import SearchWorld, understands
+from ..tools import Tool
+from ..worlds.search import SearchWorld
+from ..worlds.wording import understands
 from .console import warn
 from .options import Selection
 
 DEFAULT_CONFIG = Path("nearfar.toml")
-_SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=MINIMUM_CONFIDENCE))
+_SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=EMBEDDED_CONFIDENCE))
 """What commands run where nothing else is named: the pair of the demo, with the demo's threshold."""
 DEMO_SEED = 2026
-"""Of the world that `nearfar demo` draws its tasks from, and that the shipped models look things up in."""
+"""Of the tasks that `nearfar demo` draws, and of the passages that the shipped models search."""
 
 
 def read_config(path: Path | None) -> Config | None:
@@ -46,7 +47,7 @@ def open_hybrid(selection: Selection, config: Config) -> Hybrid:
     """A `Hybrid` for the options; the shipped models get their world's own tool when no other tools are named."""
     tools = load_tools(selection.tools) if selection.tools else []
     if not tools and _all_embedded(config):
-        tools = [world_tool(SearchWorld(DEMO_SEED, "test"))]
+        tools = list(_world_tools())
     return Hybrid.from_config(config, tools=tools)
 
 
@@ -54,21 +55,17 @@ def warn_outside_world(prompt: str, config: Config) -> None:
     """Say so where a shipped model is asked something that it cannot know."""
     if not _some_embedded(config) or not prompt.strip() or understands(prompt.strip()):
         return
-    example = SearchWorld(DEMO_SEED, "test").tasks(1)[0].question
+    example = SearchWorld().tasks(1, DEMO_SEED)[0].prompt
     warn(
-        "the models that ship with nearfar are tiny and know only the search world of the demo; this prompt is outside it, so the "
-        f'answer will be nonsense. Try "{example}", or name a real model: --near FILE.gguf, --far openai:MODEL'
+        "the models that ship with nearfar are tiny and know only the worlds that they were trained in; this prompt is outside them, so "
+        f'the answer will be nonsense. Try "{example}", or name a real model: --near FILE.gguf, --far openai:MODEL'
     )
 
 
-def world_tool(world: SearchWorld) -> Tool:
-    """The search world's only tool."""
-
-    async def lookup(entity: str, attribute: str) -> str:
-        """Look up one attribute of one person, company, city or country."""
-        return world.lookup(entity, attribute)
-
-    return tool(lookup)
+def _world_tools() -> Sequence[Tool]:
+    """The tools of the search world, on the passages that the demo's first questions are about."""
+    world = SearchWorld()
+    return world.reset(world.tasks(1, DEMO_SEED)[0]).tools
 
 
 def load_tools(path: Path) -> list[Tool]:

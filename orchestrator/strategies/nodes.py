@@ -95,7 +95,6 @@ class TaskNodes:
         calls = Message.model_validate(state["messages"][-1]).tool_calls
         results: list[ToolResult | None] = [None] * len(calls)
         context = self.context(runtime)
-        started = time.monotonic()
 
         async def run(index: int, call: ToolCall) -> None:
             emit(runtime, ToolStarted(call=call))
@@ -103,9 +102,11 @@ class TaskNodes:
             results[index] = result
             emit(runtime, ToolFinished(result=result))
 
-        async with context.turn_taking or nullcontext(), anyio.create_task_group() as running:
-            for index, call in enumerate(calls):
-                running.start_soon(run, index, call)
+        async with context.turn_taking or nullcontext():
+            started = time.monotonic()  # the wait for others' tools is not this agent's time
+            async with anyio.create_task_group() as running:
+                for index, call in enumerate(calls):
+                    running.start_soon(run, index, call)
         answers = [as_json(Message.tool(result)) for result in results if result is not None]
         draft = state["draft"]
         assert draft is not None, "an attempt is under way"

@@ -1,6 +1,6 @@
 """What the graphs of all strategies share: the state, which is plain JSON, and the context, which cannot be."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypedDict
@@ -68,6 +68,8 @@ class TaskContext:
     """What the agents may call, by name."""
     turn_taking: anyio.Lock | None = None
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
+    listener: Callable[[TaskEvent], None] | None = None
+    """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
 
     @classmethod
     def of(cls, tools: Sequence[Tool]) -> "TaskContext":
@@ -107,7 +109,9 @@ def recursion_limit(policy: Policy, *, agents: int) -> int:
 
 
 def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
-    runtime.stream_writer(event)
+    given: TaskContext | None = runtime.context  # none where a graph runs by itself in another app
+    listener = given.listener if given is not None else None
+    (listener or runtime.stream_writer)(event)
 
 
 def as_json(value: Value) -> Json:

@@ -17,7 +17,7 @@ from .nodes import FALLBACK_ERRORS, TaskNodes
 from .panel import Panel, Question
 from .state import TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit
 from .subtasks_plan import SubtaskPlan, read_plan
-from .subtasks_prompts import SUBTASKS_SCHEMA, aggregate_request, plan_subtasks_request
+from .subtasks_prompts import SUBTASKS_SCHEMA, aggregate_request, answer_form, plan_subtasks_request
 from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy
 from .supervised import task_text
 
@@ -66,11 +66,14 @@ class SubtasksNodes:
         plan: SubtaskPlan | None = None
         try:
             plan = (await panel.ask(question)).value
-            emit(runtime, SubtasksPlanned(subtasks=plan.subtasks))
             panel.reasons.append(plan.summary)
         except FALLBACK_ERRORS as error:
             panel.reasons.append(f"no subtasks could be planned ({type(error).__name__}: {error.message}), so the task is served whole")
-        work = SubtasksWork(plan=plan if plan is not None and len(plan.subtasks) > 1 else None)
+        if plan is not None and len(plan.subtasks) == 1:
+            plan = None
+        if plan is not None:
+            emit(runtime, SubtasksPlanned(subtasks=plan.subtasks))
+        work = SubtasksWork(plan=plan)
         return {"subtasks": as_json(work), "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
 
     async def run(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
@@ -98,10 +101,11 @@ class SubtasksNodes:
         panel = Panel(state, runtime, self._nodes.team, log)
         task = panel.task
         results = [work.results[subtask.id] for subtask in work.plan.subtasks]
+        form = answer_form(task.output_schema) if task.output_schema is not None else ""
         answered = await panel.ask(
             Question(
                 "aggregate",
-                aggregate_request(task_text(task), results),
+                aggregate_request(task_text(task) + form, results),
                 partial(_read_answer, output_schema=task.output_schema),
                 key="aggregate",
                 schema=task.output_schema,

@@ -4,6 +4,7 @@ Instructions stand first and what grows stands last, as in `prompts`. Work is sh
 starts with `=` for what it came to.
 """
 
+import json
 from collections.abc import Sequence
 
 from ...protocols import JsonSchema, Message
@@ -64,6 +65,11 @@ def with_results(subtask: str, results: Sequence[SubtaskResult]) -> str:
 def aggregate_request(task: str, results: Sequence[SubtaskResult]) -> tuple[Message, ...]:
     """Ask for the answer to the task from what its subtasks came to."""
     return (Message.system(AGGREGATE), Message.user(f"{task}\n\nResults:\n{_lines(results)}"))
+
+
+def answer_form(schema: JsonSchema) -> str:
+    """What is appended to the task where its answer must be JSON: not every agent can be made to keep to a schema."""
+    return f"\n\nThe answer must be JSON that is valid against this schema: {json.dumps(schema)}"
 
 
 def _lines(results: Sequence[SubtaskResult]) -> str:

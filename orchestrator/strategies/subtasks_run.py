@@ -1,18 +1,17 @@
 """Running the subtasks of a plan: each is a task of its own, served through the graph of another strategy."""
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
-from typing import Any
 
 import anyio
 from langchain_core.runnables import RunnableConfig
 
 from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
+from ..cancellation import cancelled_at_once
 from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent
 from ..results import Attempt
 from ..task import Policy, Task
@@ -61,7 +60,7 @@ class Parts:
             name: of the part, in `reasons`.
         """
         with anyio.move_on_after(seconds) as scope:
-            final = await _cancelled_at_once(self._served(part, is_heard=is_heard))
+            final = await cancelled_at_once(self._served(part, is_heard=is_heard))
         if scope.cancelled_caught:
             raise DeadlineExceeded(f"{name} took longer than its share of the timeout, {seconds:.1f} s", hint="raise the task's timeout")
         # The attempts at the task's own answer are told by the result itself.
@@ -73,16 +72,8 @@ class Parts:
     async def _served(self, part: Task, *, is_heard: bool) -> Json:
         """The final state of the part's graph."""
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
-        final: Json = {}
-        modes: list[Any] = ["custom", "values"]
-        task = part.model_dump(mode="json")
-        running: AsyncIterator[Any] = self.graph.astream({"task": task}, config, context=self.context, stream_mode=modes)
-        async with aclosing(running) as events:  # type: ignore[type-var]  # an async generator, annotated as an iterator
-            async for kind, event in events:
-                if kind == "custom":
-                    self._pass_on(event, is_heard=is_heard)
-                else:
-                    final = event
+        context = replace(self.context, listener=partial(self._pass_on, is_heard=is_heard))
+        final: Json = await self.graph.ainvoke({"task": part.model_dump(mode="json")}, config, context=context)
         return final
 
     def _pass_on(self, event: TaskEvent, *, is_heard: bool) -> None:
@@ -161,21 +152,6 @@ class PlanRun:
     def _end(self, subtask: Subtask, outcome: Outcome, answer: str) -> None:
         self.results[subtask.id] = SubtaskResult(task=subtask.task, answer=answer, is_failed=outcome is not Outcome.DONE)
         emit(self._parts.runtime, SubtaskEnded(id=subtask.id, outcome=outcome, answer=answer))
-
-
-async def _cancelled_at_once(running: Coroutine[Any, Any, Json]) -> Json:
-    """Await a run of a graph in a task of its own, which is cancelled by one exception and then waited for.
-
-    anyio repeats a cancellation at every await, so LangGraph could not close the steps of its nodes.
-    """
-    task = asyncio.create_task(running)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([task])
-        raise
 
 
 def answering_subtask(plan: SubtaskPlan, policy: SubtasksPolicy) -> str | None:

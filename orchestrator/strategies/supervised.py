@@ -11,7 +11,7 @@ from ..task import Task
 from ..team import Member
 from .calls import CallLog
 from .nodes import FALLBACK_ERRORS, TaskNodes
-from .prompts import plan_request, verify_plan_request, verify_progress_request
+from .prompts import plan_request, transcript, verify_plan_request, verify_progress_request
 from .single import after_act as unsupervised_after_act
 from .state import TaskRuntime, TaskState, as_json, emit, opening
 from .supervision import Cause, Supervision, Verdict
@@ -196,9 +196,9 @@ def after_verify(state: TaskState) -> str:
 
 
 def has_answered(state: TaskState) -> bool:
-    """The conversation ends with the executor's answer."""
+    """The conversation ends with the executor's answer, not with words that the task itself ends with."""
     last = state["messages"][-1]
-    return last["role"] == "assistant" and not last["tool_calls"]
+    return len(state["messages"]) > len(state["task"]["messages"]) and last["role"] == "assistant" and not last["tool_calls"]
 
 
 def after_tools(state: TaskState) -> str:
@@ -207,10 +207,11 @@ def after_tools(state: TaskState) -> str:
 
 
 def task_text(task: Task) -> str:
-    """The task as the supervisor reads it: the prompt, or where there is more to the conversation, who said what."""
+    """The task as the supervisor reads it: the prompt, or where there is more to the conversation, who said, called and returned what."""
     if len(task.messages) == 1:
         return task.messages[0].text
-    return "\n".join(f"{message.role}: {message.text}" for message in task.messages if message.text.strip())
+    said = ((message.role, transcript([message])) for message in task.messages)
+    return "\n".join(f"{role}: {text}" for role, text in said if text)
 
 
 def _check_request(view: Oversight) -> tuple[Message, ...]:

@@ -8,7 +8,7 @@ from ..policy import Strategy
 from .supervision import Verdict
 
 _STEP = re.compile(r"^\s*(?:[-*\u2022]|(?:step\s*)?\d+\s*[.):])\s*\S", re.IGNORECASE | re.MULTILINE)
-_VERDICT = re.compile(r"\W*(CONTINUE|INTERVENE)\b(?:\*\*|__)?[.:]?", re.IGNORECASE)
+_VERDICT = re.compile(r"[\W_]*(CONTINUE|INTERVENE)(?![^\W_])[*_]*[.:]?[*_]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -58,13 +58,18 @@ def draw_all(outcomes: Outcomes, world: str, folder: Path | None = None) -> list
     return [_finish(figure, name, title, folder) for figure, name, title in filter(None, pictures)]
 
 
-def draw_regret(curve: Sequence[float], folder: Path | None = None) -> Picture:
-    """The regret of `auto` against the best fixed configuration over a stream of tasks."""
+def draw_regret(curve: Sequence[float], *, against: str, folder: Path | None = None) -> Picture:
+    """The regret of `auto` against a fixed configuration over a stream of tasks."""
     require_matplotlib()
-    figure, axes = _blank("task of the mixed stream", "points behind the best fixed configuration")
+    figure, axes = _blank("task of the mixed stream", f"perfect answers, less dollars, behind {against}")
     axes.plot(range(1, len(curve) + 1), curve, color=_COLOURS[Strategy.PEVR])
     axes.axhline(0, color=_INK, linewidth=0.5)
-    return _finish(figure, "regret", "Regret of auto: below zero it is ahead of the best fixed configuration", folder)
+    return _finish(
+        figure,
+        "regret",
+        f"Regret of auto against {against}, the most useful single configuration in hindsight; below zero auto is ahead",
+        folder,
+    )
 
 
 def require_matplotlib() -> None:

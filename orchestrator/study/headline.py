@@ -1,16 +1,17 @@
 """The figures that a sweep is summed up in: what the best hybrids reach against either side alone, and at what price."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ...protocols import ConfigError
 from ...protocols.messages import Value
 from ..policy import Strategy
-from ..selection.replay import replay
+from ..selection.replay import Replay, replay
 from .outcomes import Outcomes
-from .paces import paced, triggered
+from .paces import scheduled, triggered
 from .records import RunRecord
-from .statistics import Estimate
+from .statistics import Estimate, difference
 
 NEAR_SHARE: Final = 0.5
 """Of far's dollars, that a hybrid which is to beat near alone may cost."""
@@ -76,21 +77,26 @@ class AutoHeadline(Value):
     dollars: float | None
     """Per task."""
     best_fixed: str
-    """The single configuration with the highest mean score."""
+    """The single configuration with the highest mean score, known only in hindsight; the cheaper one of equals."""
     best_fixed_score: float
     best_fixed_dollars: float | None
+    points: Estimate
+    """How far `auto` is above it, in points."""
+    most_useful_fixed: str
+    """The single configuration with the highest score less its dollars by their weight, which is what `auto` aims at."""
     regret: tuple[float, ...]
-    """After each task, how much score, less dollars by their weight, the configuration that is best by both is ahead."""
+    """After each task, how much of that the most useful single configuration is ahead; 1 is a perfect answer."""
 
 
 def auto_headline(records: Iterable[RunRecord]) -> AutoHeadline | None:
     """How `auto` would have done; None where the runs cannot tell: with a single seed, or no task run under all configurations."""
+    known = list(records)
     try:
-        replayed = replay(records)
+        replayed = replay(known)
     except ConfigError:
         return None
     count = replayed.auto.tasks
-    best = max(replayed.fixed, key=lambda label: replayed.fixed[label].score)
+    best = _best_fixed(replayed)
     return AutoHeadline(
         tasks=count,
         score=replayed.auto.mean_score,
@@ -98,8 +104,28 @@ def auto_headline(records: Iterable[RunRecord]) -> AutoHeadline | None:
         best_fixed=best,
         best_fixed_score=replayed.fixed[best].mean_score,
         best_fixed_dollars=_per_task(replayed.fixed[best].dollars, count),
+        points=_lead(replayed, [record for record in known if record.configuration == best]),
+        most_useful_fixed=replayed.best_fixed,
         regret=replayed.regret,
     )
+
+
+def _best_fixed(replayed: Replay) -> str:
+    def worth(label: str) -> tuple[float, float]:
+        total = replayed.fixed[label]
+        return total.score, float("-inf") if total.dollars is None else -total.dollars
+
+    return max(replayed.fixed, key=worth)
+
+
+def _lead(replayed: Replay, fixed: Iterable[RunRecord]) -> Estimate:
+    """Of `auto` over a fixed configuration, in points, over the tasks of the stream."""
+    scores = {(record.world, record.task, record.seed): record.score for record in fixed}
+    auto, other = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for task in replayed.tasks:
+        auto[f"{task.world}/{task.task}"].append(task.score)
+        other[f"{task.world}/{task.task}"].append(scores[task.world, task.task, task.seed])
+    return _scaled_to_points(difference(auto, other))
 
 
 def _per_task(dollars: float | None, tasks: int) -> float | None:
@@ -147,13 +173,9 @@ def _affordable(outcomes: Outcomes, world: str, hybrids: Sequence[str], against:
 
 
 def _events(outcomes: Outcomes, world: str) -> Comparison | None:
-    fixed = outcomes.best(world, _labels_paced(outcomes, world))
+    fixed = outcomes.best(world, scheduled(outcomes, world))
     events = outcomes.best(world, triggered(outcomes, world))
     return _compared(outcomes, world, events, fixed, far=outcomes.far_alone(world)) if events and fixed else None
-
-
-def _labels_paced(outcomes: Outcomes, world: str) -> Iterable[str]:
-    return [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in paced(outcomes, world, strategy).values()]
 
 
 def _memory(outcomes: Outcomes, world: str, near: str | None) -> Iterable[Comparison]:
@@ -178,4 +200,8 @@ def _compared(outcomes: Outcomes, world: str, label: str, against: str, *, far: 
 
 
 def _in_points(estimate: Estimate | None) -> Estimate | None:
-    return None if estimate is None else Estimate(**{name: 100 * value for name, value in estimate.model_dump().items()})
+    return None if estimate is None else _scaled_to_points(estimate)
+
+
+def _scaled_to_points(share: Estimate) -> Estimate:
+    return Estimate(value=100 * share.value, low=100 * share.low, high=100 * share.high)

@@ -1,17 +1,31 @@
 """When the supervised configurations of a sweep check: on schedule, by event, or never."""
 
+from collections.abc import Iterator
+
 from ..policy import Strategy
 from .outcomes import Outcomes
 
 
 def paced(outcomes: Outcomes, world: str, strategy: Strategy) -> dict[int, str]:
-    """The configurations of a strategy that check on schedule alone, by their interval."""
+    """One configuration of a strategy for each interval that it checks at, on schedule alone: the one with the shortest label."""
     found: dict[int, str] = {}
+    for label, turns in _on_schedule(outcomes, world, strategy):
+        if turns not in found or len(label) < len(found[turns]):
+            found[turns] = label
+    return found
+
+
+def scheduled(outcomes: Outcomes, world: str) -> list[str]:
+    """All configurations of pevr and eva that check on schedule alone."""
+    return [label for strategy in (Strategy.PEVR, Strategy.EVA) for label, _ in _on_schedule(outcomes, world, strategy)]
+
+
+def _on_schedule(outcomes: Outcomes, world: str, strategy: Strategy) -> Iterator[tuple[str, int]]:
+    """With the turns between two checks."""
     for label in outcomes.family(world, strategy):
         supervision = outcomes.supervision(world, label)
         if supervision is not None and supervision.interval is not None and not supervision.triggers:
-            found.setdefault(supervision.interval, label)
-    return found
+            yield label, supervision.interval
 
 
 def triggered(outcomes: Outcomes, world: str) -> list[str]:

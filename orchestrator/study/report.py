@@ -64,7 +64,7 @@ def _render(outcomes: Outcomes, *, missing: int, title: str, pictures: Path | No
     drawn = {world: draw_all(outcomes, world, pictures) for world in outcomes.worlds}
     lines = [headline(outcomes, world) for world in outcomes.worlds]
     auto = auto_headline(outcomes.records)
-    regret = draw_regret(auto.regret, pictures) if auto is not None else None
+    regret = draw_regret(auto.regret, against=auto.most_useful_fixed, folder=pictures) if auto is not None else None
     sections = [*_sections(outcomes, lines, drawn), *_auto(auto, regret), *_lessons(findings(outcomes))]
     return page(title, "\n".join([*_head(outcomes, title, missing), *sections]), style=_STYLE)
 
@@ -112,7 +112,7 @@ def _auto(auto: AutoHeadline | None, regret: Picture | None) -> Iterator[str]:
     yield (
         f"<p>Over {auto.tasks:,} mixed tasks, <strong>auto</strong> scores {auto.score:.1%} at {_dollars(auto.dollars)} a task; "
         f"the best single configuration, <strong>{escape(auto.best_fixed)}</strong>, scores {auto.best_fixed_score:.1%} at "
-        f"{_dollars(auto.best_fixed_dollars)}. "
+        f"{_dollars(auto.best_fixed_dollars)}. Auto is {_difference(auto.points)} points above it. "
         "What auto knew of a seed's tasks came from the other seeds.</p>"
     )
     yield _figure(regret)
@@ -151,7 +151,7 @@ def _reached(what: Reached) -> str:
 def _compared(what: Comparison) -> str:
     parts = [f"<strong>{escape(what.configuration)}</strong> against {escape(what.against)}"]
     differences = ((what.points, "points of score"), (what.success_points, "points of success"))
-    parts += [f"{each.value:+.1f} [{each.low:+.1f}, {each.high:+.1f}] {name}" for each, name in differences if each is not None]
+    parts += [f"{_difference(each)} {name}" for each, name in differences if each is not None]
     shares = (("of its score", what.score_share), ("of far's dollars", what.dollar_share), ("of its far calls", what.far_call_share))
     parts += [f"{_share(share)} {name}" for name, share in (*shares, ("of its peak KV bytes", what.kv_share)) if share is not None]
     return ", ".join(parts)
@@ -165,7 +165,7 @@ def _configurations_table(outcomes: Outcomes, world: str) -> str:
         "score",
         "success",
         "far calls",
-        "dollars / 1000",
+        "dollars / 1000 tasks",
         "seconds",
         "joules",
         "peak KV",
@@ -250,6 +250,10 @@ def _finding(finding: Finding) -> str:
 
 def _share(estimate: Estimate | None) -> str:
     return "unknown" if estimate is None else f"{estimate.value:.1%} <span class='note'>[{estimate.low:.0%}, {estimate.high:.0%}]</span>"
+
+
+def _difference(points: Estimate) -> str:
+    return f"{points.value:+.1f} [{points.low:+.1f}, {points.high:+.1f}]"
 
 
 def _dollars(value: float | None) -> str:

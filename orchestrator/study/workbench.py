@@ -110,7 +110,8 @@ class Workbench:
         course.tools = tuple(tool.name for tool in episode.tools)
         started = time.monotonic()
         try:
-            async with aclosing(stream(task.prompt, tools=episode.tools, timeout=self._study.timeout)) as events:
+            given = {"context": task.context} if task.context is not None else {}
+            async with aclosing(stream(task.prompt, tools=episode.tools, timeout=self._study.timeout, **given)) as events:
                 async for event in events:
                     if isinstance(event, CallEnded):
                         course.calls.append(event.call)

@@ -23,6 +23,8 @@ class WorldTask(Value):
     """Its class, for comparing like with like: `hops`, `payment` ..."""
     difficulty: int = Field(ge=1)
     """1 is the easiest of its world."""
+    context: str | None = None
+    """A long text that the task is about, which `minions` keep on the device and other strategies put behind the prompt."""
 
 
 class Grade(Value):

@@ -10,20 +10,20 @@ from nearfar.protocols import Message, StepRequest, ToolSpec, complete
 
 NEAR = Path(nearfar.device.__file__).parent / "models" / "near.gguf"
 QUESTION = "What is the mayor of Port Alder?"
-LOOKUP = ToolSpec(
-    name="lookup",
-    description="Look up one attribute of one entity.",
+OPEN = ToolSpec(
+    name="open",
+    description="Open a section of a passage.",
     parameters={
         "type": "object",
-        "properties": {"entity": {"type": "string"}, "attribute": {"type": "string"}},
-        "required": ["entity", "attribute"],
+        "properties": {"title": {"type": "string"}, "section": {"type": "string"}},
+        "required": ["title", "section"],
     },
 )
 
 _LONG_ENOUGH = 200
 # Outside its world the model mostly repeats itself without end; on which prompts depends on its training.
 _CANDIDATES = (
-    "lookup lookup lookup.",
+    "open open open.",
     "a a a a a a a a?",
     "{{{{{{{{{{{{",
     "1 1 1 1 1 11 1 1 1 1 1?",

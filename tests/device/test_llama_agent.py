@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
-from near_model import LOOKUP, QUESTION, ask, long_prompt, near_agent
+from near_model import OPEN, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
@@ -103,7 +103,7 @@ async def test_tool_schemas_may_refer_to_their_own_definitions() -> None:
         "required": ["colour"],
         "$defs": {"colour": {"enum": ["red", "green"]}},
     }
-    tools = (LOOKUP, ToolSpec(name="paint", parameters=parameters))
+    tools = (OPEN, ToolSpec(name="paint", parameters=parameters))
     async with near_agent() as agent:
         for seed in range(10):
             request = ask(QUESTION, tools=tools, tool_choice=ToolChoice.REQUIRED, temperature=2.0, seed=seed, max_output_tokens=400)
@@ -113,9 +113,9 @@ async def test_tool_schemas_may_refer_to_their_own_definitions() -> None:
 
 async def test_call_cut_by_the_limit_is_dropped() -> None:
     async with near_agent() as agent:
-        whole = await complete(agent, ask(QUESTION, tools=(LOOKUP,)))
+        whole = await complete(agent, ask(QUESTION, tools=(OPEN,)))
         assert whole.tool_calls
-        cut = await complete(agent, ask(QUESTION, tools=(LOOKUP,), max_output_tokens=whole.finished.usage.output_tokens - 3))
+        cut = await complete(agent, ask(QUESTION, tools=(OPEN,), max_output_tokens=whole.finished.usage.output_tokens - 3))
         assert (cut.finished.reason, cut.tool_calls, cut.text) == (FinishReason.LENGTH, (), "")
 
 
@@ -124,7 +124,7 @@ async def test_answer_or_call_where_both_are_allowed() -> None:
     schema = {"type": "object", "properties": {"n": number}, "required": ["n"], "additionalProperties": False}
     async with near_agent() as agent:
         replies = [
-            await complete(agent, ask(QUESTION, tools=(LOOKUP,), output_schema=schema, temperature=temperature, seed=seed))
+            await complete(agent, ask(QUESTION, tools=(OPEN,), output_schema=schema, temperature=temperature, seed=seed))
             for seed in range(5)
             for temperature in (0.0, 2.0)
         ]
@@ -137,14 +137,14 @@ async def test_answer_or_call_where_both_are_allowed() -> None:
 async def test_conversation_with_a_tool_reuses_its_prefix() -> None:
     async with near_agent() as agent:
         question = Message.user(QUESTION)
-        asked = await complete(agent, ask("", messages=(question,), tools=(LOOKUP,)))
+        asked = await complete(agent, ask("", messages=(question,), tools=(OPEN,)))
         (call,) = asked.tool_calls
         result = Message.tool(ToolResult(call_id=call.id, name=call.name, content="Vera Falk"))
-        answered = await complete(agent, ask("", messages=(question, asked.message, result), tools=(LOOKUP,)))
+        answered = await complete(agent, ask("", messages=(question, asked.message, result), tools=(OPEN,)))
         assert answered.text == "Vera Falk"
         assert answered.finished.usage.cached_tokens >= asked.finished.usage.input_tokens
         # The same question in a second conversation finds its prefix although the first went on.
-        again = await complete(agent, ask("", messages=(question,), tools=(LOOKUP,)))
+        again = await complete(agent, ask("", messages=(question,), tools=(OPEN,)))
         assert again.finished.usage.cached_tokens == again.finished.usage.input_tokens - 1
         assert again.tool_calls[0].arguments == call.arguments
 
@@ -254,7 +254,7 @@ async def test_empty_prompt_is_refused(prompt: str) -> None:
 
 async def test_confidence_falls_where_the_model_guesses() -> None:
     async with near_agent() as agent:
-        sure = await complete(agent, ask(QUESTION, tools=(LOOKUP,)))
+        sure = await complete(agent, ask(QUESTION, tools=(OPEN,)))
         guessing = await complete(agent, ask("Zxqv jk wq? Hmm", max_output_tokens=20))
         assert sure.finished.confidence is not None
         assert guessing.finished.confidence is not None

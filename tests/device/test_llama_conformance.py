@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
-from near_model import LOOKUP, NEAR, QUESTION, long_prompt
+from near_model import NEAR, OPEN, QUESTION, long_prompt
 
 from nearfar.device import LlamaAgent
 from nearfar.protocols import Agent
@@ -37,7 +37,7 @@ async def test_llama_agent_keeps_the_contract(check: Check, transport: Transport
         create=_create,
         prompt=QUESTION,
         long_prompt=await long_prompt(),
-        tool_use=ToolUse(prompt=QUESTION, tools=(LOOKUP,), result="Vera Falk"),
+        tool_use=ToolUse(prompt=QUESTION, tools=(OPEN,), result="Vera Falk"),
         schema_use=SchemaUse(prompt=QUESTION, schema=SCHEMA),
         live_steps=lambda agent: _llama(agent).live_steps,
         tokens_decoded=lambda agent: _llama(agent).tokens_decoded,

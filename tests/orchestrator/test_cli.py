@@ -19,16 +19,17 @@ from typer.testing import CliRunner, Result
 from nearfar.orchestrator import Config, Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import Selection
-from nearfar.orchestrator.cli.selection import chosen_config
-from nearfar.orchestrator.demo.comparison import MINIMUM_CONFIDENCE
-from nearfar.orchestrator.worlds.lookup import SearchWorld, score
+from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
+from nearfar.orchestrator.compose import EMBEDDED_CONFIDENCE
+from nearfar.orchestrator.worlds.search import SearchWorld
 from nearfar.protocols import ScriptedAgent
 
 pytestmark = pytest.mark.timeout(180)
 
-WORLD = SearchWorld(2026, "test")
+WORLD = SearchWorld()
 TOKEN = "0123456789abcdef"
-TASK = WORLD.tasks(1, {1: 1.0})[0]
+TASK = next(task for task in WORLD.tasks(25, DEMO_SEED) if len(WORLD.question(task).program.steps) == 1)
+ANSWER = WORLD.question(TASK).answer
 NEAR = ["--near", "near", "--strategy", "device"]
 
 
@@ -50,9 +51,9 @@ def error_of(result: Result) -> dict[str, str]:
 
 
 def test_run_prints_the_answer_and_nothing_else_on_standard_output() -> None:
-    result = nearfar("run", TASK.question, *NEAR)
+    result = nearfar("run", TASK.prompt, *NEAR)
     assert result.exit_code == 0
-    assert score(result.stdout, TASK) == 1
+    assert result.stdout.strip() == ANSWER
     assert "on this device" in result.stderr
 
 
@@ -67,20 +68,20 @@ def test_a_long_answer_reaches_a_pipe_as_it_is(empty_folder: Path, monkeypatch: 
 
 
 def test_run_as_json_tells_who_answered_and_what_it_cost() -> None:
-    result = nearfar("run", TASK.question, *NEAR, "--json")
+    result = nearfar("run", TASK.prompt, *NEAR, "--json")
     answer = json.loads(result.stdout)
-    assert score(answer["text"], TASK) == 1
+    assert answer["text"].strip() == ANSWER
     assert answer["served_on_device"] is True
     assert answer["near"]["dollars"] == "0"
 
 
 def test_run_reads_the_task_from_standard_input() -> None:
-    assert score(nearfar("run", "-", *NEAR, text=TASK.question).stdout, TASK) == 1
+    assert nearfar("run", "-", *NEAR, text=TASK.prompt).stdout.strip() == ANSWER
 
 
 def test_a_prompt_outside_the_world_of_the_shipped_models_is_warned_about() -> None:
     result = nearfar("run", "Write a poem.", *NEAR, "--timeout", "60")
-    assert "know only the search world" in result.stderr
+    assert "know only the worlds" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,12 @@ def test_tools_come_from_a_python_file(empty_folder: Path) -> None:
     program = (
         "from nearfar.orchestrator import tool\n"
         "@tool\n"
-        "def lookup(entity: str, attribute: str) -> str:\n"
-        '    """Look up."""\n'
-        f'    return "{TASK.answer}"\n'
+        "def open(title: str, section: str) -> str:\n"
+        '    """Open."""\n'
+        f'    return "{ANSWER}"\n'
     )
     (empty_folder / "tools.py").write_text(program, encoding="utf-8")
-    assert score(nearfar("run", TASK.question, *NEAR, "--tools", "tools.py").stdout, TASK) == 1
+    assert nearfar("run", TASK.prompt, *NEAR, "--tools", "tools.py").stdout.strip() == ANSWER
 
 
 def test_a_tools_file_that_fails_is_reported(empty_folder: Path) -> None:
@@ -140,9 +141,9 @@ def test_a_tools_file_that_fails_is_reported(empty_folder: Path) -> None:
 
 
 def test_chat_keeps_talking_after_a_turn_and_ends_with_the_input() -> None:
-    result = nearfar("chat", *NEAR, text=f"{TASK.question}\n\n{TASK.question}\n")
+    result = nearfar("chat", *NEAR, text=f"{TASK.prompt}\n\n{TASK.prompt}\n")
     assert result.exit_code == 0
-    assert result.stdout.count(TASK.answer) >= 2
+    assert result.stdout.count(ANSWER) >= 2
 
 
 def test_doctor_finds_the_shipped_models_working() -> None:
@@ -162,17 +163,20 @@ def test_doctor_says_what_is_broken_and_fails(empty_folder: Path) -> None:
     assert broken[0]["advice"]
 
 
-def test_the_demo_compares_three_strategies_and_writes_its_report(empty_folder: Path) -> None:
-    result = nearfar("demo", "--tasks", "8", "--json", "--report", "out.html")
+def test_the_demo_compares_strategies_in_both_worlds_and_writes_its_report(empty_folder: Path) -> None:
+    result = nearfar("demo", "--tasks", "4", "--json", "--report", "out.html")
     assert result.exit_code == 0
     outcome = json.loads(result.stdout)
-    assert [row["strategy"] for row in outcome["strategies"]] == ["device", "cloud", "cascade"]
-    device, cloud, _ = outcome["strategies"]
-    assert device["far_tokens"] == 0
-    assert cloud["far_calls"] > 8
+    rows = {(row["world"], row["configuration"].partition(":")[0]): row for row in outcome["configurations"]}
+    assert {world for world, _ in rows} == {"search", "apps"}
+    assert {name for _, name in rows} == {"device", "cloud", "cascade", "pevr/inf", "pevr/events", "eva/events"}
+    assert rows["search", "device"]["far_calls"]["value"] == 0
+    assert rows["search", "cloud"]["far_calls"]["value"] > 1
+    assert rows["apps", "pevr/inf"]["far_calls"]["value"] >= 1
+    assert set(outcome["findings"]) == {"far_minus_near_points", "cascade_score_share", "cascade_far_token_share"}
     page = (empty_folder / "out.html").read_text(encoding="utf-8")
     assert "<svg" in page
-    assert "http://" not in page
+    assert 'src="http' not in page
 
 
 def test_the_demo_refuses_a_report_in_a_folder_that_does_not_exist() -> None:
@@ -217,13 +221,13 @@ def test_a_tool_that_hangs_does_not_keep_the_command_from_ending(empty_folder: P
         "import threading\n"
         "from nearfar.orchestrator import tool\n"
         "@tool(time_limit=0.05)\n"
-        "def lookup(entity: str, attribute: str) -> str:\n"
-        '    """Look up."""\n'
+        "def open(title: str, section: str) -> str:\n"
+        '    """Open."""\n'
         "    threading.Event().wait()\n"
         '    return ""\n'
     )
     (empty_folder / "tools.py").write_text(program, encoding="utf-8")
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "run", TASK.question, *NEAR, "--tools", "tools.py", "--json"]
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "run", TASK.prompt, *NEAR, "--tools", "tools.py", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert json.loads(done.stdout)
 
@@ -240,7 +244,7 @@ def test_a_server_says_where_it_listens_and_stops_on_a_signal(kind: str, stop: s
         try:
             assert announced["address"].startswith("127.0.0.1:")
             assert announced["token"] is True
-            wrong = nearfar("run", TASK.question, "--far", f"gateway:{announced['address']}", "--public", "-s", "cloud", "--json")
+            wrong = nearfar("run", TASK.prompt, "--far", f"gateway:{announced['address']}", "--public", "-s", "cloud", "--json")
             assert error_of(wrong)["type"] == "Unauthenticated"
         finally:
             server.send_signal(stop)
@@ -253,9 +257,9 @@ def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest
     (empty_folder / "tools.py").write_text(
         "from nearfar.orchestrator import tool\n"
         "@tool\n"
-        "def lookup(entity: str, attribute: str) -> str:\n"
-        '    """Look up."""\n'
-        f'    return "{TASK.answer}"\n',
+        "def open(title: str, section: str) -> str:\n"
+        '    """Open."""\n'
+        f'    return "{ANSWER}"\n',
         encoding="utf-8",
     )
     listening = ["--far", "far", "--address", "127.0.0.1:0", "--tokens", "tokens.toml", "--json"]
@@ -264,12 +268,10 @@ def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["address"]
         try:
-            result = nearfar(
-                "run", TASK.question, "--far", f"gateway:{address}", "--public", "-s", "cloud", "--tools", "tools.py", "--json"
-            )
+            result = nearfar("run", TASK.prompt, "--far", f"gateway:{address}", "--public", "-s", "cloud", "--tools", "tools.py", "--json")
             answer = json.loads(result.stdout)
             assert answer["side"] == "far"
-            assert score(answer["text"], TASK) == 1
+            assert answer["text"].strip() == ANSWER
         finally:
             server.terminate()
             assert server.wait(30) == 0
@@ -340,4 +342,4 @@ def test_where_nothing_is_named_the_shipped_pair_runs_with_its_calibrated_thresh
     config = chosen_config(Selection(None, None, None, None, None, public=False, tools=None))
     assert config.near is not None
     assert config.far is not None
-    assert config.policy.minimum_confidence == MINIMUM_CONFIDENCE
+    assert config.policy.minimum_confidence == EMBEDDED_CONFIDENCE

@@ -11,11 +11,10 @@ import psutil
 import pytest
 
 from nearfar.orchestrator import Hybrid, Result
-from nearfar.orchestrator.cli.selection import world_tool
 from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.gateway_process import GatewayProcess
 from nearfar.orchestrator.task import Policy
-from nearfar.orchestrator.worlds.lookup import SearchWorld, score
+from nearfar.orchestrator.worlds.search import SearchWorld
 from nearfar.protocols import (
     DeadlineExceeded,
     IdempotencyConflict,
@@ -31,8 +30,10 @@ from nearfar.protocols.testing.subject import eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
-WORLD = SearchWorld(7, "test")
-QUESTION = WORLD.tasks(1, {1: 1.0})[0]
+WORLD = SearchWorld()
+QUESTION = next(task for task in WORLD.tasks(30, seed=7) if len(WORLD.question(task).program.steps) == 1)
+EPISODE = WORLD.reset(QUESTION)
+TOOLS = EPISODE.tools
 LONG = {"type": "string", "minLength": 250, "maxLength": 300}
 """An answer that takes hundreds of tokens: long enough for its gateway to be killed in the middle."""
 PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
@@ -58,9 +59,9 @@ async def test_a_task_reaches_the_far_model_through_a_process_of_its_own(address
     try:
         assert gateway.process_id not in (None, os.getpid())
         assert gateway.card.side is Side.FAR
-        async with Hybrid(far=gateway, tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
-            result = await hybrid.run(QUESTION.question, strategy="cloud")
-        assert score(result.text, QUESTION) == 1
+        async with Hybrid(far=gateway, tools=TOOLS, policy=PUBLIC) as hybrid:
+            result = await hybrid.run(QUESTION.prompt, strategy="cloud")
+        assert EPISODE.grade(result.text).success
         assert result.far.steps == 2
     finally:
         await gateway.aclose()
@@ -68,9 +69,9 @@ async def test_a_task_reaches_the_far_model_through_a_process_of_its_own(address
 
 async def test_a_hybrid_starts_its_gateway_on_first_use_and_stops_it_with_itself() -> None:
     before = {child.pid for child in psutil.Process().children()}
-    async with Hybrid(far="far", tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
+    async with Hybrid(far="far", tools=TOOLS, policy=PUBLIC) as hybrid:
         assert {child.pid for child in psutil.Process().children()} == before
-        await hybrid.run(QUESTION.question, strategy="cloud")
+        await hybrid.run(QUESTION.prompt, strategy="cloud")
         started = {child.pid for child in psutil.Process().children(recursive=True)} - before
         assert started
     for process_id in started:
@@ -80,13 +81,13 @@ async def test_a_hybrid_starts_its_gateway_on_first_use_and_stops_it_with_itself
 async def test_a_killed_gateway_means_the_device_answers_and_the_next_task_finds_a_new_one() -> None:
     gateway = await GatewayProcess.start(FAR)
     try:
-        async with Hybrid(near=NearConfig(threads=1), far=gateway, tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
+        async with Hybrid(near=NearConfig(threads=1), far=gateway, tools=TOOLS, policy=PUBLIC) as hybrid:
             first = gateway.process_id
             assert first is not None
             fallback = await _run_and_kill_in_mid_step(hybrid, first)
             assert fallback.served_on_device
             assert fallback.was_fallback
-            again = await hybrid.run(QUESTION.question, strategy="cloud")
+            again = await hybrid.run(QUESTION.prompt, strategy="cloud")
         assert again.side is Side.FAR
         assert gateway.process_id != first
     finally:
@@ -131,19 +132,19 @@ async def test_the_gateway_ends_when_its_parent_is_killed() -> None:
 
 async def test_a_closed_gateway_process_refuses_politely() -> None:
     gateway = await GatewayProcess.start(FAR)
-    await complete(gateway, step(QUESTION.question))
+    await complete(gateway, step(QUESTION.prompt))
     process_id = gateway.process_id
     await gateway.aclose()
     assert process_id is not None
     await gone(process_id)
     with pytest.raises(Unavailable, match="closed"):
-        await complete(gateway, step(QUESTION.question))
+        await complete(gateway, step(QUESTION.prompt))
 
 
 async def test_two_runs_of_one_task_share_a_key_and_two_different_tasks_must_not() -> None:
-    async with Hybrid(far=FAR, tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
-        first = await hybrid.run(QUESTION.question, strategy="cloud", idempotency_key="order-7")
-        again = await hybrid.run(QUESTION.question, strategy="cloud", idempotency_key="order-7")
+    async with Hybrid(far=FAR, tools=TOOLS, policy=PUBLIC) as hybrid:
+        first = await hybrid.run(QUESTION.prompt, strategy="cloud", idempotency_key="order-7")
+        again = await hybrid.run(QUESTION.prompt, strategy="cloud", idempotency_key="order-7")
         assert (again.text, again.far.usage) == (first.text, first.far.usage)
         with pytest.raises(IdempotencyConflict, match="different request"):
             await hybrid.run("What is the mayor of Port Alder?", strategy="cloud", idempotency_key="order-7")
@@ -152,7 +153,7 @@ async def test_two_runs_of_one_task_share_a_key_and_two_different_tasks_must_not
 async def test_tasks_that_meet_while_a_killed_gateway_is_replaced_are_all_served() -> None:
     gateway = await GatewayProcess.start(FAR)
     try:
-        async with Hybrid(far=gateway, tools=[world_tool(WORLD)], policy=PUBLIC) as hybrid:
+        async with Hybrid(far=gateway, tools=TOOLS, policy=PUBLIC) as hybrid:
             killed = gateway.process_id
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
@@ -161,14 +162,14 @@ async def test_tasks_that_meet_while_a_killed_gateway_is_replaced_are_all_served
             texts: list[str] = []
 
             async def one() -> None:
-                texts.append((await hybrid.run(QUESTION.question, strategy="cloud")).text)
+                texts.append((await hybrid.run(QUESTION.prompt, strategy="cloud")).text)
 
             async with anyio.create_task_group() as tasks:
                 for _ in range(4):
                     tasks.start_soon(one)
                     await anyio.lowlevel.checkpoint()
                 tasks.start_soon(_read_card_until_replaced, gateway, killed)
-        assert [score(text, QUESTION) for text in texts] == [1, 1, 1, 1]
+        assert [EPISODE.grade(text).success for text in texts] == [True] * 4
     finally:
         await gateway.aclose()
 
@@ -190,10 +191,10 @@ async def test_a_step_whose_time_is_over_while_the_gateway_is_replaced_says_so_a
         os.kill(gateway.process_id, signal.SIGKILL)
         with anyio.fail_after(30):
             await eventually(lambda: gateway.process_id is None)
-        late = step(QUESTION.question).model_copy(update={"timeout": 0.01})
+        late = step(QUESTION.prompt).model_copy(update={"timeout": 0.01})
         with pytest.raises(DeadlineExceeded, match="gateway process"):
             await complete(gateway, late)
-        await complete(gateway, step(QUESTION.question))
+        await complete(gateway, step(QUESTION.prompt))
     finally:
         await gateway.aclose()
     left = {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}

@@ -126,13 +126,23 @@ async def test_the_environment_keeps_its_state_over_a_reset() -> None:
     assert pair.journal[-1][1][-1].tool_result == ToolResult(call_id="two", name="note", content="2 notes")
 
 
-@pytest.mark.parametrize("text", ["INTERVENE\n1. go", "**INTERVENE**\n1. go", "INTERVENE: \n- go", "intervene.\nStep 1: go"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "INTERVENE\n1. go",
+        "**INTERVENE**\n1. go",
+        "**INTERVENE:**\n1. go",
+        "__INTERVENE__\n1. go",
+        "INTERVENE: \n- go",
+        "intervene.\nStep 1: go",
+    ],
+)
 async def test_a_verdict_is_read_through_its_decoration(text: str) -> None:
     pair = Pair([looks_at(1), ANSWER], [PLAN, text])
     async with working(pair, supervised("pevr", interval=1)) as hybrid:
         result = await hybrid.run(TASK)
     assert result.interventions == 1
-    assert pair.journal[-1][1][0].text.endswith(text.partition("\n")[2])
+    assert pair.journal[-1][1] == (Message.user(with_plan(TASK, text.partition("\n")[2])),)
 
 
 @pytest.mark.parametrize(
@@ -203,3 +213,17 @@ async def test_the_rest_of_a_conversation_stays_in_front_of_the_plan() -> None:
         await hybrid.run(history)
     assert pair.journal[1][1] == (*history[:3], Message.user(with_plan(TASK, PLAN)))
     assert pair.journal[0][1][1].text == f"system: Be brief.\nuser: Hello\nassistant: Hi\nuser: {TASK}"
+
+
+async def test_the_supervisor_sees_what_the_tools_returned_earlier_in_a_conversation() -> None:
+    history = [Message.user("What is on page 1?"), *turn_of(1), Message.assistant("word1"), Message.user(TASK)]
+    pair = Pair([ANSWER], [PLAN])
+    async with working(pair, supervised("pevr", interval=1)) as hybrid:
+        await hybrid.run(history)
+    assert pair.journal[0][1][1].text.splitlines() == [
+        "user: What is on page 1?",
+        "assistant: look(page=1)",
+        "tool: = Page 1 says word1.",
+        "assistant: word1",
+        f"user: {TASK}",
+    ]

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -12,6 +13,7 @@ from linked import LINKS, linked
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
 from nearfar.orchestrator.policy import Mode, Strategy
+from nearfar.orchestrator.strategies import nodes, turn
 from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
 from nearfar.orchestrator.strategies.subtasks_prompts import (
     SubtaskResult,
@@ -203,7 +205,10 @@ async def test_a_plan_that_is_mended_is_carried_out() -> None:
 async def test_a_task_that_was_not_cut_is_served_as_it_stands() -> None:
     near_agent = near()
     async with linked(near_agent, far({"a": ("something else", [])}), policy()) as hybrid:
-        result = await hybrid.run(TASK)
+        events: list[TaskEvent] = [event async for event in hybrid.stream(TASK)]
+    assert not any(isinstance(event, SubtasksPlanned) for event in events), "no part would be heard of again"
+    assert isinstance(events[-1], TaskFinished)
+    result = events[-1].result
     assert result.text == "Mira Falk"
     assert near_agent.requests[-1].messages == (Message.user(TASK),)
     assert "the task was not cut" in result.reasons
@@ -278,6 +283,8 @@ async def test_a_part_gets_its_share_of_the_time() -> None:
     assert result.text == "1974 at least"
     assert any("subtask a failed: DeadlineExceeded" in reason for reason in result.reasons)
     assert slow.live_steps == 0
+    cut_off = [call for call in result.calls if call.error is not None]
+    assert [(call.role, call.error, call.dollars) for call in cut_off] == [("execute", "CancelledError", None)], "its price is not known"
 
 
 async def test_the_tasks_own_time_limit_stands_above_its_parts() -> None:
@@ -326,6 +333,35 @@ async def test_tools_of_two_parts_take_turns_unless_they_only_read(exclusive: bo
     assert most == at_a_time
 
 
+async def test_the_wait_for_the_tools_of_another_part_is_not_the_agents_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call takes a minute. Whoever waits for the other's call would have no time left for its answer."""
+    minutes = 0.0
+    clock = SimpleNamespace(monotonic=lambda: minutes * 60)
+    for module in (nodes, turn):
+        monkeypatch.setattr(module, "time", clock)
+
+    @tool
+    async def pay(name: str) -> str:
+        """Change the world."""
+        nonlocal minutes
+        while len(near_agent.requests) < 2:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(3000):  # by then the other part waits, too
+            await anyio.lowlevel.checkpoint()
+        minutes += 1
+        return "paid"
+
+    def pays(request: StepRequest) -> Reply:
+        return knows(request) if request.messages[-1].role == "tool" else ToolCall(id=asked(request), name="pay", arguments={"name": "x"})
+
+    near_agent = near(pays)
+    given = policy(strategy="cascade").model_copy(update={"attempt_timeout": 90, "minimum_confidence": 0.0})
+    async with linked(near_agent, far(FORK, lambda _: "done"), given, pay) as hybrid:
+        with anyio.fail_after(60):
+            await hybrid.run(TASK)
+    assert [request.timeout for request in near_agent.requests[2:]] == [30, 30]
+
+
 async def test_the_planner_is_told_of_the_tools_and_calls_none() -> None:
     far_agent = far(FORK, lambda _: "done")
     async with linked(near(), far_agent, policy(strategy="device"), look) as hybrid:
@@ -369,6 +405,15 @@ async def test_the_last_part_answers_in_the_form_that_the_task_asks_for() -> Non
         result = await hybrid.run(TASK, output_schema=schema)
     assert result.output == {"name": "Mira Falk"}
     assert [request.output_schema for request in near_agent.requests] == [None, None, schema]
+
+
+async def test_an_agent_that_keeps_to_no_schema_by_itself_is_told_the_form_of_the_answer() -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    far_agent = far(FORK, lambda _: '{"name": "Mira Falk"}', capabilities=Capabilities(tools=True))
+    async with linked(near(), far_agent, policy()) as hybrid:
+        result = await hybrid.run(TASK, output_schema=schema)
+    assert result.output == {"name": "Mira Falk"}
+    assert json.dumps(schema) in far_agent.requests[-1].messages[-1].text
 
 
 async def test_rules_and_context_reach_every_part() -> None:

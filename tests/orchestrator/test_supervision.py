@@ -12,6 +12,7 @@ from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, wor
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
 from nearfar.orchestrator.policy import Mode, Needs, Strategy, decide
+from nearfar.orchestrator.results import Call
 from nearfar.orchestrator.strategies.prompts import with_plan
 from nearfar.orchestrator.team import Member, Team
 from nearfar.protocols import (
@@ -193,15 +194,10 @@ async def test_calls_are_in_order_and_add_up_to_both_sides() -> None:
 
 async def test_a_task_that_fails_has_told_what_its_calls_cost() -> None:
     pair = Pair([looks_at(1), looks_at(2)], [PLAN, "CONTINUE"])
-    calls = []
-
-    async def listen(events: AsyncIterator[TaskEvent]) -> None:
-        async for event in events:
-            calls.extend([event.call] if isinstance(event, CallEnded) else [])
-
+    calls: list[Call] = []
     async with working(pair, supervised("pevr", turns=2, interval=1)) as hybrid, aclosing(hybrid.stream(TASK)) as events:
         with pytest.raises(InvalidOutput, match="2 turns"):
-            await listen(events)
+            await gather(calls, events)
     assert [call.role for call in calls] == ["plan", "execute", "verify", "execute"]
     assert all(call.dollars is not None for call in calls)
 
@@ -230,6 +226,58 @@ async def test_the_tasks_time_limit_holds_during_a_check() -> None:
         async with working(pair, supervised("eva", interval=1)) as hybrid:
             with pytest.raises(DeadlineExceeded):
                 await hybrid.run(TASK, timeout=0.2)
+
+
+@pytest.mark.parametrize("strategy", ["device", "pevr", "eva"])
+async def test_a_stream_whose_time_is_up_has_ended_the_step_under_way_and_tells_of_it(strategy: str) -> None:
+    near = ScriptedAgent([looks_at(1), ["word", anyio.Event()]], name="near")
+    far = ScriptedAgent(words(strategy, "CONTINUE"), name="far", side=Side.FAR)
+    calls: list[Call] = []
+    with anyio.fail_after(60):
+        async with Hybrid(near=near, far=far, tools=[look], policy=supervised(strategy, interval=1)) as hybrid:
+            with pytest.raises(DeadlineExceeded):
+                await gather(calls, hybrid.stream(TASK, timeout=1))
+            assert (near.live_steps, near.cancelled_steps) == (0, 1)
+    assert [call.error for call in calls if call.role == "execute"] == [None, "CancelledError"]
+
+
+@pytest.mark.parametrize("strategy", ["device", "eva"])
+@pytest.mark.parametrize("is_busy", [True, False])
+async def test_cancelling_whoever_reads_a_stream_ends_the_step_under_way(strategy: str, is_busy: bool) -> None:
+    """Also where the reader is not waiting for an event but at work on one."""
+    near = ScriptedAgent([["word", anyio.Event()]], name="near")
+    far = ScriptedAgent([], name="far", side=Side.FAR)
+    read = anyio.Event()
+
+    async def reader() -> None:
+        async with aclosing(hybrid.stream(TASK)) as events:
+            async for event in events:
+                if isinstance(event, AgentText):
+                    read.set()
+                    await anyio.sleep_forever() if is_busy else None
+
+    with anyio.fail_after(60):
+        async with Hybrid(near=near, far=far, tools=[look], policy=supervised(strategy)) as hybrid:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(reader)
+                await read.wait()
+                await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            assert (near.live_steps, near.cancelled_steps) == (0, 1)
+
+
+async def gather(calls: list[Call], events: AsyncIterator[TaskEvent]) -> None:
+    """Note the calls that a stream tells of."""
+    async for event in events:
+        calls.extend([event.call] if isinstance(event, CallEnded) else [])
+
+
+@pytest.mark.parametrize("strategy", ["pevr", "eva"])
+async def test_words_that_a_task_ends_with_are_not_taken_for_the_answer_after_a_reset(strategy: str) -> None:
+    pair = Pair([looks_at(1), ANSWER], words(strategy, ADVICE, "CONTINUE"))
+    async with working(pair, supervised(strategy, interval=1)) as hybrid:
+        result = await hybrid.run([Message.user(TASK), Message.assistant("Let me look.")])
+    assert (result.text, result.interventions) == (ANSWER, 1)
 
 
 async def test_a_task_brings_its_own_tools_beside_those_of_the_hybrid() -> None:

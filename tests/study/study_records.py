@@ -25,10 +25,10 @@ KNOBS: dict[str, tuple[str, dict[str, Any]]] = {
 """The strategy and the knobs of a configuration."""
 
 
-def record(configuration: str = "device", task: int | str = 0, *, world: str = "search", seed: int = 1, **changes: Any) -> RunRecord:  # noqa: ANN401
+def record(label: str = "device", task: int | str = 0, *, world: str = "search", seed: int = 1, **changes: Any) -> RunRecord:  # noqa: ANN401
     """A record of a successful run, with changes. A score alone decides about success."""
-    strategy, knobs = KNOBS[configuration]
-    oracle = "oracle" in configuration
+    strategy, knobs = KNOBS[label]
+    oracle = "oracle" in label
     identifier = f"{world}-{seed}-{task}"
     score = changes.get("score", 1.0)
     figures: dict[str, Any] = {
@@ -40,7 +40,7 @@ def record(configuration: str = "device", task: int | str = 0, *, world: str = "
         "kind": "1 hop",
         "difficulty": 1,
         "seed": seed,
-        "configuration": configuration,
+        "configuration": label,
         "strategy": strategy,
         "knobs": knobs,
         "oracle": oracle,

@@ -175,6 +175,27 @@ def test_auto_is_compared_over_the_mixed_stream() -> None:
     assert line.score > 0.9
     assert len(line.regret) == 80
     assert line.regret[-1] < 0
+    assert line.points.value == pytest.approx(100 * (line.score - line.best_fixed_score))
+    assert line.points.low > 20
+
+
+def test_of_equally_good_fixed_configurations_auto_is_held_against_the_cheaper() -> None:
+    prices = {"cascade": 0.2, "cloud": 0.3, "pevr/4": 0.1}
+    records = [record(label, task, seed=seed, dollars=dollars) for label, dollars in prices.items() for seed in (1, 2) for task in range(4)]
+    line = auto_headline(records)
+    assert line is not None
+    assert (line.best_fixed, line.best_fixed_dollars) == ("pevr/4", pytest.approx(0.1))
+    assert (line.most_useful_fixed, line.points.value) == ("pevr/4", 0)
+
+
+def test_events_are_held_against_the_best_of_all_fixed_intervals() -> None:
+    tuned = {"supervision": {"interval": 4, "maximum_guidance": 100}}
+    records = [record("pevr/4", task, score=0.2) for task in range(4)]
+    records += [record("pevr/4", task, score=0.9, configuration="pevr/4:maximum_guidance=100", knobs=tuned) for task in range(4)]
+    records += [record("eva/events", task, score=0.5) for task in range(4)]
+    line = headline(Outcomes(records), "search")
+    assert line.events is not None
+    assert line.events.against == "pevr/4:maximum_guidance=100"
 
 
 def test_auto_cannot_be_judged_with_a_single_seed() -> None:

@@ -16,7 +16,7 @@ from nearfar.orchestrator.worlds.names import names
 from train.data import VOCABULARY, Batches, Share, Stage, encode, episodes, load_tokenizer, train_tokenizer
 from train.episodes import ROLES
 from train.model import Shape, TinyLlama
-from train.recipes import tokenizer_mix
+from train.recipes import TOKENIZER_MIX
 from train.trainer import Recipe, Trainer
 
 MIX = (Share("execute", "search", 0.5, {"1 hop": 1.0}), Share("plan", "apps", 0.5, {"1 errand": 1.0}))
@@ -33,7 +33,7 @@ RECIPE = Recipe(
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train_tokenizer(path, tokenizer_mix(), count=1000)
+    train_tokenizer(path, TOKENIZER_MIX, count=1000)
     return load_tokenizer(path)
 
 
@@ -83,7 +83,7 @@ def test_only_what_the_assistant_writes_is_learned(role: str, world: str, tokeni
 
 def test_no_episode_names_what_is_kept_for_the_tests() -> None:
     kept = [name for kind in ("person", "company", "city", "event", "note") for name in names(kind, "test")]
-    drawn = episodes(tokenizer_mix(), random.Random(3))
+    drawn = episodes(TOKENIZER_MIX, random.Random(3))
     text = "".join(segment.text for _ in range(400) for segment in next(drawn))
     # A slip may join two trained names to one that was never drawn; everything that the worlds themselves say is checked here.
     said = [line for line in text.split("<|tool|>") if not line.startswith("LookupError")]
