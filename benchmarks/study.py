@@ -107,7 +107,7 @@ def _compared(what: Comparison | None, *figures: str) -> dict[str, Any] | None:
 def _auto(line: AutoHeadline | None) -> dict[str, Any] | None:
     if line is None:
         return None
-    return {**line.model_dump(exclude={"regret"}), "final_regret": line.regret[-1]}
+    return {**line.model_dump(exclude={"regret", "points"}), "points": _interval(line.points), "final_regret": line.regret[-1]}
 
 
 def _interval(estimate: Estimate | None) -> list[float] | None:
