@@ -35,11 +35,12 @@ class Outcome(Value):
 def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
     """The outcomes of a sweep's runs.
 
-    Left out are those that tell nothing about a configuration: of an oracle, in shadow mode, of `auto` itself.
+    Left out are those that tell nothing about a configuration: of an oracle, in shadow mode, of `auto` itself, and those that failed
+    before any agent was asked, as where the world could not start over or the process died.
     Raises `ConfigError` for a configuration that this version cannot run.
     """
     for record in records:
-        if record.oracle or record.strategy == Strategy.AUTO or _is_shadow(record):
+        if record.oracle or record.strategy == Strategy.AUTO or _is_shadow(record) or _never_began(record):
             continue
         yield Outcome(
             task_class=f"{record.world}/{record.kind}",
@@ -127,6 +128,11 @@ def _problem(error: Exception) -> str:
         first = error.errors(include_url=False)[0]
         return ": ".join([*(str(part) for part in first["loc"]), first["msg"]])
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _never_began(record: RunRecord) -> bool:
+    """Its tools are unknown as well, so that it would pass for a task without any."""
+    return record.error is not None and record.near_calls + record.far_calls == 0
 
 
 def _is_shadow(record: RunRecord) -> bool:

@@ -64,12 +64,8 @@ def draw_regret(curve: Sequence[float], *, against: str, folder: Path | None = N
     figure, axes = _blank("task of the mixed stream", f"perfect answers, less dollars, behind {against}")
     axes.plot(range(1, len(curve) + 1), curve, color=_COLOURS[Strategy.PEVR])
     axes.axhline(0, color=_INK, linewidth=0.5)
-    return _finish(
-        figure,
-        "regret",
-        f"Regret of auto against {against}, the most useful single configuration in hindsight; below zero auto is ahead",
-        folder,
-    )
+    title = f"Regret of auto against {against}, in hindsight the most useful single configuration; below zero auto is ahead"
+    return _finish(figure, "regret", title, folder)
 
 
 def require_matplotlib() -> None:

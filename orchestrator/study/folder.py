@@ -20,6 +20,9 @@ def claim_folder(folder: Path, study: Study) -> Path:
     note = folder / _NOTE
     models = models_of(study)
     before = _models_before(note)
+    if before and ("agents" in before) != ("agents" in models):
+        problem = f"{folder} holds runs of {', '.join(before.values())}, and not of {', '.join(models.values())}"
+        raise ConfigError(problem, hint="choose another folder: --out, or empty this one")
     for side, model in models.items():
         if before.get(side, model) != model:
             problem = f"{folder} holds runs of another {side} model: {before[side]}, not {model}"
@@ -30,8 +33,15 @@ def claim_folder(folder: Path, study: Study) -> Path:
         **study.model_dump(include={"worlds", "tasks", "seeds"}, mode="json"),
         "configurations": labels,
     }
-    note.write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_at_once(note, json.dumps(described, indent=1, ensure_ascii=False) + "\n")
     return folder / RUNS
+
+
+def _write_at_once(path: Path, text: str) -> None:
+    """The old text or the new one is there whenever the sweep is stopped."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(path)
 
 
 def _models_before(note: Path) -> dict[str, str]:

@@ -99,6 +99,15 @@ def test_one_seed_is_not_enough_to_judge_by() -> None:
         replay(runs(5, seeds=(1,)))
 
 
+def test_runs_that_failed_before_any_agent_was_asked_teach_nothing() -> None:
+    records = list(runs(10))
+    lost = {"error": "WorkerCrashed: died", "tools": (), "near_calls": 0, "far_calls": 0, "score": 0.0, "success": False, "dollars": None}
+    whole, crashed = replay(records), replay([records[0].model_copy(update=lost), *records[1:]])
+    assert (crashed.left_out, len(crashed.tasks)) == (1, 39)
+    kept = {(task.world, task.seed, task.task): task.task_class for task in whole.tasks}
+    assert all(kept[task.world, task.seed, task.task] == task.task_class for task in crashed.tasks)
+
+
 def test_oracle_shadow_and_auto_runs_do_not_take_part() -> None:
     records = list(runs(5))
     extra = [

@@ -118,6 +118,14 @@ def test_a_folder_keeps_to_the_models_it_was_begun_with(tmp_path: Path) -> None:
         claim_folder(tmp_path / "out", study(file, near=near))
 
 
+def test_a_folder_does_not_mix_the_users_own_agents_with_models(tmp_path: Path) -> None:
+    file = StudyFile(runs=("device",))
+    claim_folder(tmp_path / "own", study(with_options(file, {"agents": "mine:agents"})))
+    with pytest.raises(ConfigError, match="holds runs of mine:agents"):
+        claim_folder(tmp_path / "own", study(file))
+    assert {path.name for path in (tmp_path / "own").iterdir()} == {"study.json"}
+
+
 def test_a_damaged_note_of_the_models_is_named(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"study\.json is damaged"):
