@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 
 import anyio
 
-from ...protocols import ConfigError, NearfarError, Unavailable, WorkerCrashed
+from ...protocols import ConfigError, DeadlineExceeded, NearfarError, Unavailable, WorkerCrashed
 from .pools import as_error
 from .records import RunRecord
 from .study import Study
@@ -42,7 +42,7 @@ class SweepActor:
             return {}
 
     async def run(self, item: Json) -> Json:
-        """Make one run; an actor that Ray has started anew opens its agents first."""
+        """Make one run; an actor that took another one's place opens its agents first."""
         problem = await self.open()
         return problem or await answer_of(self._workbench, item)
 
@@ -72,10 +72,16 @@ class RayPool:
     async def run(self, item: Item) -> RunRecord:
         """Make one run on the least busy actor."""
         index = min(range(len(self._actors)), key=self._busy.__getitem__)
+        actor = self._actors[index]
         self._busy[index] += 1
         try:
-            running = self._actors[index].run.remote(item.model_dump(mode="json"))
+            running = actor.run.remote(item.model_dump(mode="json"))
             answer = await self._answer(running, self._study.timeout + _GRACE_SECONDS)
+        except (DeadlineExceeded, WorkerCrashed) as error:
+            if self._actors[index] is actor:  # another run of it may have come first
+                self._ray.kill(actor)
+                self._actors[index] = self._new_actor()
+            raise WorkerCrashed(error.message) from error
         finally:
             self._busy[index] -= 1
         if "error" in answer:
@@ -88,13 +94,15 @@ class RayPool:
         if not self._was_running:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             self._ray.init(include_dashboard=False, configure_logging=False)
-        kind = self._ray.remote(SweepActor).options(num_cpus=1, max_concurrency=self._study.concurrency, max_restarts=-1)
-        self._actors = [kind.remote(self._study.model_dump_json()) for _ in range(self._study.jobs)]
+        self._actors = [self._new_actor() for _ in range(self._study.jobs)]
         self._busy = [0] * len(self._actors)
         try:
             for problem in await asyncio.gather(*(self._answer(actor.open.remote(), _START_SECONDS) for actor in self._actors)):
                 if problem:
                     raise as_error(problem)
+        except DeadlineExceeded as error:
+            await self.__aexit__(None, None, None)
+            raise Unavailable(error.message, hint="has the cluster a free CPU for each job?") from None
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -109,14 +117,17 @@ class RayPool:
             if not self._was_running:
                 self._ray.shutdown()
 
+    def _new_actor(self) -> Any:  # noqa: ANN401 - a handle without a type
+        kind = self._ray.remote(SweepActor).options(num_cpus=1, max_concurrency=self._study.concurrency)
+        return kind.remote(self._study.model_dump_json())
+
     async def _answer(self, running: object, seconds: float) -> Json:
+        """Raises `WorkerCrashed` where the actor died, `DeadlineExceeded` where it is silent."""
         try:
             with anyio.fail_after(seconds):
                 return cast(Json, await _finished(running))
         except TimeoutError:
-            raise Unavailable(
-                f"an actor on Ray did not answer within {seconds:g} s", hint="has the cluster a free CPU for each job?"
-            ) from None
+            raise DeadlineExceeded(f"an actor on Ray did not answer within {seconds:g} s") from None
         except self._ray.exceptions.RayError as error:
             raise WorkerCrashed(f"an actor on Ray died: {type(error).__name__}") from error
 

@@ -77,6 +77,15 @@ class HalfBrokenWorld(SecretsWorld):
         return super().reset(task)
 
 
+class DeadlyWorld(SecretsWorld):
+    """Takes its process along on hard tasks, as a crash in native code does."""
+
+    def reset(self, task: WorldTask) -> SecretsEpisode:
+        if task.kind == "hard":
+            os._exit(1)
+        return super().reset(task)
+
+
 class UngradedEpisode(SecretsEpisode):
     """Breaks the contract of episodes."""
 

@@ -211,6 +211,19 @@ def test_ray_makes_the_same_runs(tmp_path: Path, uninterrupted: dict[str, RunRec
     assert comparable(tmp_path / "ray" / "runs.jsonl") == uninterrupted
 
 
+@pytest.mark.parametrize(
+    "pool", [(), pytest.param(("--ray",), marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"))]
+)
+def test_a_run_that_its_process_dies_of_fails_alone(pool: Sequence[str], tmp_path: Path) -> None:
+    world = ("--world", "secrets_world:DeadlyWorld", "--agents", "secrets_world:agents", "--public")
+    study = ("--tasks", "3", "--seeds", "1", "--run", "device", "--jobs", "1", "--concurrency", "3")
+    result = sweep(*world, *study, "--out", str(tmp_path), *pool)
+    assert result.returncode == 0, result.stderr
+    errors = {each.task: each.error for each in read_records(tmp_path / "runs.jsonl")}
+    assert (errors["secret-1-0"], errors["secret-1-2"]) == (None, None)
+    assert (errors["secret-1-1"] or "").startswith("WorkerCrashed")
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
     result = sweep(*SECRETS, *RUNS, "--out", str(tmp_path), "--ray")
