@@ -91,7 +91,7 @@ def _header_only(path: Path, shape: dict[str, int | list[int]], *, parts: int = 
 
 
 def test_shipped_model_names_its_world() -> None:
-    assert read_header(NEAR).world == "search"
+    assert read_header(NEAR).world == "search, apps"
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

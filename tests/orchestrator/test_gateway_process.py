@@ -81,13 +81,13 @@ async def test_a_hybrid_starts_its_gateway_on_first_use_and_stops_it_with_itself
 async def test_a_killed_gateway_means_the_device_answers_and_the_next_task_finds_a_new_one() -> None:
     gateway = await GatewayProcess.start(FAR)
     try:
-        async with Hybrid(near=NearConfig(threads=1), far=gateway, tools=TOOLS, policy=PUBLIC) as hybrid:
+        async with Hybrid(near=NearConfig(threads=1), far=gateway, policy=PUBLIC) as hybrid:
             first = gateway.process_id
             assert first is not None
             fallback = await _run_and_kill_in_mid_step(hybrid, first)
             assert fallback.served_on_device
             assert fallback.was_fallback
-            again = await hybrid.run(QUESTION.prompt, strategy="cloud")
+            again = await hybrid.run(QUESTION.prompt, strategy="cloud", tools=TOOLS)
         assert again.side is Side.FAR
         assert gateway.process_id != first
     finally:

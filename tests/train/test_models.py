@@ -38,7 +38,7 @@ def rendered(template: str, messages: list[dict[str, Any]]) -> str:
 
 def test_an_enlarged_model_writes_the_same_tokens(tmp_path: Path) -> None:
     bigger = tmp_path / "bigger.gguf"
-    enlarge(MODELS / "near.gguf", bigger, parameters=4_000_000)
+    enlarge(MODELS / "near.gguf", bigger, parameters=12_000_000)
     small, big = opened(MODELS / "near.gguf"), opened(bigger)
     assert bigger.stat().st_size > 3 * (MODELS / "near.gguf").stat().st_size
     for task in SearchWorld().tasks(8, seed=1):
