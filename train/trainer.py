@@ -116,13 +116,11 @@ class Trainer:
     def _advance(self) -> Tensor:
         batch = self.batches.at(self.step)
         ids = torch.from_numpy(batch.tokens)
-        weights = torch.from_numpy(batch.weights)[:, 1:]
-        learned = weights > 0
+        learned = torch.from_numpy(batch.learned)[:, 1:]
         factor = self.recipe.factor(self.step)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = self.model(ids[:, :-1], learned)
-        losses = functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="none")
-        loss = (losses * weights[learned]).sum() / weights.sum()
+        loss = functional.cross_entropy(logits.float(), ids[:, 1:][learned])
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP)
         for optimizer in self.optimizers:
