@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
@@ -62,12 +63,10 @@ class GatewayProcess:
         Raises what opening the far agent raises in the child, `Unavailable` where the child dies or hangs while it starts.
         """
         gateway = cls(config, address=address)
-        try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(gateway.aclose)
             await gateway._connected()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await gateway.aclose()
-            raise
+            stack.pop_all()
         return gateway
 
     @property

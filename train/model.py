@@ -123,7 +123,8 @@ class TinyLlama(nn.Module):
         self.register_buffer("sine", sine, persistent=False)
         self.apply(_initialise)
         if shape.layers > 1:
-            self._prepare_copying()
+            with torch.no_grad():
+                self._prepare_copying()
 
     def forward(self, ids: Tensor, chosen: Tensor | None = None) -> Tensor:
         """Return logits for all positions, or only for those where the mask ``chosen`` is true."""
@@ -136,7 +137,6 @@ class TinyLlama(nn.Module):
             hidden = hidden[chosen]
         return functional.linear(self.norm(hidden), self.embedding.weight)
 
-    @torch.no_grad()
     def _prepare_copying(self) -> None:
         """Begin with what copying from the context takes, instead of waiting for training to find it.
 

@@ -26,7 +26,11 @@ class Problem(Protocol):
     """One task with everything that an episode about it is written from."""
 
     text: str
-    solution: Solution
+
+    @property
+    def solution(self) -> Solution:
+        """What has to be done, and in which order."""
+        ...
 
     def run(self, call: ToolCall) -> Outcome:
         """Carry out a call, as the world's tools would."""

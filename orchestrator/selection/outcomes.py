@@ -44,7 +44,7 @@ def outcomes_of(records: Iterable[RunRecord]) -> Iterator[Outcome]:
             continue
         yield Outcome(
             task_class=f"{record.world}/{record.kind}",
-            profile=TaskProfile.of(record.prompt, record.tools),
+            profile=TaskProfile.of(record.prompt, record.tools, context_words=record.context_words),
             arm=arm_of(record),
             label=record.configuration,
             score=record.score,

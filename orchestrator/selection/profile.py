@@ -65,9 +65,9 @@ class TaskProfile(Value):
     is_question: bool
 
     @classmethod
-    def of(cls, prompt: str, tools: Sequence[str] = (), *, context: str | None = None) -> "TaskProfile":
+    def of(cls, prompt: str, tools: Sequence[str] = (), *, context_words: int = 0) -> "TaskProfile":
         """Read the features."""
-        words, context_words = len(prompt.split()), len((context or "").split())
+        words = len(prompt.split())
         return cls(
             prompt=prompt,
             tools=tuple(tools),

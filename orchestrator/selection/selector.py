@@ -57,7 +57,7 @@ class Selector:
 
 
 def _profile(task: Task, tools: Sequence[str]) -> TaskProfile:
-    return TaskProfile.of(last_words(task.messages), tools, context=task.context)
+    return TaskProfile.of(last_words(task.messages), tools, context_words=len((task.context or "").split()))
 
 
 def _outcome(result: Result, score: float, task_class: str) -> Outcome:

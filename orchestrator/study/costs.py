@@ -39,7 +39,7 @@ def dollars(calls: Iterable[Call], card: AgentCard | None, reference: Reference)
         known = [call.dollars for call in far if call.dollars is not None]
         total = float(sum(known)) if len(known) == len(far) else None
         return total, f"{card.prices.source}, {card.prices.as_of}"
-    if any(call.dollars is None and call.error is not None for call in far):
+    if any(call.dollars is None and call.error is not None and call.usage.total_tokens == 0 for call in far):
         return None, reference.name
     usages = (Usage(input_tokens=call.usage.input_tokens, output_tokens=call.usage.output_tokens) for call in far)
     return float(sum(reference.prices.dollars(usage) for usage in usages)), reference.name

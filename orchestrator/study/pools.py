@@ -5,6 +5,7 @@ import itertools
 import json
 import logging
 import sys
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -59,11 +60,10 @@ class LocalPool:
 
     async def __aenter__(self) -> Self:
         """Start the processes side by side. Raises what opening the agents raises."""
-        try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(self.__aexit__)
             await asyncio.gather(*(worker.start() for worker in self._workers))
-        except BaseException:
-            await self.__aexit__(None, None, None)
-            raise
+            stack.pop_all()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -96,16 +97,15 @@ class RayPool:
             self._ray.init(include_dashboard=False, configure_logging=False)
         self._actors = [self._new_actor() for _ in range(self._study.jobs)]
         self._busy = [0] * len(self._actors)
-        try:
-            for problem in await asyncio.gather(*(self._answer(actor.open.remote(), _START_SECONDS) for actor in self._actors)):
-                if problem:
-                    raise as_error(problem)
-        except DeadlineExceeded as error:
-            await self.__aexit__(None, None, None)
-            raise Unavailable(error.message, hint="has the cluster a free CPU for each job?") from None
-        except BaseException:
-            await self.__aexit__(None, None, None)
-            raise
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(self.__aexit__)
+            try:
+                problems = await asyncio.gather(*(self._answer(actor.open.remote(), _START_SECONDS) for actor in self._actors))
+            except DeadlineExceeded as error:
+                raise Unavailable(error.message, hint="has the cluster a free CPU for each job?") from None
+            for problem in filter(None, problems):
+                raise as_error(problem)
+            stack.pop_all()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Literal, Self
@@ -49,6 +50,8 @@ class RunRecord(Value):
     task: str
     """The task's identifier in its world."""
     prompt: Text
+    context_words: int = Field(default=0, ge=0)
+    """Length of the context that the task carried apart from its prompt."""
     tools: tuple[str, ...]
     """Names of the tools that the task offered."""
     kind: str
@@ -140,14 +143,12 @@ class RecordLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file: IO[bytes] = path.open("ab+")
-        try:
+        with ExitStack() as stack:
+            self._file: IO[bytes] = stack.enter_context(path.open("ab+"))
             self._lock(path)
             self.records: list[RunRecord] = self._resume(path)
             """All records, in the order of their lines."""
-        except BaseException:
-            self._file.close()
-            raise
+            stack.pop_all()
         self.keys = {record.key for record in self.records}
 
     def append(self, record: RunRecord) -> None:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -98,12 +98,11 @@ class Workbench:
 
     async def _work(self, stream: Serve, task: WorldTask, episode: Episode, course: Course) -> None:
         try:
-            await self._serve(stream, task, episode, course)
-            course.grade = episode.grade(course.answer)
+            with closing(episode):
+                await self._serve(stream, task, episode, course)
+                course.grade = Grade.model_validate(episode.grade(course.answer))
         except Exception as error:  # a task boundary, as above
             course.error = _described(error, "the outcome could not be graded", task)
-        finally:
-            episode.close()
 
     async def _serve(self, stream: Serve, task: WorldTask, episode: Episode, course: Course) -> None:
         """Let the agents work on the task; where they fail, what their tools did still stands to be graded."""
@@ -119,6 +118,8 @@ class Workbench:
                         course.answer = event.result.text
         except NearfarError as error:
             course.error = f"{type(error).__name__}: {error.message}"
+        except Exception as error:  # a task boundary: an agent may be the user's own program
+            course.error = _described(error, "an agent or a tool broke", task)
         finally:
             course.seconds = time.monotonic() - started
 
@@ -201,6 +202,7 @@ def new_record(item: Item, task: WorldTask, configuration: Configuration, course
         **run,
         "key": configuration.key(world=item.world, task=task.identifier, seed=item.seed),
         "prompt": task.prompt,
+        "context_words": len((task.context or "").split()),
         "tools": course.tools,
         "kind": task.kind,
         "difficulty": task.difficulty,

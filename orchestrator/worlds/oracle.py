@@ -3,16 +3,19 @@
 import itertools
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from typing import Protocol
+
+from pydantic import JsonValue
 
 from ...protocols import AgentCard, Finished, FinishReason, InvalidRequest, Limits, Side, StepEvent, StepRequest, TextDelta, ToolCall, Usage
 from ..strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN, VERIFY_PROGRESS, call_text
 from .program import Program, Progress, Step
 
 _CALL = re.compile(r"(\w+)\((.*)\)")
-_ARGUMENT = re.compile(r"(\w+)=")
+_ARGUMENT = re.compile(r"(?:, )?(\w+)=")
+_JSON = json.JSONDecoder()
 _FAILURE = re.compile(r"= (\w+Error: |there is no tool |invalid arguments: )")
 
 
@@ -86,10 +89,12 @@ def parse_work(program: Program, text: str, known: Collection[int] = ()) -> Prog
     """Judge a transcript of work that began when the steps in `known` had been done."""
     state = Progress(set(known))
     lines = text.splitlines()
-    for line, following in itertools.zip_longest(lines, lines[1:], fillvalue=""):
-        call = _parse_call(line)
-        if call is not None:
-            state.add(program, call, failed=_FAILURE.match(following) is not None)
+    pending: deque[ToolCall] = deque()
+    for line in lines:
+        if (call := _parse_call(line)) is not None:
+            pending.append(call)
+        elif line.startswith("= ") and pending:
+            state.add(program, pending.popleft(), failed=_FAILURE.match(line) is not None)
     if lines and not lines[-1].startswith("= ") and _parse_call(lines[-1]) is None:
         state.conclude(program, lines[-1])
     return state
@@ -99,13 +104,23 @@ def _parse_call(line: str) -> ToolCall | None:
     match = _CALL.fullmatch(line)
     if match is None:
         return None
-    names = _ARGUMENT.split(match[2])
-    pairs = zip(names[1::2], names[2::2], strict=True)
-    try:
-        arguments = {name: json.loads(value.rstrip().removesuffix(",")) for name, value in pairs}
-    except json.JSONDecodeError:
-        return None
-    return ToolCall(id=line, name=match[1], arguments=arguments)
+    arguments = _parse_arguments(match[2])
+    return ToolCall(id=line, name=match[1], arguments=arguments) if arguments is not None else None
+
+
+def _parse_arguments(text: str) -> dict[str, JsonValue] | None:
+    """The inverse of `call_text` between the brackets; None where it is something else."""
+    arguments: dict[str, JsonValue] = {}
+    place = 0
+    while place < len(text):
+        name = _ARGUMENT.match(text, place)
+        if name is None:
+            return None
+        try:
+            arguments[name[1]], place = _JSON.raw_decode(text, name.end())
+        except json.JSONDecodeError:
+            return None
+    return arguments
 
 
 def _known(program: Program, carried: Iterable[str]) -> set[int]:

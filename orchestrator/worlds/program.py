@@ -98,7 +98,7 @@ class Program:
 
     def _fact(self, index: int) -> str:
         uses = [argument for step in self.steps for _, argument in step.arguments] + list(self.ending.parts)
-        revealed = {argument.name.split(" of ")[0]: argument.value for argument in uses if argument.source == index}
+        revealed = {argument.name: argument.value for argument in uses if argument.source == index}
         found = ", ".join(f"{name} {value}" for name, value in revealed.items())
         return f"{call_text(self.steps[index].call('step'))}: {found or 'done'}"
 

@@ -22,7 +22,7 @@ from nearfar.protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 SEARCH = TaskProfile.of("What is the mentor of the ceo of Orbix Labs?", SEARCH_TOOLS)
 APPS = TaskProfile.of("Please pay Mira Falk 20, then delete the note Blue List.", APPS_TOOLS)
 QUESTION = TaskProfile.of("Is Port Selby larger than Upper Ravel?")
-LONG = TaskProfile.of("Sum it up.", context="words " * 2000)
+LONG = TaskProfile.of("Sum it up.", context_words=2000)
 FREE = AutoPolicy(dollars_per_point=1.0)
 """Dollars hardly matter."""
 

@@ -115,7 +115,7 @@ def test_shape_follows_the_tools(prompt: str, tools: list[str], shape: Shape) ->
     [(1501, [], Shape.LONG_CONTEXT), (1500, [], Shape.PROMPT), (1501, ["search"], Shape.READING_TOOLS)],
 )
 def test_without_tools_a_long_context_is_a_shape_of_its_own(words: int, tools: list[str], shape: Shape) -> None:
-    assert TaskProfile.of("Sum it up.", tools, context="word " * words).shape is shape
+    assert TaskProfile.of("Sum it up.", tools, context_words=words).shape is shape
 
 
 def test_names_and_numbers_are_what_they_are_not_which() -> None:

@@ -10,7 +10,7 @@ from measured_runs import outcome, run
 
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.selection.outcomes import ReportLog, outcomes_of, read_outcomes
-from nearfar.orchestrator.selection.profile import TaskProfile
+from nearfar.orchestrator.selection.profile import Shape, TaskProfile
 from nearfar.protocols import ConfigError
 
 PROFILE = TaskProfile.of("Who is Mira Falk?", ["search"])
@@ -28,6 +28,12 @@ def test_runs_and_reports_can_stand_in_one_file(tmp_path: Path) -> None:
 def test_runs_that_tell_nothing_about_a_configuration_are_left_out() -> None:
     records = [run(), run(oracle=True), run(strategy="auto"), run(knobs={"supervision": {"shadow": True}})]
     assert len(list(outcomes_of(records))) == 1
+
+
+def test_a_run_with_a_long_context_is_known_as_such() -> None:
+    (only,) = outcomes_of([run().model_copy(update={"context_words": 2000, "tools": ()})])
+    assert only.profile == TaskProfile.of(run().prompt, context_words=2000)
+    assert only.profile.shape is Shape.LONG_CONTEXT
 
 
 def test_the_mode_that_a_sweep_gives_one_side_alone_is_not_a_knob() -> None:

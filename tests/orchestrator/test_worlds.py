@@ -199,7 +199,7 @@ def work(*calls: tuple[ToolCall, str], answer: str = "") -> str:
     return transcript([*messages, Message.assistant(answer)])
 
 
-WRONG = (ToolCall(id="wrong", name="add_event", arguments={"title": 'The "big" one, (or = not)', "hour": 9}), "added")
+WRONG = (ToolCall(id="wrong", name="add_event", arguments={"title": 'The "big" one, (or=not, day="no")', "hour": 9}), "added")
 
 
 def test_a_verdict_depends_on_what_happened_last(solution: Solution) -> None:
@@ -209,11 +209,24 @@ def test_a_verdict_depends_on_what_happened_last(solution: Solution) -> None:
     assert verdict_on_plan(solution, parse_work(solution.program, work((first[0], "LookupError: no")))) != "CONTINUE"
 
 
+def test_calls_of_one_turn_are_judged_by_their_own_results(solution: Solution) -> None:
+    calls = [step.call(f"call{number}") for number, step in enumerate(solution.program.steps[:2])]
+    results = [
+        Message.tool(ToolResult(call_id=call.id, name=call.name, content=content))
+        for call, content in zip(calls, ("fine", "LookupError: no"), strict=True)
+    ]
+    state = parse_work(solution.program, transcript([Message.assistant(tool_calls=tuple(calls)), *results]))
+    assert state.done == {0}
+    assert not state.on_track
+    assert state.mistake is not None
+    assert state.mistake.arguments == calls[1].arguments
+
+
 def test_advice_names_the_mistake_to_avoid(solution: Solution) -> None:
     state = parse_work(solution.program, work(WRONG))
     assert state.mistake is not None
     assert state.mistake.arguments == WRONG[0].arguments
-    assert verdict_on_progress(solution, state).endswith('Avoid add_event(title="The \\"big\\" one, (or = not)", hour=9).')
+    assert verdict_on_progress(solution, state).endswith('Avoid add_event(title="The \\"big\\" one, (or=not, day=\\"no\\")", hour=9).')
 
 
 def test_an_answer_must_be_right_and_not_too_early(solution: Solution) -> None:

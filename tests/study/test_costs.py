@@ -40,6 +40,11 @@ def test_a_call_that_lost_count_of_its_tokens_leaves_the_price_unknown(prices: P
     assert dollars([call(Side.FAR, read=10, dollars=Decimal(1)), broken], card(prices), REFERENCE)[0] is None
 
 
+def test_a_reply_that_was_counted_and_could_not_be_used_is_paid_for() -> None:
+    unusable = call(Side.FAR, read=100_000, dollars=None, error="InvalidOutput")
+    assert dollars([unusable], card(None), REFERENCE)[0] == dollars([call(Side.FAR, read=100_000)], card(None), REFERENCE)[0]
+
+
 def test_a_run_without_the_far_side_is_free() -> None:
     assert dollars([call(Side.NEAR, read=10)], None, REFERENCE)[0] == 0.0
 

@@ -188,11 +188,20 @@ async def test_runs_beside_the_one_that_their_process_died_of_are_made_after_all
 
 
 @pytest.mark.anyio
-async def test_a_run_that_breaks_in_a_users_world_ends_no_other_run_of_its_process() -> None:
+async def test_a_run_whose_world_returns_no_grade_is_a_failed_run_that_says_so() -> None:
     study = secrets(world="secrets_world:UngradedWorld", runs=("device",))
     async with Workbench(study) as workbench:
-        item = Item(world="secrets_world:UngradedWorld", seed=1, index=0, configuration="device")
-        answer = await answer_of(workbench, item.model_dump(mode="json"))
+        record = await workbench.run(Item(world="secrets_world:UngradedWorld", seed=1, index=0, configuration="device"))
+    assert not record.success
+    assert record.error is not None
+    assert "could not be graded" in record.error
+
+
+@pytest.mark.anyio
+async def test_a_message_that_is_no_run_ends_no_other_run_of_its_process() -> None:
+    study = secrets(runs=("device",))
+    async with Workbench(study) as workbench:
+        answer = await answer_of(workbench, {"configuration": "device"})
     assert answer["error"] == "WorkerCrashed"
     assert isinstance(as_error(answer), WorkerCrashed)
 
