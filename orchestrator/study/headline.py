@@ -8,6 +8,7 @@ from ...protocols import ConfigError
 from ...protocols.messages import Value
 from ..policy import Strategy
 from ..selection.replay import Replay, replay
+from ..selection.settings import AutoPolicy
 from .outcomes import Outcomes
 from .paces import scheduled, triggered
 from .records import RunRecord
@@ -17,6 +18,8 @@ NEAR_SHARE: Final = 0.5
 """Of far's dollars, that a hybrid which is to beat near alone may cost."""
 FAR_SHARE: Final = 0.4
 """Of far's dollars, that a hybrid which is to approach far alone may cost."""
+AUTO_WEIGHTS: Final = (0.0001, 0.001, 0.01, 0.1)
+"""Dollars per point of score at which `auto` is replayed."""
 
 
 class Reached(Value):
@@ -68,6 +71,16 @@ class WorldHeadline(Value):
     """The best pevr and the best eva against near alone."""
 
 
+class AutoPoint(Value):
+    """`auto` with one weight of dollars against score."""
+
+    dollars_per_point: float
+    score: float
+    """Mean over the tasks."""
+    dollars: float | None
+    """Per task."""
+
+
 class AutoHeadline(Value):
     """`auto` on the recorded tasks of all worlds, mixed; what it knew of a seed's tasks was learned from the other seeds."""
 
@@ -84,6 +97,8 @@ class AutoHeadline(Value):
     """How far `auto` is above it, in points."""
     most_useful_fixed: str
     """The single configuration with the highest score less its dollars by their weight, which is what `auto` aims at."""
+    front: tuple[AutoPoint, ...]
+    """What it would have reached had dollars weighed more or less."""
     regret: tuple[float, ...]
     """After each task, how much of that the most useful single configuration is ahead; 1 is a perfect answer."""
 
@@ -106,8 +121,14 @@ def auto_headline(records: Iterable[RunRecord]) -> AutoHeadline | None:
         best_fixed_dollars=_per_task(replayed.fixed[best].dollars, count),
         points=_lead(replayed, [record for record in known if record.configuration == best]),
         most_useful_fixed=replayed.best_fixed,
+        front=tuple(_auto_point(known, weight) for weight in AUTO_WEIGHTS),
         regret=replayed.regret,
     )
+
+
+def _auto_point(records: Sequence[RunRecord], weight: float) -> AutoPoint:
+    auto = replay(records, AutoPolicy(dollars_per_point=weight)).auto
+    return AutoPoint(dollars_per_point=weight, score=auto.mean_score, dollars=_per_task(auto.dollars, auto.tasks))
 
 
 def _best_fixed(replayed: Replay) -> str:

@@ -189,6 +189,20 @@ def test_of_equally_good_fixed_configurations_auto_is_held_against_the_cheaper()
     assert (line.most_useful_fixed, line.points.value) == ("pevr/4", 0)
 
 
+def test_auto_spends_more_the_more_a_point_is_worth() -> None:
+    records = [
+        record(label, task, seed=seed, score=score, dollars=dollars)
+        for label, score, dollars in (("device", 0.5, 0.0), ("pevr/4", 0.8, 0.01), ("cloud", 0.9, 0.05))
+        for seed in (1, 2)
+        for task in range(20)
+    ]
+    line = auto_headline(records)
+    assert line is not None
+    assert [point.dollars_per_point for point in line.front] == sorted(point.dollars_per_point for point in line.front)
+    assert (line.front[0].score, line.front[0].dollars) == (0.5, 0.0)
+    assert line.front[-1].score == pytest.approx(0.9)
+
+
 def test_events_are_held_against_the_best_of_all_fixed_intervals() -> None:
     tuned = {"supervision": {"interval": 4, "maximum_guidance": 100}}
     records = [record("pevr/4", task, score=0.2) for task in range(4)]
