@@ -29,7 +29,7 @@ VOCABULARY: Final = 2048
 _GROUP: Final = 16
 """Batches made together: sorted by length inside a group, so that little of a batch is padding."""
 
-Encoded = tuple[list[int], list[bool]]
+Encoded = tuple[list[int], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids and the positions whose prediction counts, both of shape (episodes, length)."""
+    """Token ids, and what each counts in the loss when it is predicted; both of shape (episodes, length)."""
 
     tokens: NDArray[np.int64]
-    learned: NDArray[np.bool_]
+    weights: NDArray[np.float32]
 
 
 def episodes(mix: Sequence[Share], random_: random.Random) -> Iterator[list[Segment]]:
@@ -146,22 +146,22 @@ class Batches:
     def _padded(self, row: list[Encoded]) -> Batch:
         shape = (len(row), max(len(ids) for ids, _ in row))
         tokens = np.full(shape, self.pad, dtype=np.int64)
-        learned = np.zeros(shape, dtype=np.bool_)
-        for index, (ids, mask) in enumerate(row):
+        weights = np.zeros(shape, dtype=np.float32)
+        for index, (ids, counts) in enumerate(row):
             tokens[index, : len(ids)] = ids
-            learned[index, : len(mask)] = mask
-        return Batch(tokens, learned)
+            weights[index, : len(counts)] = counts
+        return Batch(tokens, weights)
 
 
 def encode(tokenizer: Tokenizer, segments: Sequence[Segment]) -> Encoded:
-    """Return token ids and, for each, whether the model has to produce it."""
+    """Return token ids and what each counts in the loss."""
     ids: list[int] = []
-    learned: list[bool] = []
+    weights: list[float] = []
     for segment in segments:
         piece = tokenizer.encode(segment.text, add_special_tokens=False).ids
         ids += piece
-        learned += [segment.learned] * len(piece)
-    return ids, learned
+        weights += [segment.weight] * len(piece)
+    return ids, weights
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

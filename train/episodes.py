@@ -38,12 +38,18 @@ _LAST_WRONG: Final = 0.5
 """Share of checks whose last turn is wrong, so that both verdicts are equally common."""
 
 
+READ: Final = 0.0
+LEARNED: Final = 1.0
+VERDICT: Final = 5.0
+"""A verdict is one token among many, and everything hangs on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of an episode; only pieces the assistant has to produce are ``learned``."""
+    """A piece of an episode. ``weight`` is what a token of it counts in the loss; 0 for what the model only reads."""
 
     text: str
-    learned: bool
+    weight: float
 
 
 @dataclass(slots=True)
@@ -73,7 +79,7 @@ def call_segment(call: ToolCall) -> str:
 
 def conversation(messages: Sequence[Message]) -> list[Segment]:
     """The messages that a step begins with."""
-    return [Segment(BOS, False), *(Segment(f"<|{message.role}|>{message.text}{END}", False) for message in messages)]
+    return [Segment(BOS, READ), *(Segment(f"<|{message.role}|>{message.text}{END}", READ) for message in messages)]
 
 
 def execute(problem: Problem, random_: random.Random) -> list[Segment]:
@@ -107,7 +113,7 @@ def check_plan(problem: Problem, random_: random.Random) -> list[Segment]:
     work = _some_work(problem, known, random_)
     if random_.random() < _WRONG_PLAN_RATE:
         text = _damaged(text, problem, random_)
-    return _reply(verify_plan_request(problem.text, text, work.messages), verdict_on_plan(problem.solution, work.state))
+    return _judged(verify_plan_request(problem.text, text, work.messages), verdict_on_plan(problem.solution, work.state))
 
 
 def check_progress(problem: Problem, random_: random.Random) -> list[Segment]:
@@ -116,7 +122,7 @@ def check_progress(problem: Problem, random_: random.Random) -> list[Segment]:
     before = guidance(problem.solution, known, wrong_call(problem, known, [], random_)) if known else ""
     work = _some_work(problem, known, random_)
     verdict = verdict_on_progress(problem.solution, work.state)
-    return _reply(verify_progress_request(problem.text, before, work.messages), verdict)
+    return _judged(verify_progress_request(problem.text, before, work.messages), verdict)
 
 
 def cut(problem: Problem, random_: random.Random) -> list[Segment]:
@@ -174,7 +180,13 @@ def _subtask(number: int, task: str, needs: list[str]) -> dict[str, object]:
 
 
 def _reply(messages: Sequence[Message], text: str) -> list[Segment]:
-    return [*conversation(messages), Segment("<|assistant|>", False), Segment(f"{text}{END}", True)]
+    return [*conversation(messages), Segment("<|assistant|>", READ), Segment(f"{text}{END}", LEARNED)]
+
+
+def _judged(messages: Sequence[Message], text: str) -> list[Segment]:
+    verdict, newline, guidance_ = text.partition("\n")
+    said = [Segment(verdict, VERDICT), Segment(f"{newline}{guidance_}{END}", LEARNED)]
+    return [*conversation(messages), Segment("<|assistant|>", READ), *said]
 
 
 def _carried_out(problem: Problem, prompt: str, done: set[int], random_: random.Random) -> list[Segment]:
@@ -191,12 +203,12 @@ def _carried_out(problem: Problem, prompt: str, done: set[int], random_: random.
         text, failed = work.add(problem, call)
         assert not failed, f"the solution fails at {call}: {text}"
         segments += _turn(call, text, learned=True)
-    return [*segments, Segment("<|assistant|>", False), Segment(f"{program.ending.answer}{END}", True)]
+    return [*segments, Segment("<|assistant|>", READ), Segment(f"{program.ending.answer}{END}", LEARNED)]
 
 
 def _turn(call: ToolCall, result: str, *, learned: bool) -> list[Segment]:
-    said = Segment(f"{call_segment(call)}{END}", learned)
-    return [Segment("<|assistant|>", False), said, Segment(f"<|tool|>{result}{END}", False)]
+    said = Segment(f"{call_segment(call)}{END}", LEARNED if learned else READ)
+    return [Segment("<|assistant|>", READ), said, Segment(f"<|tool|>{result}{END}", READ)]
 
 
 def _head_start(problem: Problem, random_: random.Random) -> set[int]:

@@ -182,7 +182,8 @@ def _problems(world: str, count: int, seed: int) -> Iterator[Problem]:
 
 def _prompt(segments: Sequence[Segment]) -> tuple[str, str]:
     """What comes before the last turn of an episode, and that turn."""
-    return "".join(segment.text for segment in segments[:-1]), segments[-1].text.removesuffix(END)
+    shown, said = "".join(segment.text for segment in segments).rsplit("<|assistant|>", 1)
+    return f"{shown}<|assistant|>", said.removesuffix(END)
 
 
 def _outcome(problem: Problem, call: ToolCall) -> str:

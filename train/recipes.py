@@ -10,6 +10,8 @@ from .trainer import Recipe
 
 _SHORTEST_QUESTIONS: Final = {"1 hop": 0.7, "2 hops": 0.3}
 _SHORTEST_ERRANDS: Final = {"1 errand": 1.0}
+_FEW_HOPS: Final = {"1 hop": 0.4, "2 hops": 0.4, "comparison": 0.1, "list": 0.1}
+_FEW_ERRANDS: Final = {"1 errand": 0.5, "2 errands": 0.3, "round of 2": 0.2}
 _FIRST: Final = (
     Share("execute", "search", 0.3, _SHORTEST_QUESTIONS),
     Share("execute", "apps", 0.25, _SHORTEST_ERRANDS),
@@ -33,6 +35,19 @@ _NEAR_LAST: Final = (
     *(Share(role, world, 0.01) for role in ("plan", "check_plan", "check_progress") for world in ("search", "apps")),
 )
 _FAR_LAST: Final = (
+    Share("execute", "search", 0.14),
+    Share("execute", "apps", 0.13),
+    *(Share("execute_plan", world, 0.01) for world in ("search", "apps")),
+    *(Share("execute_advice", world, 0.01) for world in ("search", "apps")),
+    Share("combine", "search", 0.02, {"comparison": 0.5, "fan-out": 0.5}),
+    Share("plan", "search", 0.06),
+    Share("plan", "apps", 0.08),
+    *(Share("check_plan", world, 0.13) for world in ("search", "apps")),
+    *(Share("check_progress", world, 0.13) for world in ("search", "apps")),
+    *(Share("cut", world, 0.02) for world in ("search", "apps")),
+    Share("aggregate", "apps", 0.01),
+)
+_EVERY_ROLE: Final = (
     Share("execute", "search", 0.17),
     Share("execute", "apps", 0.12),
     *(Share("execute_plan", world, 0.02) for world in ("search", "apps")),
@@ -53,11 +68,20 @@ NEAR: Final = Recipe(
     decay_steps=2000,
     seed=3,
 )
+_FAR_MIDDLE: Final = (
+    Share("execute", "search", 0.14, {"1 hop": 0.3, "2 hops": 0.3, "3 hops": 0.2, "comparison": 0.1, "unanswerable": 0.1}),
+    Share("execute", "apps", 0.12, _FEW_ERRANDS),
+    Share("plan", "search", 0.10),
+    Share("plan", "apps", 0.08, _FEW_ERRANDS),
+    *(Share(role, "search", 0.14, _FEW_HOPS) for role in ("check_plan", "check_progress")),
+    *(Share(role, "apps", 0.14, _FEW_ERRANDS) for role in ("check_plan", "check_progress")),
+)
+"""Of far, before the whole mix: judging work is learned on short work first."""
 FAR: Final = Recipe(
     name="far",
     shape=Shape(width=192, layers=6, heads=4, head_width=64, hidden=512, vocabulary=VOCABULARY, context=2048),
-    stages=(Stage(304, _FIRST), Stage(4800, _FAR_LAST)),
-    decay_steps=2400,
+    stages=(Stage(304, _FIRST), Stage(1504, _FAR_MIDDLE), Stage(4400, _FAR_LAST)),
+    decay_steps=2600,
     seed=3,
 )
 RECIPES: Final = {recipe.name: recipe for recipe in (NEAR, FAR)}
@@ -82,6 +106,6 @@ TOKENIZER_MIX: Final = (
     Share("execute_advice", "apps", 0.11),
     Share("combine", "search", 0.04, {"comparison": 0.5, "fan-out": 0.5}),
     *(Share(role, world, 0.01) for role in ("plan", "check_plan", "check_progress") for world in ("search", "apps")),
-    *_FAR_LAST,
+    *_EVERY_ROLE,
 )
 """What the tokenizer of both is learned from: everything that either of them reads or writes."""

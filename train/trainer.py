@@ -116,11 +116,13 @@ class Trainer:
     def _advance(self) -> Tensor:
         batch = self.batches.at(self.step)
         ids = torch.from_numpy(batch.tokens)
-        learned = torch.from_numpy(batch.learned)[:, 1:]
+        weights = torch.from_numpy(batch.weights)[:, 1:]
+        learned = weights > 0
         factor = self.recipe.factor(self.step)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = self.model(ids[:, :-1], learned)
-        loss = functional.cross_entropy(logits.float(), ids[:, 1:][learned])
+        losses = functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="none")
+        loss = (losses * weights[learned]).sum() / weights.sum()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP)
         for optimizer in self.optimizers:

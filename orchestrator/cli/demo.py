@@ -1,6 +1,6 @@
 """`nearfar demo`: a small study of the shipped pair, in one process."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,9 @@ from ..task import Policy
 from .console import execute, notes, output, print_json
 from .sweep import print_tables
 
-CONFIGURATIONS: Final = ("device", "cloud", f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}", "pevr/inf", "pevr/events", "eva/events")
+CASCADE: Final = f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}"
+PLAN: Final = "pevr/inf"
+CONFIGURATIONS: Final = ("device", "cloud", CASCADE, PLAN, "pevr/events", "eva/events")
 
 
 def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
@@ -34,7 +36,7 @@ def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
         records = await _made(_study(tasks, seed))
         report.write_text(render(records, missing=0, title="Nearfar demo"), encoding="utf-8")
         _refuse_total_failure(records)
-        figures = cascade_figures(records)
+        figures = search_figures(records)
         if as_json:
             print_json({**summary(records, missing=0), "findings": figures, "report": str(report)})
         else:
@@ -43,16 +45,22 @@ def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
     execute(work(), as_json=as_json)
 
 
-def cascade_figures(records: Sequence[RunRecord]) -> dict[str, float]:
-    """In the search world: the gap between the sides, and what the cascade keeps of far's successes and spends of its tokens."""
+def search_figures(records: Sequence[RunRecord]) -> dict[str, float]:
+    """In the search world: the gap between the sides, and what cascade and plan keep of far's successes and spend of its tokens."""
     runs = [record for record in records if record.world == "search"]
-    device, cloud, cascade = ([run for run in runs if run.strategy == name] for name in ("device", "cloud", "cascade"))
-    solved = [sum(run.success for run in each) for each in (device, cloud, cascade)]
-    tokens = [sum(run.far_usage.total_tokens for run in each) for each in (cloud, cascade)]
+    by_label = {label: [run for run in runs if run.configuration == label] for label in CONFIGURATIONS}
+    solved = {label: sum(run.success for run in each) for label, each in by_label.items()}
+    tokens = {label: sum(run.far_usage.total_tokens for run in each) for label, each in by_label.items()}
+
+    def share(of: Mapping[str, int], label: str) -> float:
+        return round(of[label] / of["cloud"], 4) if of["cloud"] else 0.0
+
     return {
-        "far_minus_near_points": round(100 * (solved[1] - solved[0]) / len(cloud), 2),
-        "cascade_score_share": round(solved[2] / solved[1], 4) if solved[1] else 0.0,
-        "cascade_far_token_share": round(tokens[1] / tokens[0], 4) if tokens[0] else 0.0,
+        "far_minus_near_points": round(100 * (solved["cloud"] - solved["device"]) / len(by_label["cloud"]), 2),
+        "cascade_score_share": share(solved, CASCADE),
+        "cascade_far_token_share": share(tokens, CASCADE),
+        "plan_score_share": share(solved, PLAN),
+        "plan_far_token_share": share(tokens, PLAN),
     }
 
 
@@ -91,10 +99,10 @@ def _refuse_total_failure(records: Sequence[RunRecord]) -> None:
 
 def _print(records: Sequence[RunRecord], figures: dict[str, float], report: Path) -> None:
     print_tables(Outcomes(records))
-    kept, spent = figures["cascade_score_share"], figures["cascade_far_token_share"]
     output.print(
-        f"search: far - near {figures['far_minus_near_points']:+.0f} points; "
-        f"the cascade keeps {kept:.0%} of far's successes with {spent:.0%} of its tokens",
+        f"search: far - near {figures['far_minus_near_points']:+.0f} points; of far's successes and tokens, "
+        f"the cascade has {figures['cascade_score_share']:.0%} and {figures['cascade_far_token_share']:.0%}, "
+        f"a plan by far {figures['plan_score_share']:.0%} and {figures['plan_far_token_share']:.0%}",
         soft_wrap=True,
     )
     output.print(

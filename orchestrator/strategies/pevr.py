@@ -1,11 +1,15 @@
 """Plan - Execute - Verify - Replan (PEVR, arXiv 2605.30102): one plan, then turns of the executor, and a check now and then of whether
-they keep to it. A check is one call: the verdict and, with INTERVENE, the plan of what remains, from which the executor starts anew."""
+they keep to it. A check is one call: the verdict and, with INTERVENE, the plan of what remains, from which the executor starts anew.
+
+Beyond the paper, the plan may wait for a doubt: with `plan_below`, the executor begins alone, and is given one only where its first step
+is unsure."""
 
 from langgraph.graph import END, START, StateGraph
 
 from .nodes import TaskNodes
 from .state import TaskContext, TaskGraphBuilder, TaskState
-from .supervised import Oversight, SupervisorNodes, after_act, after_tools, after_verify
+from .supervised import Oversight, SupervisorNodes, after_tools, after_verify
+from .supervised import after_act as supervised_after_act
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
@@ -21,7 +25,7 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     graph.add_edge(START, "route")
     graph.add_conditional_edges("route", after_route, ["plan", "act"])
     graph.add_edge("plan", "act")
-    graph.add_conditional_edges("act", after_act, ["act", "tools", "verify", "judge", END])
+    graph.add_conditional_edges("act", after_act, ["act", "plan", "tools", "verify", "judge", END])
     graph.add_conditional_edges("tools", after_tools, ["verify", "act"])
     graph.add_conditional_edges("verify", after_verify, ["act", "judge"])
     graph.add_edge("judge", END)
@@ -29,5 +33,12 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
 
 
 def after_route(state: TaskState) -> str:
-    """Without a supervisor there is no plan."""
-    return "plan" if Oversight(state).is_on else "act"
+    """Without a supervisor there is no plan, and with `plan_below` there is none yet."""
+    view = Oversight(state)
+    return "plan" if view.is_on and view.policy.plan_below is None else "act"
+
+
+def after_act(state: TaskState) -> str:
+    """A first step in doubt is not carried out, but planned."""
+    following = supervised_after_act(state)
+    return "plan" if following in ("tools", "judge", "verify") and Oversight(state).doubt() is not None else following

@@ -62,23 +62,53 @@ class Oversight:
 
     def cause(self) -> Cause | None:
         """What asks for a check now. A check that could change nothing, with no turn left to be taken, is not made."""
-        draft = Attempt.model_validate(self.state["draft"])
-        if not self.is_on or draft.steps >= self.task.policy.maximum_turns:
+        if not self.is_on or not self._may_go_on:
             return None
         messages = [Message.model_validate(message) for message in self.state["messages"]]
         evidence = Evidence(
             turn=self.state["acted"],
             covered=messages[: self.watch.covered],
             fresh=messages[self.watch.covered :],
-            confidence=next((call["confidence"] for call in reversed(self.state["calls"]) if call["role"] == "execute"), None),
-            share_spent=self.share_spent(draft),
+            confidence=self._confidence(),
+            share_spent=self.share_spent(),
             half_was_covered=self.watch.half,
             answered=has_answered(self.state),
         )
         return cause_of_check(self.policy, evidence)
 
-    def share_spent(self, draft: Attempt) -> float:
+    def doubt(self) -> str | None:
+        """Why the first step, which has not acted yet, is to wait for a plan; None where it need not."""
+        limit = self.policy.plan_below
+        is_first = self.state["acted"] == 0 and not any(call["role"] == "plan" for call in self.state["calls"])
+        if limit is None or self.state["draft"] is None or not is_first or not self.is_on or not self._may_go_on:
+            return None
+        confidence = self._confidence()
+        if confidence is not None and confidence >= limit:
+            return None
+        known = "unknown" if confidence is None else f"{confidence:.4f}"
+        return f"the confidence of {self.executor}'s first step is {known}, not {limit:g}, so the task was planned"
+
+    @property
+    def _draft(self) -> Attempt:
+        return Attempt.model_validate(self.state["draft"])
+
+    @property
+    def turns(self) -> int:
+        """Steps of the executor so far, those that did not act included."""
+        return self._draft.steps
+
+    @property
+    def _may_go_on(self) -> bool:
+        """There is a turn left to be taken."""
+        return self.turns < self.task.policy.maximum_turns
+
+    def _confidence(self) -> float | None:
+        """Of the executor's last step."""
+        return next((call["confidence"] for call in reversed(self.state["calls"]) if call["role"] == "execute"), None)
+
+    def share_spent(self) -> float:
         """Of the turns or of the task's timeout, whichever is further."""
+        draft = self._draft
         turns = draft.steps / self.task.policy.maximum_turns
         if self.task.timeout is None:
             return turns
@@ -87,8 +117,7 @@ class Oversight:
 
     def covered_now(self, messages: int) -> Watch:
         """The watch once a check has seen everything there is; the conversation then has so many messages."""
-        draft = Attempt.model_validate(self.state["draft"])
-        return Watch(covered=messages, half=self.share_spent(draft) >= 0.5)
+        return Watch(covered=messages, half=self.share_spent() >= 0.5)
 
     def alone(self, reason: str) -> TaskState:
         """The state in which the executor goes on without a supervisor."""
@@ -106,12 +135,20 @@ class SupervisorNodes:
         """Let the supervisor plan the task; without a plan that can be used, the executor starts from the task alone."""
         view = Oversight(state)
         log = CallLog(state, runtime)
+        doubt = view.doubt()
+        reasons = [*state["reasons"], doubt] if doubt is not None else state["reasons"]
         try:
-            plan, reasons = await self._planned(view, log, runtime)
+            plan, problems = await self._planned(view, log, runtime)
         except FALLBACK_ERRORS as error:
-            return {**view.alone(f"{view.decision.supervisor} could not plan: {type(error).__name__}: {error}"), "calls": log.as_json}
+            plan, problems = (
+                "",
+                [f"{view.decision.supervisor} could not plan: {type(error).__name__}: {error}; {view.executor} goes on alone"],
+            )
+            over: TaskState = {"watch": as_json(view.watch.model_copy(update={"is_over": True}))}
+        else:
+            over = {}
         messages = [as_json(message) for message in opening(view.task, plan)]
-        return {"guidance": plan, "messages": messages, "reasons": [*state["reasons"], *reasons], "calls": log.as_json}
+        return {**over, "guidance": plan, "messages": messages, "reasons": [*reasons, *problems], "calls": log.as_json}
 
     async def verify(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the supervisor check the work; where it intervenes, the executor starts anew from what it says."""
@@ -147,7 +184,7 @@ class SupervisorNodes:
     async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> Judgement:
         state, shadow = view.state, view.policy.shadow
         strategy, longest = view.decision.strategy, view.policy.maximum_guidance
-        request = await self._request(view, _check_request(view), f"verify/{Attempt.model_validate(state['draft']).steps}", runtime)
+        request = await self._request(view, _check_request(view), f"verify/{view.turns}", runtime)
         supervisor = self._supervisor(view)
 
         def reading(reply: StepReply) -> Verdict:

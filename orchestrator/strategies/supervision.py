@@ -57,6 +57,9 @@ class Supervision(Value):
 
     executor: Side = Side.NEAR
     """The side that works; the other one supervises it. `far` reverses the usual roles."""
+    plan_below: float | None = Field(default=None, ge=0, le=1)
+    """In `pevr`, the confidence of the executor's first step, as a probability, below which the task is planned: the step is dropped before
+    it acts, and the executor begins anew from the plan. An unknown confidence is low. None: every task is planned before the first step."""
     interval: Annotated[PositiveInt | None, BeforeValidator(_none_in_words)] = 8
     """Turns between two checks on schedule (Tv in arXiv 2605.30102); None, in TOML "none": checks come from triggers alone."""
     triggers: tuple[Trigger, ...] = ()

@@ -250,7 +250,19 @@ def _memory(outcomes: Outcomes, world: str) -> Verdict:
         return _cannot("it takes near alone, pevr or eva, and a near model whose KV cache is known")
     best = outcomes.best(world, ratios)
     assert best is not None, "there is at least one"
-    return _answer(ratios[best].high < 1, f"{best}, the best of them, peaks at {_percent(ratios[best])} of {near}'s KV bytes")
+    reason = f"{best}, the best of them, peaks at {_percent(ratios[best])} of {near}'s KV bytes"
+    return _answer(ratios[best].high < 1, "; ".join([reason, *_peaks_where_reset(outcomes, world)]))
+
+
+def _peaks_where_reset(outcomes: Outcomes, world: str) -> list[str]:
+    """What a reset does to the peak of the same tasks: the pevr that was reset most against the one that never is."""
+    planned = plan_only(outcomes, world)
+    most = outcomes.best(world, outcomes.family(world, Strategy.PEVR), "interventions")
+    if planned is None or most is None or planned == most:
+        return []
+    resets = [record for record in outcomes.runs(world, most) if record.interventions > 0]
+    share = Outcomes([*resets, *outcomes.runs(world, planned)]).ratio(world, most, planned, "peak_kv_bytes")
+    return [f"in the {len(resets)} runs in which {most} was reset, at {_percent(share)} of {planned}, which never is, on the same tasks"]
 
 
 def _is_above(estimate: Estimate | None, bound: float) -> bool:

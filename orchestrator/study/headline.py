@@ -18,6 +18,8 @@ NEAR_SHARE: Final = 0.5
 """Of far's dollars, that a hybrid which is to beat near alone may cost."""
 FAR_SHARE: Final = 0.4
 """Of far's dollars, that a hybrid which is to approach far alone may cost."""
+SAME_POINTS: Final = 1.0
+"""A loss of so many points of score counts as the same score."""
 AUTO_WEIGHTS: Final = (0.0001, 0.001, 0.01, 0.1)
 """Dollars per point of score at which `auto` is replayed."""
 
@@ -66,7 +68,8 @@ class WorldHeadline(Value):
     approaches_far: Comparison | None
     """The best hybrid at no more than 40 % of far's dollars, against far alone."""
     events: Comparison | None
-    """The best supervision by event against the best fixed interval."""
+    """Supervision by event against the best fixed interval: of the configurations that score the same, the one with the fewest far calls,
+    and where none does, the best."""
     memory: tuple[Comparison, ...]
     """The best pevr and the best eva against near alone."""
 
@@ -195,8 +198,14 @@ def _affordable(outcomes: Outcomes, world: str, hybrids: Sequence[str], against:
 
 def _events(outcomes: Outcomes, world: str) -> Comparison | None:
     fixed = outcomes.best(world, scheduled(outcomes, world))
-    events = outcomes.best(world, triggered(outcomes, world))
-    return _compared(outcomes, world, events, fixed, far=outcomes.far_alone(world)) if events and fixed else None
+    by_event = triggered(outcomes, world)
+    if fixed is None or not by_event:
+        return None
+    leads = {label: outcomes.difference(world, label, fixed) for label in by_event}
+    same = [label for label, lead in leads.items() if lead is not None and 100 * lead.value >= -SAME_POINTS]
+    calls = {label: estimate.value for label in same if (estimate := outcomes.estimate(world, label, "far_calls"))}
+    events = min(calls, key=lambda label: calls[label]) if calls else outcomes.best(world, by_event)
+    return _compared(outcomes, world, events, fixed, far=outcomes.far_alone(world)) if events else None
 
 
 def _memory(outcomes: Outcomes, world: str, near: str | None) -> Iterable[Comparison]:

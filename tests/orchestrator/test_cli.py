@@ -173,7 +173,13 @@ def test_the_demo_compares_strategies_in_both_worlds_and_writes_its_report(empty
     assert rows["search", "device"]["far_calls"]["value"] == 0
     assert rows["search", "cloud"]["far_calls"]["value"] > 1
     assert rows["apps", "pevr/inf"]["far_calls"]["value"] >= 1
-    assert set(outcome["findings"]) == {"far_minus_near_points", "cascade_score_share", "cascade_far_token_share"}
+    assert set(outcome["findings"]) == {
+        "far_minus_near_points",
+        "cascade_score_share",
+        "cascade_far_token_share",
+        "plan_score_share",
+        "plan_far_token_share",
+    }
     page = (empty_folder / "out.html").read_text(encoding="utf-8")
     assert "<svg" in page
     assert 'src="http' not in page

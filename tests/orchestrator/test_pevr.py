@@ -206,6 +206,44 @@ async def test_a_supervisor_that_cannot_plan_leaves_the_executor_alone() -> None
     assert result.far.dollars == 0
 
 
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(("confidence", "is_planned"), [(0.7, False), (0.4, True), (None, True)])
+async def test_a_plan_can_wait_for_a_first_step_in_doubt(confidence: float | None, is_planned: bool, link: str) -> None:
+    executor = [looks_at(9), looks_at(1), ANSWER] if is_planned else [looks_at(1), ANSWER]
+    pair = Pair(executor, [PLAN], confidence=confidence)
+    async with working(pair, supervised("pevr", plan_below=0.7), link=link) as hybrid:
+        result = await hybrid.run(TASK)
+    alone = [("executor", (Message.user(TASK),))]
+    planned = [*alone, ("supervisor", plan_request(TASK)), ("executor", (Message.user(with_plan(TASK, PLAN)),))]
+    assert pair.journal[:-1] == (planned if is_planned else alone)
+    assert pair.journal[-1][1][1:] == turn_of(1), "the first step in doubt did not act"
+    assert result.text == ANSWER
+    assert any("first step is" in reason for reason in result.reasons) == is_planned
+
+
+async def test_an_answer_in_doubt_is_planned_too() -> None:
+    pair = Pair(["Perhaps a heron.", looks_at(1), ANSWER], [PLAN], confidence=0.2)
+    async with working(pair, supervised("pevr", plan_below=0.5)) as hybrid:
+        assert (await hybrid.run(TASK)).text == ANSWER
+    assert pair.roles == ["executor", "supervisor", "executor", "executor"]
+
+
+async def test_later_doubts_and_a_last_turn_bring_no_plan() -> None:
+    pair = Pair([looks_at(1), looks_at(2), ANSWER], [PLAN], confidence=0.2)
+    async with working(pair, supervised("pevr", plan_below=0.5, turns=1)) as hybrid:
+        with pytest.raises(InvalidOutput, match="1 turns"):
+            await hybrid.run(TASK)
+    assert pair.roles == ["executor"]
+
+
+async def test_where_planning_fails_the_step_in_doubt_is_taken_again() -> None:
+    pair = Pair([looks_at(9), looks_at(1), ANSWER], [Unavailable("no network")], confidence=0.2)
+    async with working(pair, supervised("pevr", plan_below=0.5)) as hybrid:
+        result = await hybrid.run(TASK)
+    assert pair.journal[-1][1][1:] == turn_of(1)
+    assert any("could not plan" in reason and "goes on alone" in reason for reason in result.reasons)
+
+
 async def test_the_rest_of_a_conversation_stays_in_front_of_the_plan() -> None:
     history = [Message.system("Be brief."), Message.user("Hello"), Message.assistant("Hi"), Message.user(TASK)]
     pair = Pair([ANSWER], [PLAN])
