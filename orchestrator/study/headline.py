@@ -197,15 +197,19 @@ def _affordable(outcomes: Outcomes, world: str, hybrids: Sequence[str], against:
 
 
 def _events(outcomes: Outcomes, world: str) -> Comparison | None:
-    fixed = outcomes.best(world, scheduled(outcomes, world))
-    by_event = triggered(outcomes, world)
+    fixed, by_event = outcomes.best(world, scheduled(outcomes, world)), triggered(outcomes, world)
     if fixed is None or not by_event:
         return None
-    leads = {label: outcomes.difference(world, label, fixed) for label in by_event}
+    events = _fewest_far_calls(outcomes, world, by_event, fixed) or outcomes.best(world, by_event)
+    return _compared(outcomes, world, events, fixed, far=outcomes.far_alone(world)) if events is not None else None
+
+
+def _fewest_far_calls(outcomes: Outcomes, world: str, labels: Iterable[str], fixed: str) -> str | None:
+    """Of those that score the same as the fixed one, if any does."""
+    leads = {label: outcomes.difference(world, label, fixed) for label in labels}
     same = [label for label, lead in leads.items() if lead is not None and 100 * lead.value >= -SAME_POINTS]
-    calls = {label: estimate.value for label in same if (estimate := outcomes.estimate(world, label, "far_calls"))}
-    events = min(calls, key=lambda label: calls[label]) if calls else outcomes.best(world, by_event)
-    return _compared(outcomes, world, events, fixed, far=outcomes.far_alone(world)) if events else None
+    calls = {label: estimate.value for label in same if (estimate := outcomes.estimate(world, label, "far_calls")) is not None}
+    return min(calls, key=lambda label: calls[label], default=None)
 
 
 def _memory(outcomes: Outcomes, world: str, near: str | None) -> Iterable[Comparison]:

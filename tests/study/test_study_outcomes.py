@@ -7,6 +7,7 @@ from study_records import record
 
 from nearfar.orchestrator.study.headline import auto_headline, headline
 from nearfar.orchestrator.study.outcomes import Outcomes
+from nearfar.orchestrator.study.paces import plan_only
 from nearfar.orchestrator.study.records import Check, RunRecord
 from nearfar.orchestrator.study.statistics import Estimate
 
@@ -211,6 +212,34 @@ def test_events_are_held_against_the_best_of_all_fixed_intervals() -> None:
     line = headline(Outcomes(records), "search")
     assert line.events is not None
     assert line.events.against == "pevr/4:maximum_guidance=100"
+
+
+def test_of_events_that_score_the_same_the_one_with_the_fewest_far_calls_counts() -> None:
+    def knobs(**supervision: object) -> dict[str, object]:
+        return {"supervision": {"interval": None, **supervision}}
+
+    runs = {
+        "pevr/8": (0.9, 2, {"supervision": {"interval": 8}}),
+        "pevr/events": (0.91, 2, knobs(triggers=["loop"])),
+        "pevr/inf:plan_below=0.9": (0.895, 1, knobs(plan_below=0.9)),
+        "pevr/inf:plan_below=0.5": (0.8, 0, knobs(plan_below=0.5)),
+    }
+    records = [
+        record("pevr/8", task, configuration=label, score=score, far_calls=calls, knobs=changes)
+        for label, (score, calls, changes) in runs.items()
+        for task in range(4)
+    ]
+    line = headline(Outcomes(records), "search")
+    assert line.events is not None
+    assert (line.events.configuration, line.events.against) == ("pevr/inf:plan_below=0.9", "pevr/8")
+
+
+def test_a_plan_that_waits_for_a_doubt_is_not_the_plan_alone() -> None:
+    waiting = {"supervision": {"interval": None, "plan_below": 0.9}}
+    records = [record("pevr/inf", 1, configuration="pevr/inf:plan_below=0.9", knobs=waiting)]
+    assert plan_only(Outcomes(records), "search") is None
+    always = record("pevr/inf", 1, knobs={"supervision": {"interval": None}})
+    assert plan_only(Outcomes([*records, always]), "search") == "pevr/inf"
 
 
 def test_auto_cannot_be_judged_with_a_single_seed() -> None:
