@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.orchestrator.compose import NearConfig, parse_far
+from nearfar.orchestrator.compose import EMBEDDED_CONFIDENCE, NearConfig, parse_far
 from nearfar.orchestrator.study.configurations import STANDARD
 from nearfar.orchestrator.study.folder import claim_folder
 from nearfar.orchestrator.study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
@@ -33,8 +33,13 @@ from nearfar.orchestrator.task import Policy
 TURNS = 40
 SEEDS = (1, 2, 3)
 QUICK = ("device", "cloud", "cascade", "pevr/inf", *(f"{name}/{pace}" for name in ("pevr", "eva") for pace in ("4", "8", "events")))
-ON_DOUBT = ("pevr/inf:plan_below=0.999", "pevr/inf:plan_below=0.9995", "pevr/events:plan_below=0.9995")
-"""A plan only where near doubts its first step; the limits were chosen for the shipped models on tasks of another seed, 777."""
+ON_DOUBT = (
+    "pevr/inf:plan_below=0.999",
+    "pevr/inf:plan_below=0.9995",
+    "pevr/events:plan_below=0.9995",
+    f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}",
+)
+"""Far is asked only where near is unsure; the limits were chosen for the shipped models on tasks of another seed, 777."""
 ORACLE = ("pevr/4+oracle", "eva/4+oracle", "pevr/events+oracle", "eva/events+oracle")
 WORLDS = ("search", "apps")
 
@@ -109,7 +114,13 @@ def _compared(what: Comparison | None, *figures: str) -> dict[str, Any] | None:
 def _auto(line: AutoHeadline | None) -> dict[str, Any] | None:
     if line is None:
         return None
-    return {**line.model_dump(exclude={"regret", "points"}), "points": _interval(line.points), "final_regret": line.regret[-1]}
+    front = [{**point.model_dump(), "points": _interval(point.points)} for point in line.front]
+    return {
+        **line.model_dump(exclude={"regret", "points", "front"}),
+        "points": _interval(line.points),
+        "front": front,
+        "final_regret": line.regret[-1],
+    }
 
 
 def _interval(estimate: Estimate | None) -> list[float] | None:

@@ -10,7 +10,7 @@ from .arm import Arm
 from .classes import ClassGuess, TaskClasses, lineage
 from .decision import Candidate, SelectionDecision
 from .defaults import DEFAULT_SCORE, DEFAULTS, starting_points
-from .estimates import PRIOR_SCORE, Estimate, draw_score, estimates
+from .estimates import PRIOR_SCORE, Estimate, draw_score, estimates, mixed
 from .outcomes import Outcome
 from .profile import Shape, TaskProfile
 from .rules import is_preferred, objection_to
@@ -96,9 +96,10 @@ class Chooser:
 
     def _candidates(self, profile: TaskProfile, guess: ClassGuess, policy: Policy, sides: Collection[Side]) -> tuple[Candidate, ...]:
         """Every arm as it is judged for the task, the best first."""
-        groups = _groups(profile, guess.name)
         arms = self._arms(profile)
-        beliefs = estimates(self._tallies, {key: _prior(key, profile.shape) for key in arms}, groups)
+        priors = {key: _prior(key, profile.shape) for key in arms}
+        shares = guess.shares or {guess.name: 1.0}
+        beliefs = mixed([(share, estimates(self._tallies, priors, _groups(profile, name))) for name, share in shares.items()])
         dearest = max((belief.dollars for belief in beliefs.values() if belief.dollars is not None), default=0.0)
         judged = (
             self._judged(arm, label, beliefs[key], dearest=dearest, objection=objection_to(arm, profile, policy, sides=sides))

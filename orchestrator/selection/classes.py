@@ -15,6 +15,8 @@ from .profile import NAME, NUMBER, Shape, TaskProfile
 
 SMOOTHING: Final = 0.2
 """Added to each feature's count in each class."""
+LIKELY: Final = 0.02
+"""Probability below which a class is left out of account."""
 SURE: Final = 0.5
 """Probability that a class must have; else its parent is tried, which has the probability of all its classes together."""
 
@@ -39,6 +41,8 @@ class ClassGuess:
     probability: float
     familiarity: float
     """Share of the prompt's words that tasks of this class have used before."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """The narrowest classes that it may be, and how probable each is among them."""
 
 
 UNKNOWN: Final = ClassGuess("", 0.0, 0.0)
@@ -71,9 +75,12 @@ class TaskClasses:
         scores = self._scores(profile)
         if not scores:
             return UNKNOWN
-        name, probability = _deepest_sure(_probabilities(scores))
+        probabilities = _probabilities(scores)
+        name, probability = _deepest_sure(probabilities)
         familiarity = self._familiarity(name, profile)
-        return ClassGuess(name, probability, familiarity) if name and familiarity >= minimum_familiarity else UNKNOWN
+        if not name or familiarity < minimum_familiarity:
+            return UNKNOWN
+        return ClassGuess(name, probability, familiarity, _shares(probabilities))
 
     def _scores(self, profile: TaskProfile) -> dict[str, float]:
         """Logarithms of the classes' probabilities, but for a constant. Words that no class has met tell nothing."""
@@ -103,6 +110,8 @@ def _features(profile: TaskProfile) -> Iterator[str]:
     yield from (f"{first} {second}" for first, second in pairwise(("^", *words)))
     yield from (f"{count} x {word}" for word, count in Counter(words).items())
     yield f"form: {profile.form}"
+    yield f"relations: {profile.relations}"
+    yield f"parts: {profile.parts}"
     yield from (f"tool: {tool}" for tool in sorted(profile.tools))
 
 
@@ -111,6 +120,12 @@ def _probabilities(scores: Mapping[str, float]) -> dict[str, float]:
     weights = {name: exp(score - best) for name, score in scores.items()}
     total = sum(weights.values())
     return {name: weight / total for name, weight in weights.items()}
+
+
+def _shares(probabilities: Mapping[str, float]) -> dict[str, float]:
+    likely = {name: probability for name, probability in probabilities.items() if probability >= LIKELY}
+    total = sum(likely.values())
+    return {name: probability / total for name, probability in likely.items()}
 
 
 def _deepest_sure(probabilities: Mapping[str, float]) -> tuple[str, float]:

@@ -52,6 +52,24 @@ def estimates(tallies: Tallies, priors: Mapping[str, float], groups: Sequence[st
     return {arm: _estimate(tallies, levels, groups, arm=arm, prior=prior) for arm, prior in priors.items()}
 
 
+def mixed(beliefs: Sequence[tuple[float, Mapping[str, Estimate]]]) -> dict[str, Estimate]:
+    """The belief about each configuration on a task that may be of several classes, each with its share of 1."""
+    (_, first), *_ = beliefs
+    return {arm: _mixed([(share, belief[arm]) for share, belief in beliefs]) for arm in first}
+
+
+def _mixed(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
+    prices = [(share, part.dollars) for share, part in parts]
+    known = [share * dollars for share, dollars in prices if dollars is not None]
+    return Estimate(
+        score=sum(share * part.score for share, part in parts),
+        weight=sum(share * part.weight for share, part in parts),
+        dollars=sum(known) if len(known) == len(parts) else None,
+        outcomes=parts[0][1].outcomes,
+        similar=round(sum(share * part.similar for share, part in parts)),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Level:
     """What one of the nested groups adds to an estimate."""

@@ -32,6 +32,8 @@ _QUESTION_WORDS: Final = """
 are can could did do does had has have how is should was were what when where which who whom whose why will would
 """
 _QUESTION_OPENERS: Final = frozenset(_QUESTION_WORDS.split())
+_RELATIONS: Final = frozenset({"of", "'s", "\u2019s", "whose"})
+_COORDINATORS: Final = frozenset({"and", "then"})
 _LONG_CONTEXT: Final = 1500
 """Words of a context above which it is better read in pieces."""
 _LENGTHS: Final = ((8, "very short"), (20, "short"), (60, "medium"), (1000, "long"))
@@ -81,6 +83,16 @@ class TaskProfile(Value):
     def form(self) -> str:
         """The finest group that features alone tell apart."""
         return f"{self.length} {'question' if self.is_question else 'request'}"
+
+    @property
+    def relations(self) -> int:
+        """How often the prompt goes from one thing to another: `of`, `'s`, `whose`."""
+        return sum(word in _RELATIONS for word in self.words)
+
+    @property
+    def parts(self) -> int:
+        """How often the prompt goes on to something else: a comma, `and`, `then`."""
+        return sum(word in _COORDINATORS for word in self.words) + self.prompt.count(",")
 
     @property
     def words(self) -> tuple[str, ...]:

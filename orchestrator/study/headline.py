@@ -20,7 +20,7 @@ FAR_SHARE: Final = 0.4
 """Of far's dollars, that a hybrid which is to approach far alone may cost."""
 SAME_POINTS: Final = 1.0
 """A loss of so many points of score counts as the same score."""
-AUTO_WEIGHTS: Final = (0.0001, 0.001, 0.01, 0.1)
+AUTO_WEIGHTS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.01)
 """Dollars per point of score at which `auto` is replayed."""
 
 
@@ -80,6 +80,8 @@ class AutoPoint(Value):
     dollars_per_point: float
     score: float
     """Mean over the tasks."""
+    points: Estimate
+    """How far it is above the best single configuration, in points."""
     dollars: float | None
     """Per task."""
 
@@ -101,7 +103,7 @@ class AutoHeadline(Value):
     most_useful_fixed: str
     """The single configuration with the highest score less its dollars by their weight, which is what `auto` aims at."""
     front: tuple[AutoPoint, ...]
-    """What it would have reached had dollars weighed more or less."""
+    """What it would have reached had dollars weighed more or less; the weights that spend most come last."""
     regret: tuple[float, ...]
     """After each task, how much of that the most useful single configuration is ahead; 1 is a perfect answer."""
 
@@ -122,16 +124,21 @@ def auto_headline(records: Iterable[RunRecord]) -> AutoHeadline | None:
         best_fixed=best,
         best_fixed_score=replayed.fixed[best].mean_score,
         best_fixed_dollars=_per_task(replayed.fixed[best].dollars, count),
-        points=_lead(replayed, [record for record in known if record.configuration == best]),
+        points=_lead(replayed, known, best),
         most_useful_fixed=replayed.best_fixed,
-        front=tuple(_auto_point(known, weight) for weight in AUTO_WEIGHTS),
+        front=tuple(_auto_point(known, weight, best) for weight in AUTO_WEIGHTS),
         regret=replayed.regret,
     )
 
 
-def _auto_point(records: Sequence[RunRecord], weight: float) -> AutoPoint:
-    auto = replay(records, AutoPolicy(dollars_per_point=weight)).auto
-    return AutoPoint(dollars_per_point=weight, score=auto.mean_score, dollars=_per_task(auto.dollars, auto.tasks))
+def _auto_point(records: Sequence[RunRecord], weight: float, best: str) -> AutoPoint:
+    replayed = replay(records, AutoPolicy(dollars_per_point=weight))
+    return AutoPoint(
+        dollars_per_point=weight,
+        score=replayed.auto.mean_score,
+        points=_lead(replayed, records, best),
+        dollars=_per_task(replayed.auto.dollars, replayed.auto.tasks),
+    )
 
 
 def _best_fixed(replayed: Replay) -> str:
@@ -142,9 +149,9 @@ def _best_fixed(replayed: Replay) -> str:
     return max(replayed.fixed, key=worth)
 
 
-def _lead(replayed: Replay, fixed: Iterable[RunRecord]) -> Estimate:
+def _lead(replayed: Replay, records: Iterable[RunRecord], fixed: str) -> Estimate:
     """Of `auto` over a fixed configuration, in points, over the tasks of the stream."""
-    scores = {(record.world, record.task, record.seed): record.score for record in fixed}
+    scores = {(record.world, record.task, record.seed): record.score for record in records if record.configuration == fixed}
     auto, other = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for task in replayed.tasks:
         auto[f"{task.world}/{task.task}"].append(task.score)

@@ -115,8 +115,8 @@ def _auto(auto: AutoHeadline | None, regret: Picture | None) -> Iterator[str]:
         f"{_dollars(auto.best_fixed_dollars)}. Auto is {_difference(auto.points)} points above it. "
         "What auto knew of a seed's tasks came from the other seeds.</p>"
     )
-    rows = [[f"${point.dollars_per_point:g}", f"{point.score:.1%}", _dollars(point.dollars)] for point in auto.front]
-    yield table(["a point of score is worth", "score", "dollars a task"], rows)
+    rows = [[f"${each.dollars_per_point:g}", f"{each.score:.1%}", _difference(each.points), _dollars(each.dollars)] for each in auto.front]
+    yield table(["a point of score is worth", "score", f"points above {escape(auto.best_fixed)}", "dollars a task"], rows)
     yield _figure(regret)
 
 

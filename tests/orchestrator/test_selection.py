@@ -67,6 +67,19 @@ def test_a_few_lucky_outcomes_do_not_mislead() -> None:
     assert decision.chosen.strategy is Strategy.EVA
 
 
+def test_a_task_that_may_be_of_two_classes_is_judged_by_both() -> None:
+    profile = TaskProfile.of("sell the item", ["look_up"])
+    scores = {"shop/red": {Strategy.EVA: 1.0, Strategy.PEVR: 0.6}, "shop/green": {Strategy.EVA: 0.0, Strategy.PEVR: 0.6}}
+    known = [
+        outcome(strategy, float(number < 100 * chance), profile=profile, task_class=name)
+        for name, odds in scores.items()
+        for strategy, chance in odds.items()
+        for number in range(100)
+    ]
+    decision = Chooser(FREE, known, has_defaults=False).choose(profile, PUBLIC)
+    assert {each.arm.strategy: round(each.score, 1) for each in decision.candidates} == {Strategy.PEVR: 0.6, Strategy.EVA: 0.5}
+
+
 def test_dollars_count_as_much_as_the_user_says() -> None:
     odds = {Strategy.CLOUD: 0.9, Strategy.DEVICE: 0.7}
     known = [

@@ -65,6 +65,7 @@ def test_a_class_is_named_only_as_far_as_it_is_sure() -> None:
             classes.add(f"shop/{kind}", TaskProfile.of(f"sell item {word}"))
     guess = classes.guess(TaskProfile.of("sell item one"), minimum_familiarity=0.5)
     assert (guess.name, round(guess.probability, 6)) == ("shop", 1.0)
+    assert guess.shares == pytest.approx({"shop/red": 1 / 3, "shop/green": 1 / 3, "shop/blue": 1 / 3})
 
 
 def test_runs_of_one_task_under_many_configurations_are_one_example() -> None:
@@ -121,6 +122,11 @@ def test_without_tools_a_long_context_is_a_shape_of_its_own(words: int, tools: l
 def test_names_and_numbers_are_what_they_are_not_which() -> None:
     first, second = (TaskProfile.of(text).words for text in ("Who is Mira Falk's 2 rivals?", "Who is Otto Berg-Lind's 1,250 rivals?"))
     assert first == second == ("who", "is", NAME, "'s", NUMBER, "rivals")
+
+
+def test_relations_and_parts_of_a_prompt_are_counted() -> None:
+    profile = TaskProfile.of("List Mira Falk\u2019s city, the ceo of the firm whose product is Tea and its rival.")
+    assert (profile.relations, profile.parts) == (3, 2)
 
 
 @given(st.text(max_size=200), st.lists(st.text(max_size=20), max_size=4))
