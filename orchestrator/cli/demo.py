@@ -46,7 +46,7 @@ def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
 
 
 def search_figures(records: Sequence[RunRecord]) -> dict[str, float]:
-    """In the search world: the gap between the sides, and what cascade and plan keep of far's successes and spend of its tokens."""
+    """In the search world: the gap between the sides, and what cascade and plan keep of far's right answers and spend of its tokens."""
     runs = [record for record in records if record.world == "search"]
     by_label = {label: [run for run in runs if run.configuration == label] for label in CONFIGURATIONS}
     solved = {label: sum(run.success for run in each) for label, each in by_label.items()}
@@ -100,7 +100,7 @@ def _refuse_total_failure(records: Sequence[RunRecord]) -> None:
 def _print(records: Sequence[RunRecord], figures: dict[str, float], report: Path) -> None:
     print_tables(Outcomes(records))
     output.print(
-        f"search: far - near {figures['far_minus_near_points']:+.0f} points; of far's successes and tokens, "
+        f"search: far - near {figures['far_minus_near_points']:+.0f} points; of far's right answers and tokens, "
         f"the cascade has {figures['cascade_score_share']:.0%} and {figures['cascade_far_token_share']:.0%}, "
         f"a plan by far {figures['plan_score_share']:.0%} and {figures['plan_far_token_share']:.0%}",
         soft_wrap=True,

@@ -150,8 +150,10 @@ def print_tables(outcomes: Outcomes) -> None:
     """A table of configurations for each world."""
     for world in outcomes.worlds:
         table = Table(title=world, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-        for title in ("configuration", "score", "95 %", "success", "far calls", "$ / 1000 tasks", "seconds"):
-            table.add_column(title, justify="left" if title == "configuration" else "right", no_wrap=True)
+        table.add_column("configuration", overflow="fold")
+        for title in ("score", "95 %", "success", "far\ncalls", "$ / 1000\ntasks", "seconds"):
+            # A label may be cut in two where the window is narrow, a figure may not be cut off.
+            table.add_column(title, justify="right", min_width=max(map(len, title.split("\n"))), no_wrap=True)
         for label in outcomes.configurations(world):
             table.add_row(*_row(outcomes, world, label))
         output.print(table)

@@ -82,6 +82,9 @@ _LABEL_WIDTH: Final = 0.2
 _LABEL_HEIGHT: Final = 0.04
 """Of a label, as a share of the picture."""
 
+_NAMED: Final = 10
+"""Configurations up to which a picture has room for the names of all; of more, those on the front and either side alone are named."""
+
 Drawn = tuple["Figure", str, str]
 
 
@@ -98,24 +101,26 @@ def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
     figure, axes = _blank(COSTS[cost], "score")
     for label, (costs, score) in points.items():
         _point(axes, outcomes, world, label, costs, score)
-    _name(axes, {label: (costs.value, score.value) for label, (costs, score) in points.items()})
+    middles = {label: (costs.value, score.value) for label, (costs, score) in points.items()}
     real = [label for label in points if not outcomes.first(world, label).oracle]
-    front = [real[index] for index in statistics.pareto_front([(points[label][0].value, points[label][1].value) for label in real])]
-    axes.plot(
-        [points[label][0].value for label in front], [points[label][1].value for label in front], color=_INK, linewidth=0.8, linestyle="--"
-    )
+    front = [real[index] for index in statistics.pareto_front([middles[label] for label in real])]
+    across, up = zip(*(middles[label] for label in front), strict=True)
+    axes.plot(across, up, color=_INK, linewidth=0.8, linestyle="--")
+    named = {*front, outcomes.near_alone(world), outcomes.far_alone(world)} if len(points) > _NAMED else set(points)
+    _name(axes, {label: middle for label, middle in middles.items() if label in named})
+    _explain_marks(axes, outcomes, world, list(points))
     return figure, f"{world}-score-{cost}", f"{world}: score against {COSTS[cost]}; dashed: the Pareto front; bars: 95 % intervals"
 
 
 def _point(axes: "Axes", outcomes: Outcomes, world: str, label: str, cost: Estimate, score: Estimate) -> None:
-    record = outcomes.first(world, label)
+    _, mark = _kind(outcomes, world, label)
     axes.errorbar(
         cost.value,
         score.value,
         xerr=[[max(0.0, cost.value - cost.low)], [max(0.0, cost.high - cost.value)]],
         yerr=[[max(0.0, score.value - score.low)], [max(0.0, score.high - score.value)]],
-        marker="^" if record.oracle else "s" if outcomes.is_reversed(world, label) else "o",
-        color=colour(record.strategy),
+        marker=mark,
+        color=colour(outcomes.first(world, label).strategy),
         markersize=6,
         elinewidth=0.8,
     )
@@ -123,9 +128,9 @@ def _point(axes: "Axes", outcomes: Outcomes, world: str, label: str, cost: Estim
 
 def _name(axes: "Axes", points: dict[str, tuple[float, float]]) -> None:
     """Labels beside their points, moved up where they would cover each other."""
-    axes.set_ylim(bottom=0)
     width = max(across for across, _ in points.values()) or 1.0
-    high = _LABEL_HEIGHT * axes.get_ylim()[1]
+    bottom, top = axes.get_ylim()
+    high = _LABEL_HEIGHT * (top - bottom)
     placed: list[tuple[float, float]] = []
     for label, (across, up) in sorted(points.items(), key=lambda item: item[1][1]):
         height = up
@@ -134,6 +139,24 @@ def _name(axes: "Axes", points: dict[str, tuple[float, float]]) -> None:
         placed.append((across, height))
         line = {"arrowstyle": "-", "color": _INK, "alpha": 0.3, "linewidth": 0.5}
         axes.annotate(label, (across, up), (across + 0.015 * width, height + high / 4), fontsize=7, color=_INK, arrowprops=line)
+    axes.set_ylim(bottom, max([top, *(height + 2 * high for _, height in placed)]))
+
+
+def _explain_marks(axes: "Axes", outcomes: Outcomes, world: str, labels: Sequence[str]) -> None:
+    """What colours and shapes mean."""
+    from matplotlib.lines import Line2D
+
+    marks = {outcomes.first(world, label).strategy: ("o", colour(outcomes.first(world, label).strategy)) for label in labels}
+    marks |= {name: (mark, _INK) for label in labels for name, mark in [_kind(outcomes, world, label)] if name}
+    handles = [Line2D([], [], linestyle="", marker=mark, color=shade, markersize=5, label=name) for name, (mark, shade) in marks.items()]
+    axes.legend(handles=handles, fontsize=7, labelcolor=_INK, framealpha=0, loc="best")
+
+
+def _kind(outcomes: Outcomes, world: str, label: str) -> tuple[str, str]:
+    """What is unusual about a configuration, if anything is, and the shape of its mark."""
+    if outcomes.first(world, label).oracle:
+        return "oracle", "^"
+    return ("reversed", "s") if outcomes.is_reversed(world, label) else ("", "o")
 
 
 def _interventions(outcomes: Outcomes, world: str) -> Drawn | None:
