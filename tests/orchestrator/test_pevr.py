@@ -209,7 +209,7 @@ async def test_a_supervisor_that_cannot_plan_leaves_the_executor_alone() -> None
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize(("confidence", "is_planned"), [(0.7, False), (0.4, True), (None, True)])
 async def test_a_plan_can_wait_for_a_first_step_in_doubt(confidence: float | None, is_planned: bool, link: str) -> None:
-    executor = [looks_at(9), looks_at(1), ANSWER] if is_planned else [looks_at(1), ANSWER]
+    executor: Sequence[Reply] = [looks_at(9), looks_at(1), ANSWER] if is_planned else [looks_at(1), ANSWER]
     pair = Pair(executor, [PLAN], confidence=confidence)
     async with working(pair, supervised("pevr", plan_below=0.7), link=link) as hybrid:
         result = await hybrid.run(TASK)
