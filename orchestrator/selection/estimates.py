@@ -62,7 +62,7 @@ def _mixed(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
     prices = [(share, part.dollars) for share, part in parts]
     known = [share * dollars for share, dollars in prices if dollars is not None]
     return Estimate(
-        score=sum(share * part.score for share, part in parts),
+        score=min(sum(share * part.score for share, part in parts), 1.0),  # shares are rounded
         weight=sum(share * part.weight for share, part in parts),
         dollars=sum(known) if len(known) == len(parts) else None,
         outcomes=parts[0][1].outcomes,

@@ -13,6 +13,7 @@ from nearfar.orchestrator.selection.application import applied
 from nearfar.orchestrator.selection.arm import Arm
 from nearfar.orchestrator.selection.chooser import Chooser
 from nearfar.orchestrator.selection.decision import SelectionDecision
+from nearfar.orchestrator.selection.estimates import Estimate, mixed
 from nearfar.orchestrator.selection.outcomes import outcomes_of
 from nearfar.orchestrator.selection.profile import TaskProfile
 from nearfar.orchestrator.selection.settings import AutoPolicy
@@ -78,6 +79,15 @@ def test_a_task_that_may_be_of_two_classes_is_judged_by_both() -> None:
     ]
     decision = Chooser(FREE, known, has_defaults=False).choose(profile, PUBLIC)
     assert {each.arm.strategy: round(each.score, 1) for each in decision.candidates} == {Strategy.PEVR: 0.6, Strategy.EVA: 0.5}
+
+
+@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=12), st.floats(0.0, 1.0))
+def test_a_mixture_of_beliefs_stays_a_belief(weights: list[float], score: float) -> None:
+    belief = {"arm": Estimate(score=score, weight=10.0, dollars=0.01, outcomes=10, similar=3)}
+    mixture = mixed([(weight / sum(weights), belief) for weight in weights])["arm"]
+    assert mixture.score == pytest.approx(score)
+    assert 0 <= mixture.deviation <= 0.5
+    assert (mixture.outcomes, mixture.similar) == (10, 3)
 
 
 def test_dollars_count_as_much_as_the_user_says() -> None:
