@@ -150,12 +150,14 @@ def print_tables(outcomes: Outcomes) -> None:
     """A table of configurations for each world."""
     for world in outcomes.worlds:
         table = Table(title=world, box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-        table.add_column("configuration", overflow="fold")
-        for title in ("score", "95 %", "success", "far\ncalls", "$ / 1000\ntasks", "seconds"):
+        rows = [_row(outcomes, world, label) for label in outcomes.configurations(world)]
+        table.add_column("configuration", overflow="fold", min_width=8)
+        for place, title in enumerate(("score", "95 %", "success", "far\ncalls", "$ / 1000\ntasks", "seconds"), start=1):
             # A label may be cut in two where the window is narrow, a figure may not be cut off.
-            table.add_column(title, justify="right", min_width=max(map(len, title.split("\n"))), no_wrap=True)
-        for label in outcomes.configurations(world):
-            table.add_row(*_row(outcomes, world, label))
+            widths = map(len, (*title.split("\n"), *(row[place] for row in rows)))
+            table.add_column(title, justify="right", min_width=max(widths), no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
         output.print(table)
 
 

@@ -77,9 +77,6 @@ class Chooser:
         guess = self._classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
         candidates = self._candidates(profile, guess, policy, sides)
         allowed = _allowed(candidates, policy)
-        known = (
-            f"recorded tasks of class {guess.name}, which know {guess.familiarity:.0%} of its words" if guess.name else "no recorded class"
-        )
         return SelectionDecision(
             profile=profile if policy.sensitivity is Sensitivity.PUBLIC else profile.model_copy(update={"prompt": ""}),
             task_class=guess.name,
@@ -87,7 +84,7 @@ class Chooser:
             candidates=candidates,
             chosen=allowed[0].arm,
             explored=False,
-            reasons=(f"auto: {profile}; like {known}", _why(profile, allowed[0], allowed)),
+            reasons=(f"auto: {profile}; like {_likeness(guess)}", _why(profile, allowed[0], allowed)),
         )
 
     @property
@@ -163,6 +160,15 @@ def _allowed(ranked: Sequence[Candidate], policy: Policy) -> list[Candidate]:
             raise PrivacyViolation("the task is private and no near agent can serve it", hint=hint)
         raise ConfigError("auto has no configuration left for this task", hint=hint or "give it outcomes")
     return [candidate for candidate in allowed if is_preferred(candidate.arm, policy.mode)] or allowed
+
+
+def _likeness(guess: ClassGuess) -> str:
+    """Which recorded tasks a task is judged by."""
+    if not guess.name:
+        return "no recorded class"
+    shares = sorted(guess.shares.items(), key=lambda item: -item[1])
+    classes = " or ".join(f"{name} ({share:.0%})" for name, share in shares) if len(shares) > 1 else guess.name
+    return f"recorded tasks of class {classes}, which know {guess.familiarity:.0%} of its words"
 
 
 def _why(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate]) -> str:

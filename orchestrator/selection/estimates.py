@@ -35,7 +35,7 @@ class Estimate:
     outcomes: int
     """Recorded for the configuration, on whatever tasks."""
     similar: int
-    """Of those, on tasks of the narrowest group."""
+    """Of those, on tasks of the narrowest groups that it was judged by."""
 
     @property
     def deviation(self) -> float:
@@ -53,7 +53,10 @@ def estimates(tallies: Tallies, priors: Mapping[str, float], groups: Sequence[st
 
 
 def mixed(beliefs: Sequence[tuple[float, Mapping[str, Estimate]]]) -> dict[str, Estimate]:
-    """The belief about each configuration on a task that may be of several classes, each with its share of 1."""
+    """The belief about each configuration on a task that may be of several classes, each with its share of 1.
+
+    It is a belief about the mean over such tasks, so that not knowing the class of this one does not make it less sure.
+    """
     (_, first), *_ = beliefs
     return {arm: _mixed([(share, belief[arm]) for share, belief in beliefs]) for arm in first}
 
@@ -66,7 +69,7 @@ def _mixed(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
         weight=sum(share * part.weight for share, part in parts),
         dollars=sum(known) if len(known) == len(parts) else None,
         outcomes=parts[0][1].outcomes,
-        similar=round(sum(share * part.similar for share, part in parts)),
+        similar=sum(part.similar for _, part in parts),
     )
 
 

@@ -24,7 +24,7 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     graph.add_node("judge", nodes.judge)
     graph.add_edge(START, "route")
     graph.add_conditional_edges("route", after_route, ["plan", "act"])
-    graph.add_edge("plan", "act")
+    graph.add_conditional_edges("plan", after_plan, ["act", "tools", "verify", "judge"])
     graph.add_conditional_edges("act", after_act, ["act", "plan", "tools", "verify", "judge", END])
     graph.add_conditional_edges("tools", after_tools, ["verify", "act"])
     graph.add_conditional_edges("verify", after_verify, ["act", "judge"])
@@ -36,6 +36,11 @@ def after_route(state: TaskState) -> str:
     """Without a supervisor there is no plan, and with `plan_below` there is none yet."""
     view = Oversight(state)
     return "plan" if view.is_on and view.policy.plan_below is None else "act"
+
+
+def after_plan(state: TaskState) -> str:
+    """The executor starts from the plan; where none came, what it had begun goes on."""
+    return supervised_after_act(state) if len(state["messages"]) > len(state["task"]["messages"]) else "act"
 
 
 def after_act(state: TaskState) -> str:

@@ -85,8 +85,8 @@ class Oversight:
         confidence = self._confidence()
         if confidence is not None and confidence >= limit:
             return None
-        known = "unknown" if confidence is None else f"{confidence:.4f}"
-        return f"the confidence of {self.executor}'s first step is {known}, not {limit:g}, so the task was planned"
+        known = "unknown" if confidence is None else f"{confidence:.6g}, below {limit:g}"
+        return f"the confidence of {self.executor}'s first step is {known}, so it was to wait for a plan"
 
     @property
     def _draft(self) -> Attempt:
@@ -132,7 +132,7 @@ class SupervisorNodes:
         self._nodes = nodes
 
     async def plan(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
-        """Let the supervisor plan the task; without a plan that can be used, the executor starts from the task alone."""
+        """Let the supervisor plan the task, and the executor start from the plan; without one that can be used, it goes on as it is."""
         view = Oversight(state)
         log = CallLog(state, runtime)
         doubt = view.doubt()
@@ -147,8 +147,8 @@ class SupervisorNodes:
             over: TaskState = {"watch": as_json(view.watch.model_copy(update={"is_over": True}))}
         else:
             over = {}
-        messages = [as_json(message) for message in opening(view.task, plan)]
-        return {**over, "guidance": plan, "messages": messages, "reasons": [*reasons, *problems], "calls": log.as_json}
+        anew = _planned_start(view, plan) if plan else {}
+        return {**over, **anew, "reasons": [*reasons, *problems], "calls": log.as_json}
 
     async def verify(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the supervisor check the work; where it intervenes, the executor starts anew from what it says."""
@@ -219,6 +219,13 @@ class SupervisorNodes:
             sensitivity=policy.sensitivity,
             idempotency_key=f"{view.task.idempotency_key}/{key}",
         )
+
+
+def _planned_start(view: Oversight, plan: str) -> TaskState:
+    """The state in which the executor starts from a plan; the confidence of a step that was dropped is not that of its work."""
+    messages = [as_json(message) for message in opening(view.task, plan)]
+    draft = view.state["draft"]
+    return {"guidance": plan, "messages": messages, "draft": None if draft is None else {**draft, "confidence": None}}
 
 
 def after_act(state: TaskState) -> str:

@@ -104,8 +104,7 @@ def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
     middles = {label: (costs.value, score.value) for label, (costs, score) in points.items()}
     real = [label for label in points if not outcomes.first(world, label).oracle]
     front = [real[index] for index in statistics.pareto_front([middles[label] for label in real])]
-    across, up = zip(*(middles[label] for label in front), strict=True)
-    axes.plot(across, up, color=_INK, linewidth=0.8, linestyle="--")
+    axes.plot([middles[label][0] for label in front], [middles[label][1] for label in front], color=_INK, linewidth=0.8, linestyle="--")
     named = {*front, outcomes.near_alone(world), outcomes.far_alone(world)} if len(points) > _NAMED else set(points)
     _name(axes, {label: middle for label, middle in middles.items() if label in named})
     _explain_marks(axes, outcomes, world, list(points))

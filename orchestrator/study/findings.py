@@ -261,6 +261,8 @@ def _peaks_where_reset(outcomes: Outcomes, world: str) -> list[str]:
     if planned is None or most is None or planned == most:
         return []
     resets = [record for record in outcomes.runs(world, most) if record.interventions > 0]
+    if not resets:
+        return []
     share = Outcomes([*resets, *outcomes.runs(world, planned)]).ratio(world, most, planned, "peak_kv_bytes")
     return [f"in the {len(resets)} runs in which {most} was reset, at {_percent(share)} of {planned}, which never is, on the same tasks"]
 

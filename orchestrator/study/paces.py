@@ -25,25 +25,25 @@ def _on_schedule(outcomes: Outcomes, world: str, strategy: Strategy) -> Iterator
     """With the turns between two checks."""
     for label in outcomes.family(world, strategy):
         supervision = outcomes.supervision(world, label)
-        if supervision is not None and supervision.interval is not None and not _waits_for_events(supervision):
+        if supervision is not None and supervision.interval is not None and not _waits_for_events(strategy, supervision):
             yield label, supervision.interval
 
 
 def triggered(outcomes: Outcomes, world: str) -> list[str]:
     """The configurations of pevr and eva in which the supervisor speaks by event alone, apart from a plan before the first step."""
-    labels = [label for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
-    kinds = {label: outcomes.supervision(world, label) for label in labels}
-    return [label for label, kind in kinds.items() if kind is not None and kind.interval is None and _waits_for_events(kind)]
+    labels = [(strategy, label) for strategy in (Strategy.PEVR, Strategy.EVA) for label in outcomes.family(world, strategy)]
+    kinds = [(strategy, label, outcomes.supervision(world, label)) for strategy, label in labels]
+    return [label for strategy, label, kind in kinds if kind is not None and kind.interval is None and _waits_for_events(strategy, kind)]
 
 
 def plan_only(outcomes: Outcomes, world: str) -> str | None:
     """The configuration of pevr that plans and never checks."""
     for label in outcomes.family(world, Strategy.PEVR):
         supervision = outcomes.supervision(world, label)
-        if supervision is not None and supervision.interval is None and not _waits_for_events(supervision):
+        if supervision is not None and supervision.interval is None and not _waits_for_events(Strategy.PEVR, supervision):
             return label
     return None
 
 
-def _waits_for_events(supervision: Supervision) -> bool:
-    return bool(supervision.triggers) or supervision.plan_below is not None
+def _waits_for_events(strategy: Strategy, supervision: Supervision) -> bool:
+    return bool(supervision.triggers) or (strategy is Strategy.PEVR and supervision.plan_below is not None)

@@ -100,9 +100,9 @@ class Workbench:
         try:
             with closing(episode):
                 await self._serve(stream, task, episode, course)
-                course.grade = Grade.model_validate(episode.grade(course.answer))
+                _grade(episode, task, course)
         except Exception as error:  # a task boundary, as above
-            course.error = _described(error, "the outcome could not be graded", task)
+            course.error = _described(error, "the episode could not be closed", task)
 
     async def _serve(self, stream: Serve, task: WorldTask, episode: Episode, course: Course) -> None:
         """Let the agents work on the task; where they fail, what their tools did still stands to be graded."""
@@ -225,6 +225,13 @@ def failed_record(item: Item, task: WorldTask, configuration: Configuration, err
     unknown = {"dollars": None, "dollars_source": "unknown", "joules": None, "joules_source": "unavailable", "peak_kv_bytes": None}
     nobody = {"near_model": None, "far_model": None, "turns": 0, "near_calls": 0, "far_calls": 0}
     return new_record(item, task, configuration, Course(error=error), **unknown, **nobody)
+
+
+def _grade(episode: Episode, task: WorldTask, course: Course) -> None:
+    try:
+        course.grade = Grade.model_validate(episode.grade(course.answer))
+    except Exception as error:  # a task boundary: the world may be the user's own program
+        course.error = _described(error, "the outcome could not be graded", task)
 
 
 def _oracle(world: World) -> Agent:

@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from typing import Protocol
 
@@ -89,13 +89,15 @@ def parse_work(program: Program, text: str, known: Collection[int] = ()) -> Prog
     """Judge a transcript of work that began when the steps in `known` had been done."""
     state = Progress(set(known))
     lines = text.splitlines()
-    pending: deque[ToolCall] = deque()
-    for line in lines:
-        if (call := _parse_call(line)) is not None:
-            pending.append(call)
-        elif line.startswith("= ") and pending:
-            state.add(program, pending.popleft(), failed=_FAILURE.match(line) is not None)
-    if lines and not lines[-1].startswith("= ") and _parse_call(lines[-1]) is None:
+    turns = (list(turn) for _, turn in itertools.groupby(lines, key=lambda line: line.startswith("= ")))
+    said: list[ToolCall] = []
+    for turn in turns:
+        calls = [call for line in turn if (call := _parse_call(line)) is not None]
+        # Words of the executor may read like a call; results belong to the last lines before them.
+        for call, result in zip(said[-len(turn) :], turn, strict=False):
+            state.add(program, call, failed=_FAILURE.match(result) is not None)
+        said = calls
+    if lines and not lines[-1].startswith("= "):
         state.conclude(program, lines[-1])
     return state
 

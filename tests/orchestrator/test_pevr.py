@@ -12,7 +12,18 @@ from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, wor
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.results import Result
 from nearfar.orchestrator.strategies.prompts import plan_request, verify_plan_request, with_plan
-from nearfar.protocols import InvalidOutput, Message, Side, ToolCall, ToolChoice, ToolResult, Unavailable
+from nearfar.protocols import (
+    Finished,
+    FinishReason,
+    InvalidOutput,
+    Message,
+    Side,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Unavailable,
+    Usage,
+)
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -236,12 +247,34 @@ async def test_later_doubts_and_a_last_turn_bring_no_plan() -> None:
     assert pair.roles == ["executor"]
 
 
-async def test_where_planning_fails_the_step_in_doubt_is_taken_again() -> None:
-    pair = Pair([looks_at(9), looks_at(1), ANSWER], [Unavailable("no network")], confidence=0.2)
-    async with working(pair, supervised("pevr", plan_below=0.5)) as hybrid:
+@pytest.mark.parametrize("replies", [[Unavailable("no network")], ["no steps", "none again"]], ids=["no supervisor", "no plan"])
+async def test_where_no_plan_comes_the_step_in_doubt_stands(replies: Sequence[Reply]) -> None:
+    pair = Pair([looks_at(1), ANSWER], replies, confidence=0.2)
+    async with working(pair, supervised("pevr", plan_below=0.5, turns=2)) as hybrid:
         result = await hybrid.run(TASK)
+    assert pair.roles.count("executor") == 2
     assert pair.journal[-1][1][1:] == turn_of(1)
-    assert any("could not plan" in reason and "goes on alone" in reason for reason in result.reasons)
+    assert (result.text, result.confidence) == (ANSWER, 0.2)
+
+
+async def test_an_answer_in_doubt_stands_where_no_plan_comes() -> None:
+    pair = Pair([ANSWER], [Unavailable("no network")], confidence=0.2)
+    async with working(pair, supervised("pevr", plan_below=0.5)) as hybrid:
+        assert (await hybrid.run(TASK)).text == ANSWER
+
+
+async def test_the_confidence_of_a_dropped_step_is_not_that_of_the_answer() -> None:
+    def ended(reason: FinishReason, confidence: float) -> Finished:
+        return Finished(reason=reason, confidence=confidence, usage=Usage(), model="near")
+
+    replies: Sequence[Reply] = [
+        [looks_at(9), ended(FinishReason.TOOL_CALLS, 0.2)],
+        [looks_at(1), ended(FinishReason.TOOL_CALLS, 0.999)],
+        [ANSWER, ended(FinishReason.STOP, 0.99)],
+    ]
+    async with working(Pair(replies, [PLAN]), supervised("pevr", plan_below=0.5)) as hybrid:
+        result = await hybrid.run(TASK)
+    assert result.confidence == 0.99
 
 
 async def test_the_rest_of_a_conversation_stays_in_front_of_the_plan() -> None:

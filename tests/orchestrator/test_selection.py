@@ -87,7 +87,7 @@ def test_a_mixture_of_beliefs_stays_a_belief(weights: list[float], score: float)
     mixture = mixed([(weight / sum(weights), belief) for weight in weights])["arm"]
     assert mixture.score == pytest.approx(score)
     assert 0 <= mixture.deviation <= 0.5
-    assert (mixture.outcomes, mixture.similar) == (10, 3)
+    assert (mixture.outcomes, mixture.similar) == (10, 3 * len(weights))
 
 
 def test_dollars_count_as_much_as_the_user_says() -> None:

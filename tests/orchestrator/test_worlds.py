@@ -222,6 +222,16 @@ def test_calls_of_one_turn_are_judged_by_their_own_results(solution: Solution) -
     assert state.mistake.arguments == calls[1].arguments
 
 
+def test_words_that_read_like_a_call_are_words(solution: Solution) -> None:
+    steps = solution.program.steps[:2]
+    words = Message.assistant('open(title="Nobody Atall", section="boss")')
+    lines = [transcript([words]), *(work((step.call("call"), "fine")).rstrip() for step in steps)]
+    assert parse_work(solution.program, "\n".join(lines)).done == {0, 1}
+    state = parse_work(solution.program, "\n".join([*lines[1:], lines[0]]))
+    assert state.done == {0, 1}
+    assert not state.on_track
+
+
 def test_advice_names_the_mistake_to_avoid(solution: Solution) -> None:
     state = parse_work(solution.program, work(WRONG))
     assert state.mistake is not None

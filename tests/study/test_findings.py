@@ -121,6 +121,13 @@ def test_memory(peak: int, answer: str) -> None:
     assert found(11, runs("device", 0.5), runs("pevr/4", 0.6, peak_kv_bytes=peak)).answer == answer
 
 
+def test_memory_names_what_resets_did_only_where_there_were_any() -> None:
+    calm = [runs("device", 0.5), runs("pevr/inf", 0.6), runs("pevr/4", 0.6)]
+    assert "was reset" not in found(11, *calm).because
+    restless = runs("pevr/2", 0.6, interventions=1, peak_kv_bytes=2048)
+    assert "in the 60 runs in which pevr/2 was reset, at 50% [50%, 50%] of pevr/inf" in found(11, *calm, restless).because
+
+
 def test_a_lesson_fails_where_it_fails_in_one_world() -> None:
     good = [runs(label, share, peak_kv_bytes=peak) for label, share, peak in (("device", 0.5, 4096), ("pevr/4", 0.6, 2048))]
     bad = [runs(label, share, world="apps", peak_kv_bytes=4096) for label, share in (("device", 0.5), ("pevr/4", 0.6))]

@@ -46,6 +46,11 @@ def test_the_page_is_self_contained(folder: Path) -> None:
     assert "apps & <more>" not in page
 
 
+def test_a_sweep_of_oracles_alone_has_a_report(tmp_path: Path) -> None:
+    page = write_report([record("pevr/4+oracle", task) for task in range(4)], tmp_path, missing=0)
+    assert "pevr/4+oracle" in page.read_text(encoding="utf-8")
+
+
 def test_the_page_shows_every_part(folder: Path) -> None:
     page = (folder / "report.html").read_text(encoding="utf-8")
     for part in (
