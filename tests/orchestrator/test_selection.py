@@ -245,11 +245,14 @@ def regret_of(odds: dict[Strategy, float], *, tasks: int, seed: int, learns: boo
     odds=st.permutations([0.25, 0.35, 0.5, 0.75]).map(lambda chances: dict(zip(ARMS, chances, strict=False))),
     seed=st.integers(0, 2**16),
 )
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 def test_the_regret_of_exploring_grows_ever_slower_and_stays_below_chance(odds: dict[Strategy, float], seed: int) -> None:
-    regret = regret_of(odds, tasks=400, seed=seed, learns=True)
-    assert regret[400] < 0.6 * regret_of(odds, tasks=400, seed=seed, learns=False)[400]
-    assert regret[400] - regret[200] < 0.75 * regret[200] + 10
+    """In the mean over twelve streams: a single one may be unlucky, which is what regret is a mean over."""
+    streams = [regret_of(odds, tasks=400, seed=seed + number, learns=True) for number in range(12)]
+    chance = [regret_of(odds, tasks=400, seed=seed + number, learns=False) for number in range(12)]
+    early, late = (sum(regret[tasks] for regret in streams) for tasks in (200, 400))
+    assert late < 0.3 * sum(regret[400] for regret in chance)
+    assert late - early < 0.5 * early
 
 
 def test_exploring_ends_with_the_best_arm() -> None:
