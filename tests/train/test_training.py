@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,8 @@ def test_only_what_the_assistant_writes_is_learned(role: str, world: str, tokeni
         ids, weights = encode(tokenizer, segments)
         shown = [segment.text for segment in segments if not segment.weight]
         written = [segment.text for segment in segments if segment.weight]
-        assert written[-1].endswith("<|end|>")
+        turns = ["".join(each.text for each in turn) for learned, turn in groupby(segments, lambda each: each.weight > 0) if learned]
+        assert all(turn.endswith("<|end|>") for turn in turns)
         assert not any(text.startswith(("<|user|>", "<|system|>", "<|tool|>", "<|bos|>")) for text in written)
         assert "<|user|>" in "".join(shown)
         said = tokenizer.decode([one for one, flag in zip(ids, weights, strict=True) if flag], skip_special_tokens=False)
