@@ -1,0 +1,1 @@
+"""The figures of the router, one module for each part of it."""

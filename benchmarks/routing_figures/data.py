@@ -1,0 +1,51 @@
+"""The recorded outcomes that the figures are made on, as traces."""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+
+
+def mmlu(folder: Path) -> list[Trace]:
+    """14,042 multiple-choice questions; the class of each is its subject."""
+    return [_trace(row, task_class=f"mmlu/{row['group']}") for row in _rows(folder / "mmlu.jsonl.gz")]
+
+
+def cruxeval(folder: Path) -> list[Trace]:
+    """800 predictions of what a Python function returns."""
+    return [_trace(row, task_class="cruxeval") for row in _rows(folder / "cruxeval.jsonl.gz")]
+
+
+def math_l5(folder: Path) -> list[Trace]:
+    """721 problems of competition mathematics."""
+    return [_trace(row, task_class="math_l5") for row in _rows(folder / "math_l5.jsonl.gz")]
+
+
+def dcrouter(folder: Path) -> list[Trace]:
+    """5,608 prompts of three kinds."""
+    with gzip.open(folder / "dcrouter_train.json.gz", "rt", encoding="utf-8") as file:
+        rows = json.load(file)
+    return [
+        Trace(
+            id=f"dcrouter/{number}",
+            prompt=row["question"],
+            task_class=f"dcrouter/{row['cluster_id']}",
+            outcomes={agent: AgentOutcome(score=score) for agent, score in row["scores"].items()},
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def _trace(row: Mapping[str, Any], *, task_class: str) -> Trace:
+    outcomes = {
+        agent: AgentOutcome(score=float(outcome["correct"]), answer=outcome.get("answer")) for agent, outcome in row["outcomes"].items()
+    }
+    return Trace(id=row["id"], prompt=row["prompt"], task_class=task_class, outcomes=outcomes)
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        yield from map(json.loads, file)

@@ -1,0 +1,1 @@
+"""Recorded outcomes replayed through the router: simulation, calibration, and the figures that sum them up."""
