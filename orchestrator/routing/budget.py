@@ -1,0 +1,262 @@
+"""Budget control: how much better the far side must promise to be, so that the far share or the dollar rate keeps to its target.
+
+The router computes for each task its *advantage*: the utility of the best far agent less that of the best near one. A task goes far where
+its advantage is above the controller's `threshold`. A threshold calibrated offline misses its share by tens of points once traffic shifts.
+Here it is a quantile of the advantages seen lately, moved by the debt: what should have gone far by now and did not.
+
+Ask for the threshold, decide, observe, in this order. Where several threads decide at the same moment, each may be over by one.
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Final, Protocol
+
+from pydantic import Field, FiniteFloat
+
+from ...protocols import ConfigError, InvalidRequest
+from ...protocols.messages import Value
+
+TOLERANCE: Final = 0.02
+"""How far the share over any window may be from its target."""
+LEAST_WINDOW: Final = math.ceil(1 / TOLERANCE)
+"""Tasks of the shortest window that can keep to the tolerance: in a shorter one a single task weighs more."""
+_SAMPLE: Final = 0.4
+"""Advantages remembered, over the window: fewer follow a shift sooner, more know the quantile better."""
+_HORIZON: Final = 0.08
+"""Tasks over which debt is paid back, over the window. With `_SAMPLE` chosen on simulated, normally distributed advantages."""
+_USUAL_WINDOW: Final = 500
+_HOUR: Final = 3600.0
+
+
+class FarShareState(Value):
+    """What a `FarShareController` has learned."""
+
+    debt: FiniteFloat = 0.0
+    """Tasks that should have gone far by now, less those that did."""
+    advantages: tuple[FiniteFloat, ...] = ()
+    """Those seen lately, the oldest first."""
+
+
+class DollarRateState(Value):
+    """What a `DollarRateController` has learned. Its clock does not outlive the process, so time in between earns nothing."""
+
+    credit: FiniteFloat = 0.0
+    """Dollars earned and not spent; negative: spent before they were earned."""
+    gap: float | None = Field(default=None, ge=0)
+    """Mean seconds from one task to the next; None: no two were seen."""
+    price: float | None = Field(default=None, ge=0)
+    """Mean dollars of a task that goes far; None: not known of any."""
+    advantages: tuple[FiniteFloat, ...] = ()
+    """Those seen lately, the oldest first."""
+
+
+class BudgetController(Protocol):
+    """Owns the threshold that decides which side a task goes to."""
+
+    @property
+    def threshold(self) -> float:
+        """A task goes far where its advantage is above: any number, or an infinity where the side is settled whatever the advantage."""
+        ...
+
+    def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
+        """Take a decision into account.
+
+        Args:
+            advantage: of the task; a finite number.
+            went_far: whether it did, also where that was not what the threshold asked for.
+            dollars: what it costs, as far as known; None: unknown.
+            forced: a rule had settled the side, as of a private task or one without a network, so it says nothing about the threshold.
+
+        Raises `InvalidRequest` for an advantage that is no finite number, or negative dollars.
+        """
+        ...
+
+
+class FarShareController:
+    """Holds the share of tasks that go far.
+
+    The share over any `window` tasks in a row is within `TOLERANCE` of the target, whatever the advantages are: the debt never leaves
+    the bounds of half a tolerance, since a task that would take it beyond goes to the other side. Within the bounds the highest
+    advantages go far. The share is over the tasks that were free to go either way; forced ones do not count. What could not be done, as
+    while the far side was away, is forgiven beyond the bounds, so that no flood follows.
+
+    Args:
+        target: share of tasks that are to go far, from 0 to 1.
+        window: tasks over which the share is held.
+        state: of an earlier controller, or with advantages that were recorded; None: nothing is known.
+
+    Raises `ConfigError` for a target outside 0 to 1 or a window of less than `LEAST_WINDOW` tasks.
+    """
+
+    def __init__(self, target: float, window: int = _USUAL_WINDOW, *, state: FarShareState | None = None) -> None:
+        if not 0 <= target <= 1:
+            raise ConfigError(f"a share of far tasks lies between 0 and 1, not at {target}", hint="0.3 sends three tasks in ten far")
+        if window < LEAST_WINDOW:
+            raise ConfigError(f"a share cannot be held over {window} tasks", hint=f"the window has at least {LEAST_WINDOW}")
+        known = state or FarShareState()
+        self._target = target
+        self._bound = window * TOLERANCE / 2
+        self._horizon = window * _HORIZON
+        self._recent = _Recent(round(window * _SAMPLE), known.advantages)
+        self._debt = self._within_bounds(known.debt)
+        self._lock = Lock()
+
+    @property
+    def threshold(self) -> float:
+        """As `BudgetController` says."""
+        with self._lock:
+            if self._debt + self._target > self._bound:
+                return -math.inf
+            if self._debt + self._target - 1 < -self._bound:
+                return math.inf
+            return self._recent.threshold(self._target + self._debt / self._horizon, takes_ties=self._debt > 0)
+
+    def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
+        """As `BudgetController` says; dollars make no difference here."""
+        _check(advantage, dollars)
+        if forced:
+            return
+        with self._lock:
+            self._recent.add(advantage)
+            self._debt = self._within_bounds(self._debt + self._target - went_far)
+
+    @property
+    def state(self) -> FarShareState:
+        """What it has learned so far."""
+        with self._lock:
+            return FarShareState(debt=self._debt, advantages=self._recent.values)
+
+    def _within_bounds(self, debt: float) -> float:
+        return min(max(debt, -self._bound), self._bound)
+
+
+class DollarRateController:
+    """Holds what is spent in an hour, as far as tasks are worth it: the threshold is never below 0.
+
+    Credit is earned with the time and spent by tasks, forced ones included. The threshold is the one whose far share spends, at the
+    recent pace of tasks and the recent price of one that goes far, what is earned, and the credit over the next tasks. No task goes far
+    while more than the price of one is owed, and credit beyond what an hour earns lapses: no hour costs more than two hours' dollars and
+    a few tasks.
+
+    Args:
+        dollars_per_hour: the target; positive.
+        now: seconds of a clock that never goes back, such as `time.monotonic`.
+        state: of an earlier controller; None: nothing is known.
+
+    Raises `ConfigError` for a target that is not positive.
+    """
+
+    def __init__(self, dollars_per_hour: float, *, now: Callable[[], float], state: DollarRateState | None = None) -> None:
+        if not (0 < dollars_per_hour < math.inf):
+            raise ConfigError(f"dollars per hour are a positive number, not {dollars_per_hour}", hint='mode = "only_on_device" spends none')
+        known = state or DollarRateState()
+        self._hourly = dollars_per_hour
+        self._now = now
+        self._recent = _Recent(round(_USUAL_WINDOW * _SAMPLE), known.advantages)
+        self._gap = _Average(known.gap)
+        self._price = _Average(known.price)
+        self._credit = min(known.credit, dollars_per_hour)
+        self._earned_until = now()
+        self._last_task: float | None = None
+        self._lock = Lock()
+
+    @property
+    def threshold(self) -> float:
+        """As `BudgetController` says."""
+        with self._lock:
+            self._earn()
+            price = self._price.value
+            if self._credit < -(price or 0.0):
+                return math.inf
+            if not price:
+                return 0.0
+            share = (self._hourly * (self._gap.value or 0.0) / _HOUR + self._credit / (_USUAL_WINDOW * _HORIZON)) / price
+            return max(self._recent.threshold(share, takes_ties=self._credit > 0), 0.0)
+
+    def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
+        """As `BudgetController` says. Unknown dollars of a far task count as those of the usual one, since it was not free."""
+        _check(advantage, dollars)
+        with self._lock:
+            self._earn()
+            if went_far and dollars is not None:
+                self._price.add(dollars)
+            usual = (self._price.value or 0.0) if went_far else 0.0
+            self._credit -= usual if dollars is None else dollars
+            if forced:
+                return
+            self._recent.add(advantage)
+            if self._last_task is not None:
+                self._gap.add(self._earned_until - self._last_task)
+            self._last_task = self._earned_until
+
+    @property
+    def state(self) -> DollarRateState:
+        """What it has learned so far."""
+        with self._lock:
+            self._earn()
+            advantages = self._recent.values
+            return DollarRateState(credit=self._credit, gap=self._gap.value, price=self._price.value, advantages=advantages)
+
+    def _earn(self) -> None:
+        now = self._now()
+        self._credit = min(self._credit + self._hourly * (now - self._earned_until) / _HOUR, self._hourly)
+        self._earned_until = now
+
+
+class _Recent:
+    """The last advantages, in the order of time and of size."""
+
+    def __init__(self, most: int, values: Iterable[float]) -> None:
+        self._by_time: deque[float] = deque(values, maxlen=most)
+        self._by_size = sorted(self._by_time)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(self._by_time)
+
+    def add(self, value: float) -> None:
+        if len(self._by_time) == self._by_time.maxlen:
+            del self._by_size[bisect_left(self._by_size, self._by_time[0])]
+        self._by_time.append(value)
+        insort(self._by_size, value)
+
+    def threshold(self, share: float, *, takes_ties: bool) -> float:
+        """What the given share of tasks is expected to be above, ties included or not; an infinity where all or none are to be.
+
+        Between the values it is the quantile of Weibull's plotting positions: the next value is as likely to fall into each gap. Without
+        any value it is 0: a task goes far where that is worth it by itself.
+        """
+        if not 0 < share < 1:
+            return math.inf if share <= 0 else -math.inf
+        if not self._by_size:
+            return 0.0
+        last = len(self._by_size) - 1
+        place = (1 - share) * (last + 2) - 1
+        if not 0 <= place <= last:
+            return math.inf if place > last else -math.inf
+        below = int(place)
+        low, high = self._by_size[below], self._by_size[min(below + 1, last)]
+        found = low + (place - below) * (high - low)
+        return math.nextafter(found, -math.inf) if takes_ties else found
+
+
+class _Average:
+    """A mean in which what is old fades."""
+
+    def __init__(self, value: float | None) -> None:
+        self.value = value
+        self._count = 0 if value is None else _USUAL_WINDOW * _HORIZON
+
+    def add(self, value: float) -> None:
+        self._count = min(self._count + 1, _USUAL_WINDOW * _HORIZON)
+        self.value = value if self.value is None else self.value + (value - self.value) / self._count
+
+
+def _check(advantage: float, dollars: float | None) -> None:
+    if not math.isfinite(advantage):
+        raise InvalidRequest(f"an advantage is a finite number, not {advantage}", hint="it is a difference of two utilities")
+    if dollars is not None and not 0 <= dollars < math.inf:
+        raise InvalidRequest(f"a task costs no {dollars} dollars", hint="pass None where the price is unknown")
