@@ -19,8 +19,8 @@ from pydantic import Field, FiniteFloat
 from ...protocols import ConfigError, InvalidRequest
 from ...protocols.messages import Value
 
-TOLERANCE: Final = 0.02
-"""How far the share over any window may be from its target."""
+TOLERANCE: Final = 0.019
+"""How far the share over any window may be from its target: a little less than two points."""
 LEAST_WINDOW: Final = math.ceil(1 / TOLERANCE)
 """Tasks of the shortest window that can keep to the tolerance: in a shorter one a single task weighs more."""
 _SAMPLE: Final = 0.4
