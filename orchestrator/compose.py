@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ..cloud import tokens as caller_tokens
 from ..cloud.config import ProviderConfig, build_provider, usual_key
-from ..protocols import Agent, ConfigError, Prices, Side
+from ..protocols import Agent, ConfigError, DeviceState, Prices, Side
 from ..protocols.messages import Value
 from .team import Member
 
@@ -183,6 +183,13 @@ def add_token(path: Path, caller: str) -> str:
 def reference_price() -> tuple[str, Prices]:
     """The real model, and its price, at which the demo states what its far tokens would cost."""
     from ..cloud.prices import reference_price as read
+
+    return read()
+
+
+def read_device_state() -> DeviceState:
+    """What this machine says of itself at the moment."""
+    from ..device.state import read_device_state as read
 
     return read()
 

@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -14,6 +14,8 @@ from ..protocols import ConfigError
 from ..protocols.messages import Value
 from .compose import FarConfig, GatewayConfig, LocalFarConfig, NearConfig, anchored_model
 from .task import Policy
+
+Section = TypeVar("Section", bound=Value)
 
 _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
 
@@ -65,9 +67,14 @@ def _anchored(config: Config, folder: Path) -> Config:
 
 
 def _anchored_policy(policy: Policy, folder: Path) -> Policy:
-    files = {name: policy.auto.model_dump()[name] for name in ("outcomes", "reports")}
-    anchored = {name: folder / path.expanduser() for name, path in files.items() if path is not None}
-    return policy.model_copy(update={"auto": policy.auto.model_copy(update=anchored)})
+    auto = _anchored_files(policy.auto, ("outcomes", "reports"), folder)
+    router = _anchored_files(policy.router, ("escalation", "head", "log"), folder)
+    return policy.model_copy(update={"auto": auto, "router": router})
+
+
+def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Section:
+    files = {name: getattr(section, name) for name in names}
+    return section.model_copy(update={name: folder / path.expanduser() for name, path in files.items() if path is not None})
 
 
 def _describe(text: str, source: str, error: ErrorDetails) -> str:

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from ..protocols import Side, ToolCall, ToolResult
 from ..protocols.messages import Value
-from .policy import RouteDecision
 from .results import Attempt, Call, Result
+from .routing.decision import RouteDecision
 from .strategies.subtasks_plan import Subtask
 from .strategies.subtasks_schedule import Outcome
 from .strategies.supervision import Cause, Verdict

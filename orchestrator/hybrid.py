@@ -15,14 +15,17 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 from pydantic import ValidationError
 
-from ..protocols import Agent, ConfigError, DeadlineExceeded, InvalidRequest, JsonSchema, Message, Sensitivity, Side
+from ..protocols import Agent, ConfigError, DeadlineExceeded, DeviceStateSource, InvalidRequest, JsonSchema, Message, Sensitivity, Side
 from ..protocols.validation import check_schema, parse_output
 from .cancellation import cancelled_at_once, end
-from .compose import FarConfig, NearConfig, far_member, near_member
+from .compose import FarConfig, NearConfig, far_member, near_member, read_device_state
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
 from .policy import Mode, Strategy
 from .results import Attempt, Call, Result, spent
+from .routing.decision import RouteDecision
+from .routing.policy_file import PolicyFile
+from .routing.router import Router
 from .selection.decision import SelectionDecision
 from .selection.selector import Selector
 from .strategies.graphs import Graphs
@@ -45,6 +48,17 @@ class TaskOptions(TypedDict, total=False):
     """A long text that the task is about. Under `minions` it stays on this device, read there in chunks; under any other strategy it
     stands behind the prompt, and goes wherever the prompt goes."""
 
+    task_class: str
+    """What the task is, from coarse to fine: `billing/refund`. Rules ask for it, and the router learns by it."""
+    tags: Sequence[str]
+    """Words of the app's own that rules can ask for."""
+    language: str
+    """ISO 639-1 code of the prompt's language; looked for unless given, where a rule asks for it."""
+    session: str
+    """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
+    unstick: bool
+    """Choose anew, whoever answered last in the session."""
+
     strategy: Strategy | str
     mode: Mode | str
     sensitivity: Sensitivity | str
@@ -58,6 +72,10 @@ class TaskOptions(TypedDict, total=False):
     """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
 
 
+_OF_TASK = ("context", "idempotency_key", "language", "session", "tags", "task_class", "timeout", "unstick")
+"""Options that are part of the task itself."""
+
+
 class Hybrid:
     """A near and a far agent that serve tasks together.
 
@@ -69,7 +87,9 @@ class Hybrid:
         far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
             `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
         tools: what the agents may call.
-        policy: how tasks are served unless they say otherwise.
+        policy: how tasks are served unless they say otherwise. A `PolicyFile` may be edited while tasks run: each is served to its end
+            under the policy that it began with.
+        device_state: looks at the device, for rules about its battery and the like; None: this machine, as far as it can be read.
         checkpointer, store: passed to LangGraph's `compile`.
     """
 
@@ -79,12 +99,13 @@ class Hybrid:
         near: Agent | NearConfig | str | Path | None = None,
         far: Agent | FarConfig | str | Path | None = None,
         tools: Sequence[Tool] = (),
-        policy: Policy | None = None,
+        policy: Policy | PolicyFile | None = None,
+        device_state: DeviceStateSource | None = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
         _check_tools(tools)
-        self.policy = policy or Policy()
+        self._policy = policy or Policy()
         members = [member for member in (near_member(near), far_member(far)) if member is not None]
         if not members:
             hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
@@ -94,7 +115,8 @@ class Hybrid:
         self._own_context = TaskContext.of(tools)
         self._has_checkpointer = checkpointer is not None
         self._selector = Selector()
-        self._graphs = Graphs(self.team, tools, checkpointer=checkpointer, store=store)
+        self._router = Router(device_state=device_state or read_device_state)
+        self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)
 
     @classmethod
     def from_config(
@@ -105,9 +127,13 @@ class Hybrid:
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> Self:
-        """The same from a `nearfar.toml`. Raises `ConfigError` that names the key and the line."""
-        loaded = config if isinstance(config, Config) else load_config(Path(config))
-        return cls(near=loaded.near, far=loaded.far, tools=tools, policy=loaded.policy, checkpointer=checkpointer, store=store)
+        """The same from a `nearfar.toml`, whose policy is read anew when the file changes. Raises `ConfigError` with key and line."""
+        policy: Policy | PolicyFile
+        if isinstance(config, Config):
+            loaded, policy = config, config.policy
+        else:
+            loaded, policy = load_config(Path(config)), PolicyFile(Path(config))
+        return cls(near=loaded.near, far=loaded.far, tools=tools, policy=policy, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,6 +145,11 @@ class Hybrid:
         """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
         with anyio.CancelScope(shield=True):
             await self.team.aclose()
+
+    @property
+    def policy(self) -> Policy:
+        """How tasks that start now are served unless they say otherwise."""
+        return self._policy.current if isinstance(self._policy, PolicyFile) else self._policy
 
     @property
     def graph(self) -> TaskGraph:
@@ -146,7 +177,7 @@ class Hybrid:
         started = time.monotonic()
         with _deadline(task, started):
             state = await cancelled_at_once(self._serve(task, context, options))
-        return _result(task, state, time.monotonic() - started)
+        return self._concluded(task, context, state, time.monotonic() - started)
 
     async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
@@ -165,28 +196,40 @@ class Hybrid:
             raise
         finally:
             await end(serving)
-        yield TaskFinished(result=_result(task, serving.result(), time.monotonic() - started))
+        yield TaskFinished(result=self._concluded(task, context, serving.result(), time.monotonic() - started))
 
     def explain(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> SelectionDecision:
         """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
-        task = self._asked(prompt, options)
+        task = self._router.ruled(self._asked(prompt, options), tools=list(self._context(options).tools))
         return self._selector.explain(task, tools=list(self._context(options).tools), sides=self._sides)
 
+    def explain_route(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> RouteDecision:
+        """Who would serve a task, what is expected of each agent, and why; nothing is run. Raises what `run` raises before it begins."""
+        task, context = self._task(prompt, options)
+        return self._router.explain(task, list(self.team), tools=list(context.tools))
+
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
-        """Tell `auto` how good a result of its was, so that it chooses better: 1 for a task well done, 0 for one that failed.
+        """Tell the router, and `auto` where it chose the strategy, how good a result was: 1 for a task well done, 0 for one that failed.
 
         `task_class` names tasks of one sort, from coarse to fine (`billing/refund`); without it, the class that the task was taken for
-        stands. The outcome is kept in the file that `[policy.auto] reports` names, without the words of a private task.
+        stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a
+        private task.
 
-        Raises `InvalidRequest` for a result whose strategy `auto` did not choose, or a score outside 0 to 1.
+        Raises `InvalidRequest` for a score outside 0 to 1.
         """
-        self._selector.report(result, self.policy.auto, score=score, task_class=task_class)
+        if not 0 <= score <= 1:
+            raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
+        policy = self.policy
+        self._router.report(result, policy.router, score=score, task_class=task_class)
+        if result.selection is not None:
+            self._selector.report(result, policy.auto, score=score, task_class=task_class)
 
     def _task(self, prompt: str | Sequence[Message], options: TaskOptions) -> tuple[Task, TaskContext]:
         """The task, with its strategy settled, and what it runs with."""
         task = self._asked(prompt, options)
         context = self._context(options)
         task = self._settled(task, context)
+        context = replace(context, account=self._router.account(task))
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
 
@@ -197,10 +240,11 @@ class Hybrid:
         if output_schema is not None:
             check_schema(output_schema, "output_schema")
         policy = self._policy_of(options)
-        keys: dict[str, Any] = {name: options[name] for name in ("context", "idempotency_key", "timeout") if name in options}
+        keys: dict[str, Any] = {name: options[name] for name in _OF_TASK if name in options}
+        stated = frozenset(options) & {"mode", "strategy"}
         messages = conversation(prompt)
         try:
-            return Task(messages=messages, output_schema=output_schema, policy=policy, **keys)
+            return Task(messages=messages, output_schema=output_schema, policy=policy, stated=stated, **keys)
         except ValidationError as error:
             problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
             raise InvalidRequest(
@@ -214,8 +258,15 @@ class Hybrid:
         return state
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
-        """The task with a strategy that has a graph: where the policy leaves the choice open, this makes it."""
-        return self._selector.settle(task, tools=list(context.tools), sides=self._sides)
+        """The task with a strategy that has a graph: what the rules say, and where that leaves the choice open, what `auto` chooses."""
+        tools = list(context.tools)
+        return self._selector.settle(self._router.ruled(task, tools=tools), tools=tools, sides=self._sides)
+
+    def _concluded(self, task: Task, context: TaskContext, state: dict[str, Any], seconds: float) -> Result:
+        """The result, of which the router takes note."""
+        result = _result(task, state, seconds)
+        self._router.conclude(task, result, tools=list(context.tools))
+        return result
 
     @property
     def _sides(self) -> set[Side]:
@@ -300,6 +351,7 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
     accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
     return Result(
+        id=task.idempotency_key,
         text=text,
         output=parse_output(text, task.output_schema) if task.output_schema is not None else None,
         agent=accepted.agent,
@@ -310,6 +362,7 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         attempts=attempts,
         calls=calls,
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
+        decision=RouteDecision.model_validate(state["decision"]),
         selection=task.selection,
         reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up),
         confidence=accepted.confidence,

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from ..protocols import AgentCard, Side, Usage
 from ..protocols.messages import Value
+from .routing.decision import RouteDecision
 from .selection.decision import SelectionDecision
 from .strategies.supervision import Cause, Verdict
 
@@ -47,6 +48,8 @@ class Call(Value):
     usage: Usage
     dollars: Dollars = None
     seconds: float
+    first_token_seconds: float | None = None
+    """Until the first text or tool call; None where there was none."""
     confidence: float | None = None
     trigger: Cause | None = None
     """What asked for a check; None for other calls."""
@@ -78,6 +81,8 @@ class SideUsage(Value):
 class Result(Value):
     """The outcome of a task."""
 
+    id: str
+    """The task's idempotency key."""
     text: str
     output: JsonValue = None
     """The parsed answer, where the task gave an `output_schema`."""
@@ -95,6 +100,8 @@ class Result(Value):
     """Times that a supervisor's verdict changed the course of the work."""
     reasons: tuple[str, ...]
     """Every decision on the way, in order."""
+    decision: RouteDecision
+    """How the router came to the agent, and what it expected of each."""
     selection: SelectionDecision | None = None
     """How `auto` came to the strategy; None where another strategy was asked for."""
     confidence: float | None

@@ -8,6 +8,8 @@ from pydantic import Field
 from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .policy import Mode, Needs, Strategy
+from .routing.rules import Rule
+from .routing.settings import Fallback, Limits, Objective, RouterPolicy, Stickiness
 from .selection.decision import SelectionDecision
 from .selection.settings import AutoPolicy
 from .strategies.minions_policy import MinionsPolicy
@@ -33,6 +35,18 @@ class Policy(Value):
     """Of each step; 0 takes the likeliest token every time."""
     maximum_output_tokens: int | None = Field(default=None, gt=0)
     """Of each step; None: as many as the agent allows."""
+    rules: tuple[Rule, ...] = ()
+    """What certain tasks, devices and hours ask for, in their order."""
+    objective: Objective = Objective()
+    """What the router weighs against each other."""
+    limits: Limits = Limits()
+    """What may be spent."""
+    fallback: Fallback = Fallback()
+    """Who takes over from an agent that failed."""
+    stickiness: Stickiness = Stickiness()
+    """What keeps a session with one agent."""
+    router: RouterPolicy = RouterPolicy()
+    """How the router predicts, learns and holds its budget."""
     supervision: Supervision = Supervision()
     """Of pevr and eva."""
     minions: MinionsPolicy = MinionsPolicy()
@@ -55,6 +69,18 @@ class Task(Value):
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=100)
     """Names the task: its steps' keys derive from it, so a repeated task is not paid twice within the gateway's window."""
     policy: Policy = Policy()
+    stated: frozenset[str] = frozenset()
+    """Keys of the policy that were said with the task, such as `mode`: rules that merely prefer something yield to them."""
+    task_class: str = ""
+    """What the task is, from coarse to fine, as the app knows it: `billing/refund`. Empty: unknown."""
+    tags: tuple[str, ...] = ()
+    """Words of the app's own that rules can ask for."""
+    language: str | None = None
+    """ISO 639-1 code of the prompt's language; None: looked for where a rule asks for it."""
+    session: str | None = None
+    """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
+    unstick: bool = False
+    """Choose anew, whoever answered last in the session."""
     reasons: tuple[str, ...] = ()
     """How its strategy was chosen, where that was not the user's choice; the first of `Result.reasons`."""
     selection: SelectionDecision | None = Field(default=None, exclude=True)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 
-from ..protocols import Agent, AgentCard, Capabilities, ConfigError, Side, Unavailable
+from ..protocols import Agent, AgentCard, Capabilities, ConfigError, Prices, Side, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,11 @@ class Member:
     def capabilities(self) -> Capabilities | None:
         """None until the agent was opened."""
         return self.card.capabilities if self.card is not None else None
+
+    @property
+    def prices(self) -> Prices | None:
+        """None until the agent was opened, and where they are unknown."""
+        return self.card.prices if self.card is not None else None
 
     @property
     def card(self) -> AgentCard | None:

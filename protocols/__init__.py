@@ -5,8 +5,10 @@ The gRPC side lives in `nearfar.protocols.client` and `nearfar.protocols.server`
 
 from .agent import Agent, StepStream, complete, stream
 from .cards import AgentCard, Capabilities, Limits, Prices, Side
+from .device_state import DeviceState, DeviceStateSource, PowerSource, Thermal
 from .errors import (
     AgentError,
+    BudgetExceeded,
     Cancelled,
     ConfigError,
     ContentFiltered,
@@ -42,12 +44,15 @@ __all__ = [
     "Agent",
     "AgentCard",
     "AgentError",
+    "BudgetExceeded",
     "Cancelled",
     "Capabilities",
     "ConfigError",
     "ContentFiltered",
     "ContextOverflow",
     "DeadlineExceeded",
+    "DeviceState",
+    "DeviceStateSource",
     "FinishReason",
     "Finished",
     "IdempotencyConflict",
@@ -62,6 +67,7 @@ __all__ = [
     "NearfarError",
     "NotFound",
     "PermissionDenied",
+    "PowerSource",
     "Prices",
     "PrivacyViolation",
     "ProviderAuthError",
@@ -78,6 +84,7 @@ __all__ = [
     "StepRequest",
     "StepStream",
     "TextDelta",
+    "Thermal",
     "ToolCall",
     "ToolCalled",
     "ToolChoice",

@@ -19,6 +19,7 @@
         + ModelError
         + RateLimited
         + QuotaExceeded
+        + BudgetExceeded
         + ProviderAuthError
         + DeadlineExceeded
         + Stalled
@@ -120,6 +121,10 @@ class QuotaExceeded(AgentError):
     """The provider's account has no credit left."""
 
 
+class BudgetExceeded(AgentError):
+    """What the policy allows to spend is spent, or would be by the next call."""
+
+
 class ProviderAuthError(AgentError):
     """The provider refused the gateway's own key."""
 
@@ -176,6 +181,7 @@ MAPPINGS: dict[type[NearfarError], Mapping] = {
     ModelError: Mapping("FAILED_PRECONDITION", 500),
     RateLimited: Mapping("RESOURCE_EXHAUSTED", 429, retryable=True),
     QuotaExceeded: Mapping("RESOURCE_EXHAUSTED", 402),
+    BudgetExceeded: Mapping("RESOURCE_EXHAUSTED", 402),
     ProviderAuthError: Mapping("FAILED_PRECONDITION", 502),
     DeadlineExceeded: Mapping("DEADLINE_EXCEEDED", 504, retryable=True),
     Stalled: Mapping("DEADLINE_EXCEEDED", 504, retryable=True),

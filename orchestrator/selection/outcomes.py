@@ -1,16 +1,15 @@
 """What tasks came to under which configuration: read from the runs of sweeps and from the reports of an app."""
 
-import fcntl
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from ...protocols import ConfigError
 from ...protocols.messages import Value
+from ..json_lines import append_line, whole_lines
 from ..policy import Strategy
 from ..study.records import RunRecord
 from .arm import Arm
@@ -73,8 +72,7 @@ def read_outcomes(path: Path) -> list[Outcome]:
     except OSError as error:
         hint = "`nearfar sweep` writes runs.jsonl; [policy.auto] names it"
         raise ConfigError(f"the outcomes in {path} cannot be read: {error.strerror}", hint=hint) from error
-    lines = data[: data.rfind(b"\n") + 1].split(b"\n")
-    parsed = (_outcome(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip())
+    parsed = (_outcome(line, f"{path}, line {number}") for number, line in enumerate(whole_lines(data), start=1) if line.strip())
     return [outcome for outcome in parsed if outcome is not None]
 
 
@@ -86,28 +84,14 @@ class ReportLog:
 
     def append(self, outcome: Outcome) -> None:
         """Raises `ConfigError` where the file cannot be written."""
-        line = outcome.model_dump_json().encode() + b"\n"
         try:
-            with self._path.open("ab+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                _cut_torn_line(file)
-                file.write(line)
+            append_line(self._path, outcome.model_dump_json().encode())
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be written: {error.strerror}", hint="[policy.auto] reports names it") from error
 
     def read(self) -> list[Outcome]:
         """What was reported so far; nothing where there is no file yet."""
         return read_outcomes(self._path) if self._path.exists() else []
-
-
-def _cut_torn_line(file: IO[bytes]) -> None:
-    """Remove what a process left behind that died, or met a full disk, while it wrote."""
-    if file.seek(0, os.SEEK_END) == 0:
-        return
-    file.seek(-1, os.SEEK_END)
-    if file.read() != b"\n":
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _outcome(line: bytes, where: str) -> Outcome | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from ...protocols import InvalidRequest, Side
+from ...protocols import Side
 from ..policy import Strategy
 from ..results import Result
 from ..task import Task
@@ -36,12 +36,12 @@ class Selector:
         return self._chooser(task.policy.auto).explain(_profile(task, tools), task.policy, sides=sides)
 
     def report(self, result: Result, settings: AutoPolicy, *, score: float, task_class: str = "") -> None:
-        """Learn how well a result was, and keep it where the settings name a file.
+        """Learn how well a result was whose strategy `auto` chose, and keep it where the settings name a file.
 
-        Raises `InvalidRequest` for a result that `auto` did not choose the strategy of, or a score outside 0 to 1, `ConfigError` where
-        the file cannot be written.
+        Raises `ConfigError` where the file cannot be written.
         """
-        outcome = _outcome(result, score, task_class)
+        assert result.selection is not None, "the caller has looked"
+        outcome = _outcome(result, result.selection, score, task_class)
         chooser = self._chooser(settings)
         if settings.reports is not None:
             ReportLog(settings.reports).append(outcome)
@@ -60,12 +60,7 @@ def _profile(task: Task, tools: Sequence[str]) -> TaskProfile:
     return TaskProfile.of(last_words(task.messages), tools, context_words=len((task.context or "").split()))
 
 
-def _outcome(result: Result, score: float, task_class: str) -> Outcome:
-    selection = result.selection
-    if selection is None:
-        raise InvalidRequest("there is nothing to report: the strategy of this task was not chosen by auto", hint='strategy="auto"')
-    if not 0 <= score <= 1:
-        raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
+def _outcome(result: Result, selection: SelectionDecision, score: float, task_class: str) -> Outcome:
     return Outcome(
         task_class=task_class or selection.task_class,
         profile=selection.profile,

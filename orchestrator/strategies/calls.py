@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from decimal import Decimal
+from typing import TypedDict
 
 import anyio
 
@@ -15,6 +16,7 @@ from ...protocols import (
     InternalError,
     InvalidOutput,
     ResumeLost,
+    Side,
     Stalled,
     StepReply,
     StepRequest,
@@ -26,8 +28,9 @@ from ...protocols import (
 )
 from ..events import CallEnded
 from ..results import Call, price
+from ..routing.spending import Account, Spent
 from ..team import Member
-from .state import Json, TaskRuntime, TaskState, as_json, emit
+from .state import Json, TaskContext, TaskRuntime, TaskState, as_json, emit
 from .supervision import Cause, Verdict
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, ResumeLost, Stalled)
@@ -37,6 +40,17 @@ Listener = Callable[[str], None]
 """Takes each piece of an agent's text as it streams."""
 Reading = Callable[[StepReply], Verdict]
 """Reads a supervisor's verdict."""
+
+
+class Figures(TypedDict):
+    """What a step took: fields of `Call`."""
+
+    model: str
+    usage: Usage
+    confidence: float | None
+    dollars: Decimal | None
+    seconds: float
+    first_token_seconds: float | None
 
 
 class CallLog:
@@ -50,6 +64,17 @@ class CallLog:
         self._runtime = runtime
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
+
+    def _end(self, call: Call, account: Account | None) -> None:
+        self.made.append(call)
+        if account is not None:
+            account.charge(spent_by(call))
+        emit(self._runtime, CallEnded(call=call))
+
+    @property
+    def _account(self) -> Account | None:
+        given: TaskContext | None = self._runtime.context
+        return given.account if given is not None else None
 
     @property
     def as_json(self) -> list[Json]:
@@ -80,6 +105,8 @@ class CallLog:
             listener: hears its text as it streams.
         """
         agent = await member.open()
+        account = self._account
+        request = account.bounded(request, agent.card) if account is not None else request
         listening = _Listening(listener)
         started = time.monotonic()
         verdict: Verdict | None = None
@@ -100,19 +127,14 @@ class CallLog:
                 role=role,
                 agent=member.name,
                 side=member.side,
-                model=listening.model or agent.card.model,
                 turn=turn,
-                usage=listening.usage,
-                dollars=listening.dollars(agent.card, error),
-                seconds=time.monotonic() - started,
-                confidence=listening.confidence,
                 trigger=cause,
                 verdict=verdict,
                 shadow=shadow,
                 error=None if error is None else type(error).__name__,
+                **listening.figures(agent.card, error, started=started),
             )
-            self.made.append(call)
-            emit(self._runtime, CallEnded(call=call))
+            self._end(call, account)
 
 
 class _Listening:
@@ -123,8 +145,11 @@ class _Listening:
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
         self._finished: Finished | None = None
+        self._began: float | None = None
+        """When the first piece of it was heard."""
 
     def hear(self, event: object) -> None:
+        self._began = self._began or time.monotonic()
         match event:
             case TextDelta():
                 self._text.append(event.text)
@@ -140,22 +165,28 @@ class _Listening:
             raise InvalidOutput(f"agent {card.name!r} ended its stream without saying why")
         return StepReply(text="".join(self._text), tool_calls=tuple(self._calls), finished=self._finished)
 
-    @property
-    def model(self) -> str | None:
-        return self._finished.model if self._finished is not None else None
+    def figures(self, card: AgentCard, error: BaseException | None, *, started: float) -> Figures:
+        """What the step took, as far as it came."""
+        finished = self._finished
+        return {
+            "model": finished.model if finished is not None else card.model,
+            "usage": finished.usage if finished is not None else Usage(),
+            "confidence": finished.confidence if finished is not None else None,
+            "dollars": self._dollars(card, error),
+            "seconds": time.monotonic() - started,
+            "first_token_seconds": None if self._began is None else self._began - started,
+        }
 
-    @property
-    def usage(self) -> Usage:
-        return self._finished.usage if self._finished is not None else Usage()
-
-    @property
-    def confidence(self) -> float | None:
-        return self._finished.confidence if self._finished is not None else None
-
-    def dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:
+    def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:
         """The price. A step that broke after its work had begun has spent tokens that nobody reported: where they cost, it is unknown."""
         if self._finished is not None:
             return price(card, self._finished.usage)
         is_free = price(card, Usage(input_tokens=1, output_tokens=1)) == 0
         was_at_work = bool(self._text or self._calls) or isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class()))
         return None if was_at_work and not is_free else Decimal(0)
+
+
+def spent_by(call: Call) -> Spent:
+    """What a call counts for. What a near agent costs is its energy, which nobody measures in dollars."""
+    dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else call.dollars
+    return Spent(None if dollars is None else float(dollars), call.usage.total_tokens, call.seconds, None)

@@ -7,6 +7,7 @@ from langgraph.types import Checkpointer
 
 from ...protocols import ConfigError
 from ..policy import Strategy
+from ..routing.router import Router
 from ..team import Team
 from ..tools import Tool
 from . import eva, minions, pevr, single, subtasks
@@ -31,8 +32,10 @@ BUILDERS: Mapping[Strategy, Builder] = {
 class Graphs:
     """The compiled graphs of a team, each built when it is first asked for. Strategies of one shape share a graph."""
 
-    def __init__(self, team: Team, tools: Sequence[Tool], *, checkpointer: Checkpointer = None, store: BaseStore | None = None) -> None:
-        self._nodes = TaskNodes(team, tools)
+    def __init__(
+        self, team: Team, tools: Sequence[Tool], router: Router, *, checkpointer: Checkpointer = None, store: BaseStore | None = None
+    ) -> None:
+        self._nodes = TaskNodes(team, tools, router)
         self._checkpointer = checkpointer
         self._store = store
         self._compiled: dict[Builder, TaskGraph] = {}

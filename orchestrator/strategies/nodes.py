@@ -9,8 +9,11 @@ import anyio
 from ...protocols import AgentError, ContextOverflow, InvalidOutput, Message, ToolCall, ToolResult, Unsupported
 from ..events import AgentText, Routed, ToolFinished, ToolStarted
 from ..evidence import objection
-from ..policy import decide
-from ..results import Attempt
+from ..results import Attempt, Call
+from ..routing.router import Router
+from ..routing.running import StepTaken
+from ..routing.settings import FallbackTrigger
+from ..routing.spending import Spent
 from ..task import Task
 from ..team import Team
 from ..tools import Tool, run_tool_call
@@ -23,10 +26,11 @@ FALLBACK_ERRORS = (AgentError, ContextOverflow, Unsupported)
 
 
 class TaskNodes:
-    """The shared nodes, bound to a team of agents and to the tools that they may call where a run brings none of its own."""
+    """The shared nodes, bound to a team of agents, a router, and the tools that agents may call where a run brings none of its own."""
 
-    def __init__(self, team: Team, tools: Sequence[Tool]) -> None:
+    def __init__(self, team: Team, tools: Sequence[Tool], router: Router) -> None:
         self.team = team
+        self.router = router
         self._context = TaskContext.of(tools)
 
     def context(self, runtime: TaskRuntime) -> TaskContext:
@@ -37,16 +41,9 @@ class TaskNodes:
     async def route(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Decide who may serve the task, and in which order."""
         task = Task.model_validate(state["task"])
-        policy = task.policy
-        decision = decide(
-            list(self.team),
-            strategy=policy.strategy,
-            mode=policy.mode,
-            sensitivity=policy.sensitivity,
-            needs=task.needs(has_tools=bool(self.context(runtime).tools)),
-            executor=policy.supervision.executor,
-        )
-        decision = decision.model_copy(update={"reasons": (*task.reasons, *decision.reasons)})
+        context = self.context(runtime)
+        spent = Spent() if context.account is None else context.account.spent
+        decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent)
         emit(runtime, Routed(decision=decision))
         empty: TaskState = {"attempts": [], "standby": None, "calls": [], "reasons": [], "guidance": "", "watch": None}
         return {"decision": as_json(decision), **empty, **fresh_start(task, position=0)}
@@ -69,6 +66,10 @@ class TaskNodes:
                 turn.count(log.made[-1])
             if isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]:
                 return {**turn.correct(error, started), "calls": log.as_json}
+            if isinstance(error, InvalidOutput):
+                self.router.learn(turn.task, turn.decision, turn.member.name, score=0.0)
+            if not turn.task.policy.fallback.follows(error):
+                return {**turn.give_up(error, started, runtime, is_final=True), "calls": log.as_json}
             return {**turn.give_up(error, started, runtime), "calls": log.as_json}
 
     async def _act(self, turn: Turn, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
@@ -83,6 +84,7 @@ class TaskNodes:
             listener=lambda text: emit(runtime, AgentText(text=text)),
         )
         turn.count(log.made[-1])
+        self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
         turn.check(reply)
         return {
             "messages": [*turn.state["messages"], as_json(reply.message)],
@@ -119,11 +121,23 @@ class TaskNodes:
         draft = turn.draft
         assert draft is not None, "an attempt is under way"
         has_tools = bool(self.context(runtime).tools)
-        reason = _objection(turn, draft, has_tools=has_tools) if turn.decision.judged and turn.has_successor else None
+        self.router.running.add_task(turn.member.name, draft.steps)
+        is_judged = turn.decision.judged and turn.has_successor and FallbackTrigger.LOW_CONFIDENCE in turn.task.policy.fallback.triggers
+        reason = _objection(turn, draft, has_tools=has_tools) if is_judged else None
         if reason is None:
             return turn.end(draft, "accepted", "the answer stands", runtime)
         ended = turn.end(draft, "rejected", reason, runtime)
         return {**ended, "standby": state["messages"]} if state["messages"][-1]["text"].strip() else ended
+
+
+def _taken(call: Call) -> StepTaken:
+    return StepTaken(
+        input_tokens=call.usage.input_tokens,
+        output_tokens=call.usage.output_tokens,
+        seconds=call.seconds,
+        first_token_seconds=call.first_token_seconds,
+        dollars=None if call.dollars is None else float(call.dollars),
+    )
 
 
 def _objection(turn: Turn, draft: Attempt, *, has_tools: bool) -> str | None:

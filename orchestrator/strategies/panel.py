@@ -7,8 +7,8 @@ from typing import Generic, Literal, TypeVar
 
 from ...protocols import Agent, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
 from ..events import AgentText, AttemptEnded, AttemptStarted
-from ..policy import RouteDecision
 from ..results import Attempt, Call
+from ..routing.decision import RouteDecision
 from ..task import Task
 from ..team import Member, Team
 from .calls import CallLog

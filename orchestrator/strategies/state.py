@@ -14,6 +14,7 @@ from ...protocols import Message, ToolSpec
 from ...protocols.messages import Value
 from ..events import TaskEvent
 from ..policy import Strategy
+from ..routing.spending import Account
 from ..task import Policy, Task
 from ..tools import Tool
 from .prompts import with_guidance, with_plan
@@ -68,6 +69,8 @@ class TaskContext:
     """What the agents may call, by name."""
     turn_taking: anyio.Lock | None = None
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
+    account: Account | None = None
+    """What the task may spend; None where a graph runs by itself in another app."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from ...protocols import InvalidOutput, Message, StepReply, StepRequest, ToolChoice
 from ...protocols.messages import Value
 from ..events import SupervisorSpoke
-from ..policy import RouteDecision, Strategy
+from ..policy import Strategy
 from ..results import Attempt
+from ..routing.decision import RouteDecision
 from ..task import Task
 from ..team import Member
 from .calls import CallLog

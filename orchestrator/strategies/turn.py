@@ -9,8 +9,9 @@ from pydantic import TypeAdapter
 from ...protocols import Agent, InvalidOutput, Message, NearfarError, StepReply, StepRequest, ToolSpec, Unsupported, Usage
 from ...protocols.validation import parse_output
 from ..events import AttemptEnded, AttemptStarted
-from ..policy import SUPERVISED, RouteDecision
+from ..policy import SUPERVISED
 from ..results import Attempt, Call
+from ..routing.decision import RouteDecision
 from ..task import Task
 from ..team import Member, Team
 from .state import Json, TaskRuntime, TaskState, as_json, emit, fresh_start

@@ -106,15 +106,23 @@ async def test_the_words_of_a_private_task_are_not_kept(tmp_path: Path) -> None:
     assert (kept.score, kept.profile.length) == (1.0, "very short")
 
 
-async def test_only_what_auto_chose_can_be_reported() -> None:
-    async with hybrid(["Yes.", "Yes."], []) as pair:
+async def test_auto_learns_only_of_what_it_chose(tmp_path: Path) -> None:
+    reports = tmp_path / "reports.jsonl"
+    async with hybrid(["Yes.", "Yes."], [], reports=reports) as pair:
         asked_for = await pair.run("Is it open?", strategy="device")
         chosen = await pair.run("Is it open?")
-        with pytest.raises(InvalidRequest, match="was not chosen by auto"):
-            pair.report(asked_for, score=1.0)
+        pair.report(asked_for, score=1.0)
+        assert not reports.exists()
+        pair.report(chosen, score=1.0)
+        assert len(read_outcomes(reports)) == 1
+
+
+async def test_a_score_lies_between_0_and_1() -> None:
+    async with hybrid(["Yes."], []) as pair:
+        result = await pair.run("Is it open?")
         for score in (-0.1, 1.1, float("nan")):
             with pytest.raises(InvalidRequest, match="between 0 and 1"):
-                pair.report(chosen, score=score)
+                pair.report(result, score=score)
 
 
 async def test_explaining_runs_nothing_and_changes_nothing() -> None:

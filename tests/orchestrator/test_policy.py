@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.policy import Mode, Needs, Strategy, decide
-from nearfar.protocols import Capabilities, ConfigError, NearfarError, PrivacyViolation, Sensitivity, Side, Unsupported
+from nearfar.orchestrator.policy import Mode, Needs, Strategy
+from nearfar.orchestrator.routing.eligibility import Eligible, eligible
+from nearfar.protocols import Capabilities, ConfigError, NearfarError, Prices, PrivacyViolation, Sensitivity, Side, Unsupported
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Stand:
     name: str
     side: Side
     capabilities: Capabilities | None = None
+    prices: Prices | None = None
 
 
 NOTHING = Needs()
@@ -31,7 +33,11 @@ def candidates(
     sensitivity: Sensitivity = Sensitivity.PUBLIC,
     needs: Needs = NOTHING,
 ) -> tuple[str, ...]:
-    return decide(agents, strategy=strategy, mode=mode, sensitivity=sensitivity, needs=needs).candidates
+    return names(eligible(agents, strategy=strategy, mode=mode, sensitivity=sensitivity, needs=needs))
+
+
+def names(found: Eligible) -> tuple[str, ...]:
+    return tuple(agent.name for agent in found.agents)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +87,9 @@ def test_a_private_task_is_refused_where_only_far_agents_could_serve_it() -> Non
 
 def test_an_agent_without_a_needed_capability_is_left_out_and_named() -> None:
     plain = Stand("near", Side.NEAR, Capabilities())
-    decision = decide((plain, FAR), strategy=Strategy.CASCADE, mode=Mode.AUTO, sensitivity=Sensitivity.PUBLIC, needs=Needs(tools=True))
-    assert decision.candidates == ("far",)
-    assert any("near left out: it lacks tools" in reason for reason in decision.reasons)
+    found = eligible((plain, FAR), strategy=Strategy.CASCADE, mode=Mode.AUTO, sensitivity=Sensitivity.PUBLIC, needs=Needs(tools=True))
+    assert names(found) == ("far",)
+    assert any("near left out: it lacks tools" in reason for reason in found.reasons)
 
 
 def test_a_task_that_nobody_can_serve_is_unsupported() -> None:

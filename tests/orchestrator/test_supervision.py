@@ -11,8 +11,9 @@ from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, wor
 
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
-from nearfar.orchestrator.policy import Mode, Needs, Strategy, decide
+from nearfar.orchestrator.policy import Mode, Needs, Strategy
 from nearfar.orchestrator.results import Call
+from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan
 from nearfar.orchestrator.team import Member, Team
 from nearfar.protocols import (
@@ -157,10 +158,10 @@ def test_roles_follow_mode_sensitivity_and_configuration(
     given = {"strategy": strategy, "mode": Mode(mode), "sensitivity": Sensitivity(sensitivity), "executor": Side(executor)}
     if isinstance(outcome, type):
         with pytest.raises(outcome):
-            decide(list(team), needs=Needs(), **given)  # type: ignore[arg-type]  # keywords of several types
+            eligible(list(team), needs=Needs(), **given)  # type: ignore[arg-type]  # keywords of several types
         return
-    decision = decide(list(team), needs=Needs(), **given)  # type: ignore[arg-type]  # as above
-    assert (decision.candidates[0], decision.supervisor) == outcome
+    found = eligible(list(team), needs=Needs(), **given)  # type: ignore[arg-type]  # as above
+    assert (found.agents[0].name, found.supervisor) == outcome
 
 
 async def test_a_stream_tells_the_executors_text_from_the_supervisors_words() -> None:

@@ -1,0 +1,28 @@
+"""Files of JSON lines that several processes append to, each line at once and under a lock."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line, whose newline is added. What a process left unfinished that died while it wrote is removed. Raises `OSError`."""
+    with path.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _cut_torn_line(file)
+        file.write(line + b"\n")
+
+
+def whole_lines(data: bytes) -> list[bytes]:
+    """The lines of a file; a last one without its newline was cut off while it was written, and is left out."""
+    return data[: data.rfind(b"\n") + 1].split(b"\n")
+
+
+def _cut_torn_line(file: IO[bytes]) -> None:
+    if file.seek(0, os.SEEK_END) == 0:
+        return
+    file.seek(-1, os.SEEK_END)
+    if file.read() != b"\n":
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)

@@ -1,0 +1,330 @@
+"""`Router`: decides which agent serves each task and subtask, and learns from what comes of it."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from ...protocols import BudgetExceeded, DeviceState, DeviceStateSource, PermissionDenied, PrivacyViolation, Side
+from ..policy import Candidate, Mode, Strategy
+from ..results import Result
+from ..selection.profile import last_words
+from ..task import Task
+from .decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
+from .eligibility import Eligible, eligible
+from .log import log_score, log_task
+from .rules import RESTRICTIONS, Ruling, ruling
+from .running import RunningEstimates
+from .sessions import Sessions
+from .settings import Objective, RouterPolicy
+from .situation import Situation, estimated_tokens, language_of
+from .spending import Account, Spending, Spent
+from .steering import Steering
+from .success import Success, SuccessModel
+
+_CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE})
+"""Strategies in which any agent may come first: in the others each has a role."""
+_UNKNOWN_DOLLARS = 0.01
+"""Of a task whose price nobody knows, where no other price is known either: not nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A candidate with what is expected of it."""
+
+    agent: Candidate
+    estimate: AgentEstimate
+    utility: float
+
+
+class Router:
+    """Decides, learns and keeps account, for all tasks of one `Hybrid`. Calls may come from any thread.
+
+    Args:
+        device_state: looks at the device.
+        now: local time.
+        monotonic: seconds that never run backwards.
+        seed: of the exploration; None: another one each time.
+    """
+
+    def __init__(
+        self,
+        *,
+        device_state: DeviceStateSource = DeviceState,
+        now: Callable[[], datetime] = datetime.now,
+        monotonic: Callable[[], float] = time.monotonic,
+        seed: int | None = None,
+    ) -> None:
+        self.running = RunningEstimates()
+        self.spending = Spending(now)
+        self.success = SuccessModel()
+        self.sessions = Sessions(monotonic)
+        self.steering = Steering(seed, monotonic)
+        self._device_state = device_state
+        self._now = now
+
+    def ruled(self, task: Task, *, tools: Collection[str] = ()) -> Task:
+        """The task with the mode and the strategy that the rules give it.
+
+        Raises `PermissionDenied` where a rule denies it, `PrivacyViolation` where it was to leave the device and a rule keeps it there.
+        """
+        if not task.policy.rules:
+            return task
+        found = self._ruling(task, tools)
+        changes = {"mode": _mode(task, found), "strategy": _strategy(task, found)}
+        return task.model_copy(update={"policy": task.policy.model_copy(update=changes)})
+
+    def account(self, task: Task) -> Account:
+        """What the task may spend."""
+        return Account(self.spending, task.policy.limits, session=task.session)
+
+    def explain(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
+        """What would be decided; nothing is learned from it and nothing is explored. Raises what `decide` raises."""
+        policy = task.policy
+        found = self._ruling(task, tools)
+        mode = _mode(task, found)
+        remaining = eligible(
+            agents,
+            strategy=policy.strategy,
+            mode=mode,
+            sensitivity=policy.sensitivity,
+            needs=task.needs(has_tools=bool(tools)),
+            executor=policy.supervision.executor,
+        )
+        remaining.reasons[:0] = [*task.reasons, *found.reasons]
+        success, judged = self._judged(task, remaining)
+        self._hold_limits(task, remaining, judged, spent)
+        judged = [each for each in judged if each.agent in remaining.agents]
+        return self._decision(task, mode, found, remaining, judged, agents=agents, similarity=success.similarity)
+
+    def decide(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
+        """Settle who serves a task.
+
+        Args:
+            tools: names of those that it may call.
+            spent: by the task so far.
+
+        Raises `ConfigError` where policy, strategy and agents contradict each other, `PermissionDenied` where a rule denies the task,
+        `PrivacyViolation` where only far agents remain for one that has to stay, `Unsupported` where none has the capabilities, and
+        `BudgetExceeded` where every one would go beyond a limit.
+        """
+        decision = self.explain(task, agents, tools=tools, spent=spent)
+        return self.steering.steered(decision, task.policy.router, quality=task.policy.objective.quality)
+
+    def learn(self, task: Task, decision: RouteDecision, agent: str, *, score: float) -> None:
+        """Take in how well an agent did a task, 0 to 1, unless the policy wants nothing learned. Unknown outcomes are not reported here."""
+        expected = decision.estimate_of(agent)
+        if task.policy.router.learn and expected is not None:
+            self.success.learn(agent, task.task_class, predicted=expected.predicted, outcome=score, head=task.policy.router.head)
+
+    def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
+        """Take note of a task that was answered. Raises `ConfigError` where the log cannot be written."""
+        if task.session is not None:
+            self.sessions.keep(task.session, result.agent)
+        if result.decision.explored and result.dollars is not None:
+            self.steering.paid_to_explore(task.policy.router, float(result.dollars))
+        if task.policy.router.log is not None:
+            log_task(task.policy.router.log, task, result, tools=tools, time=self._now())
+
+    def report(self, result: Result, settings: RouterPolicy, *, score: float, task_class: str = "") -> None:
+        """Learn how good an answer was, 0 to 1. Raises `ConfigError` where the log cannot be written."""
+        expected = result.decision.estimate_of(result.agent)
+        if settings.learn and expected is not None:
+            known = task_class or result.decision.task_class
+            self.success.learn(result.agent, known, predicted=expected.predicted, outcome=score, head=settings.head)
+        if settings.log is not None:
+            log_score(settings.log, result, score)
+
+    def _ruling(self, task: Task, tools: Collection[str]) -> Ruling:
+        policy = task.policy
+        if not policy.rules:
+            return Ruling()
+        found = ruling(policy.rules, self._situation(task, tools))
+        if found.denied is not None:
+            raise PermissionDenied(f"the policy refuses this task: {found.denied}", hint="nearfar policy explain shows which rule")
+        if found.sides_contradict:
+            reasons = "; ".join(found.reasons)
+            raise PermissionDenied(f"rules leave no side for this task: {reasons}", hint="nearfar policy check finds such rules")
+        return found
+
+    def _situation(self, task: Task, tools: Collection[str]) -> Situation:
+        policy, prompt = task.policy, last_words(task.messages)
+        language = task.language
+        if language is None and any(rule.when.language for rule in policy.rules):
+            language = language_of(prompt)
+        return Situation(
+            sensitivity=policy.sensitivity,
+            tokens=_tokens(task),
+            now=self._now(),
+            task_class=task.task_class,
+            tools=frozenset(tools),
+            tags=frozenset(task.tags),
+            language=language,
+            device=self._device_state(),
+            budget_left=self.spending.share_left(policy.limits, session=task.session),
+        )
+
+    def _judged(self, task: Task, remaining: Eligible) -> tuple[Success, list[_Judged]]:
+        """What is expected of each agent that remains. A prompt is looked into only where there is a choice."""
+        names = [agent.name for agent in remaining.agents]
+        head = task.policy.router.head if len(names) > 1 and task.policy.strategy in _CHOOSING else None
+        success = self.success.success(last_words(task.messages), task.task_class, names, head=head)
+        tokens = _tokens(task)
+        estimates = {agent.name: self._estimate(agent, success, tokens) for agent in remaining.agents}
+        dearest = max((each.dollars.value for each in estimates.values() if each.dollars is not None), default=0.0)
+        utilities = {name: _utility(task.policy.objective, each, dearest or _UNKNOWN_DOLLARS) for name, each in estimates.items()}
+        return success, [_Judged(agent, estimates[agent.name], utilities[agent.name]) for agent in remaining.agents]
+
+    def _estimate(self, agent: Candidate, success: Success, tokens: int) -> AgentEstimate:
+        costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices)
+        return AgentEstimate(
+            success=success.estimates[agent.name],
+            predicted=success.predicted[agent.name],
+            first_token_seconds=costs.first_token_seconds,
+            seconds=costs.seconds,
+            dollars=costs.dollars,
+            joules=costs.joules,
+        )
+
+    def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[_Judged], spent: Spent) -> None:
+        """Leave out whoever would go beyond a limit. Only figures that were measured speak against an agent, and its price."""
+        for each in judged:
+            expected = _expected(each.estimate, tokens=_tokens(task))
+            reason = self.spending.objection(task.policy.limits, expected, session=task.session, task=spent)
+            if reason is not None:
+                remaining.leave_out(each.agent, reason)
+        if not remaining.agents:
+            objections = "; ".join(f"{name}: {reason}" for name, reason in remaining.objections.items())
+            raise BudgetExceeded(f"no agent is left within the limits: {objections}", hint="[policy.limits] sets them")
+
+    def _decision(
+        self,
+        task: Task,
+        mode: Mode,
+        found: Ruling,
+        remaining: Eligible,
+        judged: Sequence[_Judged],
+        *,
+        agents: Sequence[Candidate],
+        similarity: float | None,
+    ) -> RouteDecision:
+        policy = task.policy
+        threshold = self.steering.threshold(policy.router)
+        order, is_bound = list(judged), False
+        advantage = _advantage(judged)
+        if policy.strategy in _CHOOSING:
+            is_free = policy.strategy is Strategy.ROUTE and mode is Mode.AUTO
+            order = _ordered(judged, threshold=threshold if is_free else None)
+            if is_free and advantage is not None:
+                remaining.reasons.append(_why(order, advantage, threshold))
+            order = self._preferred(task, best := order, found, remaining)
+            is_bound = order[0] is not best[0]
+        supervisor = remaining.supervisor if remaining.supervisor in {each.agent.name for each in order} else None
+        return RouteDecision(
+            strategy=policy.strategy,
+            mode=mode,
+            candidates=tuple(each.agent.name for each in order),
+            judged=policy.strategy is Strategy.CASCADE and order[0].agent.side is Side.NEAR,
+            reasons=tuple(remaining.reasons),
+            supervisor=supervisor,
+            considered=(*map(_considered, order), *_left_out(agents, remaining)),
+            advantage=advantage,
+            threshold=threshold,
+            similarity=similarity,
+            is_bound=is_bound,
+            task_class=task.task_class,
+        )
+
+    def _preferred(self, task: Task, order: list[_Judged], found: Ruling, remaining: Eligible) -> list[_Judged]:
+        """The order once rules, the session and the order of fallback have had their say."""
+        names = [each.agent.name for each in order]
+        first = self._first(task, names, found, remaining)
+        rest = [name for name in (first, *names[:1], *task.policy.fallback.order, *names) if name in names]
+        by_name = {each.agent.name: each for each in order}
+        return [by_name[name] for name in dict.fromkeys(rest)]
+
+    def _first(self, task: Task, names: Sequence[str], found: Ruling, remaining: Eligible) -> str | None:
+        """Who is to try first, whatever it is worth; None where nobody says so."""
+        if found.agent is not None:
+            if found.agent in names:
+                return found.agent
+            remaining.reasons.append(f"the rules name {found.agent}, which may not serve this task")
+        stickiness = task.policy.stickiness
+        if task.session is None or not stickiness.follow_ups or task.unstick:
+            return None
+        agent = self.sessions.agent_of(task.session, seconds=stickiness.seconds)
+        if agent is None or agent not in names:
+            return None
+        remaining.reasons.append(f"{agent} answered last in this session")
+        return agent
+
+
+def _mode(task: Task, found: Ruling) -> Mode:
+    """What a rule restricts holds against everybody; what it prefers yields to what was said with the task."""
+    policy, is_stated = task.policy, "mode" in task.stated
+    if found.mode is None or (is_stated and found.mode not in RESTRICTIONS):
+        return policy.mode
+    if is_stated and policy.mode in RESTRICTIONS and policy.mode is not found.mode:
+        error = PrivacyViolation if found.mode is Mode.ONLY_ON_DEVICE else PermissionDenied
+        raise error(f"mode {policy.mode} was asked for, but the policy says otherwise: {'; '.join(found.reasons)}")
+    return found.mode
+
+
+def _strategy(task: Task, found: Ruling) -> Strategy:
+    return task.policy.strategy if found.strategy is None or "strategy" in task.stated else found.strategy
+
+
+def _tokens(task: Task) -> int:
+    return sum(estimated_tokens(message.text) for message in task.messages)
+
+
+def _utility(objective: Objective, estimate: AgentEstimate, unknown_dollars: float) -> float:
+    """The policy's objective. An unknown price counts as the dearest one that is known, since it is not free."""
+    dollars = unknown_dollars if estimate.dollars is None else estimate.dollars.value
+    joules = 0.0 if estimate.joules is None else estimate.joules.value
+    gain = objective.quality * estimate.success.value
+    return gain - objective.dollars * dollars - objective.seconds * estimate.seconds.value - objective.joules * joules
+
+
+def _expected(estimate: AgentEstimate, *, tokens: int) -> Spent:
+    def measured(figure: Estimate | None) -> float:
+        return figure.value if figure is not None and figure.source is Source.MEASURED else 0.0
+
+    dollars = None if estimate.dollars is None else estimate.dollars.value
+    return Spent(dollars, tokens, measured(estimate.seconds), measured(estimate.joules))
+
+
+def _advantage(judged: Sequence[_Judged]) -> float | None:
+    """Utility of the best far candidate less that of the best near one."""
+    best: Mapping[Side, float] = {
+        side: max(each.utility for each in judged if each.agent.side is side) for side in {each.agent.side for each in judged}
+    }
+    return best[Side.FAR] - best[Side.NEAR] if len(best) == 2 else None
+
+
+def _ordered(judged: Sequence[_Judged], *, threshold: float | None) -> list[_Judged]:
+    """The most useful first; without a threshold the sides stay in their order. The sort is stable."""
+    if threshold is None:
+        sides = list(dict.fromkeys(each.agent.side for each in judged))
+        return sorted(judged, key=lambda each: (sides.index(each.agent.side), -each.utility))
+    return sorted(judged, key=lambda each: (-(each.utility - threshold * (each.agent.side is Side.FAR)), each.agent.side is Side.FAR))
+
+
+def _considered(each: _Judged) -> Considered:
+    return Considered(each.agent.name, each.agent.side, each.estimate, each.utility)
+
+
+def _left_out(agents: Sequence[Candidate], remaining: Eligible) -> list[Considered]:
+    out = (agent for agent in agents if agent not in remaining.agents)
+    return [Considered(agent.name, agent.side, None, None, remaining.objections[agent.name]) for agent in out]
+
+
+def _why(order: Sequence[_Judged], advantage: float, threshold: float) -> str:
+    first = order[0]
+    expected = first.estimate.success
+    relation = "above" if first.agent.side is Side.FAR else "not above"
+    limit = f"{relation} the threshold of {threshold:.3g}"
+    return (
+        f"{first.agent.name} first: it is right with probability {expected.value:.2f} ({expected.source}), "
+        f"and the far side is worth {advantage:+.3g} more than the near one, {limit}"
+    )

@@ -1,0 +1,192 @@
+"""Running estimates of what each agent takes: latency by the size of the prompt, steps per task, tokens, dollars and joules."""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from threading import Lock
+from typing import Final
+
+from ...protocols import Prices, Side
+from .decision import Estimate, Source
+
+KEPT: Final = 200
+"""Latest observations of each figure; older ones no longer say how fast an agent is."""
+_LEAST: Final = 5
+"""Observations of prompts of one size from which they stand for themselves."""
+_PRIOR_STEPS: Final = 1.0
+_PRIOR_OUTPUT_TOKENS: Final = 300.0
+_PRIOR_SECONDS: Final[Mapping[Side, tuple[float, float]]] = {Side.NEAR: (0.5, 4.0), Side.FAR: (1.0, 4.0)}
+"""To the first token and to the end of a step, before anything was measured: typical of a laptop and of a provider."""
+_UNSURE: Final = 1.0
+"""Deviation of a prior, as a share of its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTaken:
+    """What one step of an agent took. None: unknown."""
+
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    first_token_seconds: float | None = None
+    dollars: float | None = None
+    joules: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Of the latest observations of one figure."""
+
+    count: int
+    mean: float
+    deviation: float
+    p50: float
+    p90: float
+
+
+class Window:
+    """The latest observations of one figure, in order of size as well as of time."""
+
+    __slots__ = ("_latest", "_sorted", "_squares", "_sum")
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._sum = self._squares = 0.0
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def add(self, value: float) -> None:
+        """Take an observation in, and let the oldest one go where there are too many."""
+        self._count(value, 1)
+        self._latest.append(value)
+        insort(self._sorted, value)
+        if len(self._latest) > KEPT:
+            oldest = self._latest.popleft()
+            self._count(oldest, -1)
+            del self._sorted[bisect_left(self._sorted, oldest)]
+
+    def _count(self, value: float, sign: int) -> None:
+        self._sum += sign * value
+        self._squares += sign * value * value
+
+    @property
+    def quantiles(self) -> Quantiles:
+        """There has to be an observation."""
+        count = len(self._sorted)
+        mean = self._sum / count
+        variance = max(self._squares / count - mean * mean, 0.0)
+        return Quantiles(count, mean, sqrt(variance), self._sorted[count // 2], self._sorted[min(count * 9 // 10, count - 1)])
+
+
+@dataclass(slots=True)
+class _Agent:
+    """What was seen of one agent."""
+
+    first_token: dict[int, Window] = field(default_factory=dict)
+    """Seconds by the size of the prompt."""
+    step: dict[int, Window] = field(default_factory=dict)
+    output_tokens: Window = field(default_factory=Window)
+    joules: Window = field(default_factory=Window)
+    steps: Window = field(default_factory=Window)
+    """Per task."""
+    dollars_per_token: Window = field(default_factory=Window)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a task is expected to take with one agent."""
+
+    first_token_seconds: Estimate
+    seconds: Estimate
+    dollars: Estimate | None
+    joules: Estimate | None
+
+
+class RunningEstimates:
+    """What each agent was seen to take, by its name. Calls may come from any thread."""
+
+    def __init__(self) -> None:
+        self._agents: dict[str, _Agent] = {}
+        self._lock = Lock()
+
+    def add_step(self, agent: str, step: StepTaken) -> None:
+        """Learn what a step took."""
+        size = _size(step.input_tokens)
+        with self._lock:
+            known = self._agents.setdefault(agent, _Agent())
+            known.step.setdefault(size, Window()).add(step.seconds)
+            known.output_tokens.add(step.output_tokens)
+            if step.first_token_seconds is not None:
+                known.first_token.setdefault(size, Window()).add(step.first_token_seconds)
+            if step.joules is not None:
+                known.joules.add(step.joules)
+            tokens = step.input_tokens + step.output_tokens
+            if step.dollars is not None and tokens:
+                known.dollars_per_token.add(step.dollars / tokens)
+
+    def add_task(self, agent: str, steps: int) -> None:
+        """Learn how many steps a task took."""
+        with self._lock:
+            self._agents.setdefault(agent, _Agent()).steps.add(steps)
+
+    def latency(self, agent: str, tokens: int) -> Quantiles | None:
+        """Seconds of a step on prompts of about so many tokens; None where none was seen."""
+        with self._lock:
+            known = self._agents.get(agent)
+            window = _nearest(known.step, _size(tokens)) if known is not None else None
+            return window.quantiles if window is not None else None
+
+    def costs(self, agent: str, side: Side, *, tokens: int, prices: Prices | None) -> Costs:
+        """What a task with a prompt of so many tokens is expected to take. `prices` are the agent's own, where they are known."""
+        with self._lock:
+            known = self._agents.get(agent) or _Agent()
+            steps = _figure(known.steps, _PRIOR_STEPS)
+            first_token, seconds = _PRIOR_SECONDS[side]
+            size = _size(tokens)
+            return Costs(
+                first_token_seconds=_figure(_nearest(known.first_token, size), first_token),
+                seconds=_times(steps, _figure(_nearest(known.step, size), seconds)),
+                dollars=_dollars(known, side, tokens=tokens, steps=steps, prices=prices),
+                joules=_times(steps, _figure(known.joules, 0.0)) if len(known.joules) else None,
+            )
+
+
+def _size(tokens: int) -> int:
+    """Prompts of one size differ by less than a factor of two."""
+    return max(tokens, 1).bit_length()
+
+
+def _nearest(windows: Mapping[int, Window], size: int) -> Window | None:
+    """The observations on prompts of this size, or of the nearest one of which there are enough."""
+    enough = {known: window for known, window in windows.items() if len(window) >= _LEAST} or windows
+    return enough[min(enough, key=lambda known: (abs(known - size), known))] if enough else None
+
+
+def _figure(window: Window | None, prior: float) -> Estimate:
+    if window is None or not len(window):
+        return Estimate(prior, _UNSURE * prior, Source.PRIOR)
+    seen = window.quantiles
+    return Estimate(seen.mean, seen.deviation, Source.MEASURED)
+
+
+def _times(one: Estimate, other: Estimate) -> Estimate:
+    """The product of two independent figures."""
+    value = one.value * other.value
+    variance = (one.deviation * other.value) ** 2 + (other.deviation * one.value) ** 2 + (one.deviation * other.deviation) ** 2
+    return Estimate(value, sqrt(variance), other.source)
+
+
+def _dollars(known: _Agent, side: Side, *, tokens: int, steps: Estimate, prices: Prices | None) -> Estimate | None:
+    output = _figure(known.output_tokens, _PRIOR_OUTPUT_TOKENS)
+    if prices is not None:
+        per_step = (tokens * float(prices.input) + output.value * float(prices.output)) / 1e6
+        deviation = output.deviation * float(prices.output) / 1e6
+        return _times(steps, Estimate(per_step, deviation, output.source))
+    if len(known.dollars_per_token):
+        seen = known.dollars_per_token.quantiles
+        return _times(steps, Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, Source.MEASURED))
+    return Estimate(0.0, 0.0, Source.PRIOR) if side is Side.NEAR else None

@@ -1,0 +1,158 @@
+"""The sections of a policy that the router reads."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from ...protocols import (
+    AgentError,
+    BudgetExceeded,
+    Cancelled,
+    ContentFiltered,
+    ContextOverflow,
+    DeadlineExceeded,
+    InvalidOutput,
+    NearfarError,
+    ProviderAuthError,
+    QuotaExceeded,
+    RateLimited,
+    Stalled,
+    Unavailable,
+    Unsupported,
+)
+from ...protocols.messages import Value
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Objective(Value):
+    """What a task is worth and what it costs, in one unit: the `[policy.objective]` section.
+
+    The agent with the highest utility serves: quality * P(success) - dollars * $ - seconds * s - joules * J.
+    """
+
+    quality: Weight = 1.0
+    """Of a task done right, against one that failed."""
+    dollars: Weight = 1.0
+    """Of one US dollar: with 1 for quality too, a task done right is worth a dollar."""
+    seconds: Weight = 0.0
+    """Of one second of waiting."""
+    joules: Weight = 0.0
+    """Of one joule of the device's energy."""
+
+    @model_validator(mode="after")
+    def _wants_something(self) -> Self:
+        if not any(self.model_dump().values()):
+            raise ValueError("all weights are zero, so that every agent would be as good as any other")
+        return self
+
+
+class Amounts(Value):
+    """What may be spent at most; None: as much as it takes."""
+
+    dollars: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    tokens: int | None = Field(default=None, gt=0)
+    """Read and written, on both sides."""
+    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Of agents at work."""
+    joules: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Of the device's energy, where it is measured or estimated."""
+
+
+class Limits(Value):
+    """What may be spent: the `[policy.limits]` section. What would go beyond is left to another agent, and refused where there is none."""
+
+    call: Amounts = Amounts()
+    """One step of an agent."""
+    task: Amounts = Amounts()
+    session: Amounts = Amounts()
+    """All tasks of one `session`, as the app names it."""
+    day: Amounts = Amounts()
+    """All tasks of this process since midnight, local time."""
+
+
+class FallbackTrigger(StrEnum):
+    """What lets the next agent take over."""
+
+    UNAVAILABLE = "unavailable"
+    """It cannot be reached, or its process died."""
+    ERROR = "error"
+    """Any failure that no other trigger names."""
+    TIMEOUT = "timeout"
+    STALL = "stall"
+    INVALID_OUTPUT = "invalid_output"
+    """Its output does not keep to the schema."""
+    LOW_CONFIDENCE = "low_confidence"
+    """The evidence speaks against its draft, in a cascade."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    QUOTA = "quota"
+    """The provider's account or rate is used up, or a limit of the policy."""
+
+
+class Fallback(Value):
+    """Who takes over from an agent that failed, and when: the `[policy.fallback]` section."""
+
+    order: tuple[str, ...] = ()
+    """Names of agents, in the order in which they take over; those not named follow in the router's order."""
+    triggers: tuple[FallbackTrigger, ...] = tuple(FallbackTrigger)
+
+    def follows(self, error: NearfarError) -> bool:
+        """Whether another agent may try after this error. An agent that lacks a capability is always passed over."""
+        return isinstance(error, Unsupported) or trigger_of(error) in self.triggers
+
+
+class Stickiness(Value):
+    """What keeps a conversation with the agent that it began with: the `[policy.stickiness]` section."""
+
+    follow_ups: bool = True
+    """A task of a session that was served before goes to the agent that answered last, where the rules allow it."""
+    seconds: float = Field(default=3600, gt=0)
+    """Of silence after which a session is forgotten."""
+
+
+class RouterPolicy(Value):
+    """How the router predicts, learns and holds its budget: the `[policy.router]` section."""
+
+    head: Path | None = None
+    """Folder that `nearfar router train` wrote; None: nothing is predicted from the prompt's words."""
+    escalation: Path | None = None
+    """File that `nearfar router train` wrote beside the head: by it a cascade weighs the evidence about a draft. None: fixed checks."""
+    threshold: float = 0.0
+    """Utility by which a far agent has to be ahead of the near ones; `nearfar policy calibrate` finds it."""
+    far_share: Share | None = None
+    """Share of the tasks that the router is free to place, which goes far: the threshold follows it. None: the threshold stands."""
+    dollars_per_hour: float | None = Field(default=None, gt=0)
+    """The same for what is spent in an hour."""
+    explore_share: float = Field(default=0.0, ge=0, le=1)
+    """Largest share of tasks that may go to another agent than the best known one, to learn about it."""
+    learn: bool = True
+    """Correct the predictions by what is reported of tasks."""
+    shadow: bool = False
+    """Decide and log, and change nothing: tasks are served in the order of the mode."""
+    log: Path | None = None
+    """File to which each decision is appended, and later what came of it; without the words of private tasks."""
+
+    @model_validator(mode="after")
+    def _holds_one_budget(self) -> Self:
+        if self.far_share is not None and self.dollars_per_hour is not None:
+            raise ValueError("far_share and dollars_per_hour would both set the threshold: give one of them")
+        return self
+
+
+def trigger_of(error: NearfarError) -> FallbackTrigger | None:
+    """The trigger that an error is; None for those that no other agent would be spared."""
+    return next((trigger for classes, trigger in _TRIGGERS if isinstance(error, classes)), None)
+
+
+_TRIGGERS: tuple[tuple[type[NearfarError] | tuple[type[NearfarError], ...], FallbackTrigger], ...] = (
+    (Unavailable, FallbackTrigger.UNAVAILABLE),
+    (DeadlineExceeded, FallbackTrigger.TIMEOUT),
+    (Stalled, FallbackTrigger.STALL),
+    (InvalidOutput, FallbackTrigger.INVALID_OUTPUT),
+    (ContextOverflow, FallbackTrigger.CONTEXT_OVERFLOW),
+    ((RateLimited, QuotaExceeded, BudgetExceeded), FallbackTrigger.QUOTA),
+    ((Cancelled, ContentFiltered, ProviderAuthError, AgentError), FallbackTrigger.ERROR),
+)

@@ -1,0 +1,174 @@
+"""What tasks have spent, held against the limits of the policy."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from threading import Lock
+from typing import Final, TypeVar
+
+from ...protocols import AgentCard, BudgetExceeded, Prices, Side, StepRequest, Usage
+from .settings import Amounts, Limits
+from .situation import estimated_tokens
+
+_MEASURES: Final = ("dollars", "tokens", "seconds", "joules")
+_SESSIONS: Final = 10_000
+"""Kept; of more, those are forgotten that spent nothing for the longest time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a call, a task or several have spent. None: unknown, which is not nothing."""
+
+    dollars: float | None = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    joules: float | None = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            dollars=_sum(self.dollars, other.dollars),
+            tokens=self.tokens + other.tokens,
+            seconds=self.seconds + other.seconds,
+            joules=_sum(self.joules, other.joules),
+        )
+
+
+class Spending:
+    """Sums over the sessions and the day. Calls may come from any thread."""
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._day: tuple[date, Spent] = (clock().date(), Spent())
+        self._sessions: OrderedDict[str, Spent] = OrderedDict()
+
+    def add(self, spent: Spent, *, session: str | None) -> None:
+        """Count what a call has spent."""
+        with self._lock:
+            self._day = (self._clock().date(), self._today() + spent)
+            if session is not None:
+                self._sessions[session] = self._sessions.pop(session, Spent()) + spent
+                if len(self._sessions) > _SESSIONS:
+                    self._sessions.popitem(last=False)
+
+    def share_left(self, limits: Limits, *, session: str | None) -> float | None:
+        """Of the limits for the session and the day, the share that is left where least is; None: there are none."""
+        scopes = self._scopes(limits, session=session, task=Spent())
+        shares = [_share_left(amounts, spent) for name, amounts, spent in scopes if name in ("session", "day")]
+        return min((share for share in shares if share is not None), default=None)
+
+    def objection(self, limits: Limits, expected: Spent, *, session: str | None, task: Spent) -> str | None:
+        """Why a further expense would go beyond a limit; None where it would not.
+
+        Args:
+            expected: what it is expected to be.
+            task: what the task has spent so far.
+        """
+        for name, amounts, spent in self._scopes(limits, session=session, task=task):
+            for measure in _MEASURES:
+                reason = _excess(measure, getattr(amounts, measure), getattr(spent, measure), getattr(expected, measure))
+                if reason is not None:
+                    return f"the limit for the {name}: {reason}"
+        return None
+
+    def left(self, limits: Limits, measure: str, *, session: str | None, task: Spent) -> float | None:
+        """What may still be spent of one measure, by the tightest limit; None: there is no limit on it."""
+        scopes = self._scopes(limits, session=session, task=task)
+        known = [(getattr(amounts, measure), getattr(spent, measure)) for _, amounts, spent in scopes]
+        return min((max(limit - (used or 0.0), 0.0) for limit, used in known if limit is not None), default=None)
+
+    def _scopes(self, limits: Limits, *, session: str | None, task: Spent) -> Iterator[tuple[str, Amounts, Spent]]:
+        with self._lock:
+            of_session, of_day = self._sessions.get(session or "", Spent()), self._today()
+        yield "call", limits.call, Spent()
+        yield "task", limits.task, task
+        yield "session", limits.session, of_session
+        yield "day", limits.day, of_day
+
+    def _today(self) -> Spent:
+        day, spent = self._day
+        return spent if day == self._clock().date() else Spent()
+
+
+class Account:
+    """What one task may spend, and has: every call of any agent in any role is held against it. Made by `Router.account`."""
+
+    def __init__(self, spending: Spending, limits: Limits, *, session: str | None) -> None:
+        self.spent = Spent()
+        self._spending = spending
+        self._limits = limits
+        self._session = session
+
+    def bounded(self, request: StepRequest, card: AgentCard) -> StepRequest:
+        """The request, with as much output and time as the limits leave it.
+
+        Raises `BudgetExceeded` where the prompt alone would go beyond one.
+        """
+        prompt = sum(estimated_tokens(message.text) for message in request.messages)
+        dollars = 0.0 if card.side is Side.NEAR else _dollars(card.prices, prompt)
+        self._require(card, Spent(dollars, prompt, 0.0))
+        changes = {
+            "max_output_tokens": _least(request.max_output_tokens, self._output_tokens(card.prices, prompt)),
+            "timeout": _least(request.timeout, self._left("seconds")),
+        }
+        if changes == {"max_output_tokens": request.max_output_tokens, "timeout": request.timeout}:
+            return request
+        return request.model_copy(update=changes)
+
+    def charge(self, spent: Spent) -> None:
+        """Count a call that has ended, well or not."""
+        self.spent += spent
+        self._spending.add(spent, session=self._session)
+
+    def _require(self, card: AgentCard, expected: Spent) -> None:
+        reason = self._spending.objection(self._limits, expected, session=self._session, task=self.spent)
+        if reason is not None:
+            raise BudgetExceeded(f"{card.name} was not asked: {reason}", hint="[policy.limits] sets the limits")
+
+    def _output_tokens(self, prices: Prices | None, prompt: int) -> int | None:
+        """How many tokens may be written, which cost more than those read."""
+        tokens, dollars = self._left("tokens"), self._left("dollars")
+        bounds = [] if tokens is None else [int(tokens) - prompt]
+        if dollars is not None and prices is not None and prices.output:
+            bounds.append(int((dollars - (_dollars(prices, prompt) or 0.0)) * 1e6 / float(prices.output)))
+        return max(min(bounds), 1) if bounds else None
+
+    def _left(self, measure: str) -> float | None:
+        """Of the tightest limit; None: there is none."""
+        return self._spending.left(self._limits, measure, session=self._session, task=self.spent)
+
+
+def _dollars(prices: Prices | None, input_tokens: int) -> float | None:
+    return None if prices is None else float(prices.dollars(Usage(input_tokens=input_tokens)))
+
+
+N = TypeVar("N", int, float)
+
+
+def _least(one: N | None, other: N | None) -> N | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+def _share_left(amounts: Amounts, spent: Spent) -> float | None:
+    shares = []
+    for measure in _MEASURES:
+        limit, used = getattr(amounts, measure), getattr(spent, measure)
+        if limit is not None:
+            shares.append(max(1 - used / limit, 0.0) if used is not None and limit else 0.0)
+    return min(shares, default=None)
+
+
+def _excess(measure: str, limit: float | None, spent: float | None, expected: float | None) -> str | None:
+    """Joules that nobody measures are let pass; dollars that nobody knows are not, since they are not free."""
+    if limit is None:
+        return None
+    if spent is None or expected is None:
+        return None if measure == "joules" else f"the price is unknown, and no more than {limit:g} {measure} may be spent"
+    if spent + expected > limit or (spent >= limit and measure != "dollars"):  # what is free may follow when all dollars are spent
+        return f"{spent:.4g} of {limit:g} {measure} are spent, and about {expected:.4g} more would be"
+    return None

@@ -1,0 +1,120 @@
+"""What moves decisions from outside of a single task: the budget's threshold, exploration, shadow mode."""
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Final
+
+from ...protocols import Side
+from ..policy import Mode, Strategy
+from .budget import BudgetController, DollarRateController, FarShareController
+from .decision import Considered, RouteDecision
+from .exploration import ExplorationReport, Explorer, Prospect
+from .settings import RouterPolicy
+
+_SIDES_IN_SHADOW: Final = (Side.NEAR, Side.FAR)
+"""The order of mode `auto` without a router: the near side is free."""
+
+
+class Steering:
+    """One for each router. Calls may come from any thread.
+
+    Args:
+        seed: of what is explored; None: another one each time.
+        monotonic: seconds that never run backwards.
+    """
+
+    def __init__(self, seed: int | None, monotonic: Callable[[], float]) -> None:
+        self._seed = seed
+        self._monotonic = monotonic
+        self._lock = Lock()
+        self._controllers: dict[tuple[float | None, float | None], BudgetController] = {}
+        self._explorers: dict[float, Explorer] = {}
+
+    def threshold(self, settings: RouterPolicy) -> float:
+        """By how much a far agent has to be ahead at the moment."""
+        controller = self._controller(settings)
+        return settings.threshold if controller is None else controller.threshold
+
+    def steered(self, decision: RouteDecision, settings: RouterPolicy, *, quality: float) -> RouteDecision:
+        """The decision as it is carried out, which the budget takes into account. `quality` is what the objective gives for success."""
+        is_free = decision.strategy is Strategy.ROUTE and decision.mode is Mode.AUTO and not decision.is_bound
+        if is_free and settings.explore_share and not settings.shadow:
+            decision = self._explored(decision, settings, quality)
+        self._observe(decision, settings, is_forced=not is_free)
+        return _in_shadow(decision) if settings.shadow else decision
+
+    def exploration(self, settings: RouterPolicy) -> ExplorationReport:
+        """What exploration has cost under these settings."""
+        return self._explorer(settings).report
+
+    def paid_to_explore(self, settings: RouterPolicy, dollars: float) -> None:
+        """Record what a task has cost that was explored with."""
+        self._explorer(settings).paid(dollars)
+
+    def _explored(self, decision: RouteDecision, settings: RouterPolicy, quality: float) -> RouteDecision:
+        prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]
+        chosen = self._explorer(settings).choose(prospects).agent
+        best = decision.candidates[0]
+        if chosen == best:
+            return decision
+        candidates = (chosen, *(agent for agent in decision.candidates if agent != chosen))
+        note = f"exploring: {chosen} tries first, to learn about it; the best known is {best}"
+        considered = _in_order(decision.considered, candidates)
+        changes = {"candidates": candidates, "considered": considered, "explored": True, "reasons": (*decision.reasons, note)}
+        return decision.model_copy(update=changes)
+
+    def _observe(self, decision: RouteDecision, settings: RouterPolicy, *, is_forced: bool) -> None:
+        controller = self._controller(settings)
+        if controller is None:
+            return
+        first = decision.considered[0]
+        dollars = first.estimate.dollars if first.estimate is not None else None
+        controller.observe(
+            decision.advantage or 0.0,
+            went_far=first.side is Side.FAR,
+            dollars=None if dollars is None else dollars.value,
+            forced=is_forced or decision.advantage is None,
+        )
+
+    def _explorer(self, settings: RouterPolicy) -> Explorer:
+        with self._lock:
+            return self._explorers.setdefault(settings.explore_share, Explorer(settings.explore_share, seed=self._seed))
+
+    def _controller(self, settings: RouterPolicy) -> BudgetController | None:
+        """The one for this target; a policy that names another target begins anew."""
+        key = (settings.far_share, settings.dollars_per_hour)
+        if key == (None, None):
+            return None
+        with self._lock:
+            if key not in self._controllers:
+                self._controllers[key] = self._new_controller(settings)
+            return self._controllers[key]
+
+    def _new_controller(self, settings: RouterPolicy) -> BudgetController:
+        if settings.far_share is not None:
+            return FarShareController(settings.far_share)
+        assert settings.dollars_per_hour is not None, "one of the two is given"
+        return DollarRateController(settings.dollars_per_hour, now=self._monotonic)
+
+
+def _prospect(each: Considered, threshold: float, quality: float) -> Prospect:
+    assert each.estimate is not None, "every candidate is judged"
+    assert each.utility is not None, "every candidate is judged"
+    handicap = threshold if each.side is Side.FAR else 0.0
+    return Prospect(each.agent, each.utility - handicap, quality * each.estimate.success.deviation)
+
+
+def _in_order(considered: Sequence[Considered], candidates: Sequence[str]) -> tuple[Considered, ...]:
+    """The candidates in their order, then those that were left out."""
+    by_name = {each.agent: each for each in considered}
+    return (*(by_name[agent] for agent in candidates), *(each for each in considered if each.objection is not None))
+
+
+def _in_shadow(decision: RouteDecision) -> RouteDecision:
+    """What would be done without the router, with what it would have done on record."""
+    if decision.strategy is not Strategy.ROUTE or decision.mode is not Mode.AUTO:
+        return decision
+    sides = {each.agent: each.side for each in decision.considered}
+    plain = tuple(sorted(decision.candidates, key=lambda agent: _SIDES_IN_SHADOW.index(sides[agent])))
+    note = f"in shadow: the router would try {' then '.join(decision.candidates)}"
+    return decision.model_copy(update={"candidates": plain, "shadowed": decision.candidates, "reasons": (*decision.reasons, note)})
