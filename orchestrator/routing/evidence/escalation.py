@@ -1,0 +1,289 @@
+"""Accept a draft, look at it once more, or escalate: what was learned from traces, and the choice by expected utility.
+
+Let the gain be P(far agent right) - P(draft right), given what was seen. Accepting is worth nothing more, escalating is worth the gain less
+the far agent's price, and a look is worth what can be had after it, on average over what it may show, less its own price. This is backward
+induction over the sets of looks, as Longstaff and Schwartz (2001) price an option that may be exercised early.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from pydantic import Field, ValidationError
+
+from ....protocols import ConfigError
+from ....protocols.messages import Value
+from ..settings import Objective
+from .answers import Answer
+from .signals import CROWD, DRAFT, Cost, Finding, Look, crowd
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Floats = NDArray[numpy.float64]
+
+VERSION: Final = "escalation/1"
+"""Of what a card holds: another one cannot be used."""
+MOST_PAID_LOOKS: Final = 5
+"""Every set of paid looks has a fit of its own: 32 at most."""
+_GRID: Final = 81
+"""Gains between -1 and 1 at which the value of deciding well is computed; between them it is interpolated."""
+
+
+class LearnedLook(Look):
+    """A look that was recorded in the traces."""
+
+    measures: tuple[str, ...]
+    """What it was seen to find."""
+    gives_answer: bool
+    """Another agent answers the task."""
+
+
+class Fit(Value):
+    """Two logistic regressions on what was seen: numbers in the order of `measures_of`, standardised."""
+
+    seen: tuple[str, ...]
+    """The paid looks; the free ones are always seen."""
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+    draft: tuple[float, ...]
+    """Weights for the log odds that the draft is right; the last one stands alone."""
+    far: tuple[float, ...]
+    """The same for the far agent."""
+
+
+class Outlook(Value):
+    """By how much a look moves the gain: equally likely moves, that cancel out, by the gain before it."""
+
+    seen: tuple[str, ...]
+    """The paid looks before it."""
+    look: str
+    gains: tuple[float, ...] = Field(min_length=1)
+    """Rising."""
+    moves: tuple[tuple[float, ...], ...]
+    """One row for each of the gains."""
+
+
+class EscalationCard(Value):
+    """What was learned: the file."""
+
+    version: str = VERSION
+    draft: str
+    """The agent whose drafts are judged."""
+    far: str
+    """The agent to which is escalated."""
+    looks: tuple[LearnedLook, ...]
+    fits: tuple[Fit, ...] = Field(min_length=1)
+    outlooks: tuple[Outlook, ...]
+    traces: int = Field(gt=0)
+    """It was learned from."""
+    left_out: int = Field(default=0, ge=0)
+    """Traces in which one of the two outcomes was unknown."""
+
+
+class Action(StrEnum):
+    """What to do with a draft."""
+
+    ACCEPT = "accept"
+    LOOK = "look"
+    ESCALATE = "escalate"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do with a draft, and why."""
+
+    action: Action
+    look: str | None
+    """Which to take; None unless the action is a look."""
+    p_draft: float
+    """That the draft is right, given what was seen."""
+    p_far: float
+    """That the far agent would be."""
+    worth: float
+    """Expected utility over that of accepting at once."""
+    reason: str
+
+
+class Escalation:
+    """What was learned, ready to decide. Calls may come from any thread."""
+
+    def __init__(self, card: EscalationCard) -> None:
+        """Raises `ConfigError` for a card of another version."""
+        if card.version != VERSION:
+            raise ConfigError(f"the escalation is of version {card.version!r}, not {VERSION!r}", hint="train it again")
+        self.card = card
+        self._paid = tuple(look.name for look in card.looks if not look.is_free)
+        self._fits = {fit.seen: fit for fit in card.fits}
+        self._outlooks = {(outlook.seen, outlook.look): outlook for outlook in card.outlooks}
+        self._plan = lru_cache(maxsize=64)(self._planned)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a card. Raises `ConfigError` where the file is none, or one of another version."""
+        try:
+            return cls(EscalationCard.model_validate_json(path.read_bytes()))
+        except (OSError, ValidationError) as error:
+            raise ConfigError(f"{path} holds no escalation", hint="train it on traces") from error
+
+    def save(self, path: Path) -> None:
+        """Write the card."""
+        path.write_text(self.card.model_dump_json() + "\n", encoding="utf-8")
+
+    def require(self, *, draft: str, far: str, looks: Sequence[str]) -> None:
+        """Raise `ConfigError` where it was trained for other agents, or for a look that cannot be taken."""
+        if (draft, far) != (self.card.draft, self.card.far):
+            raise ConfigError(
+                f"the escalation was trained for drafts of {self.card.draft} and escalation to {self.card.far}, not {draft} and {far}",
+                hint="train one on traces of these agents",
+            )
+        missing = sorted({look.name for look in self.card.looks} - set(looks))
+        if missing:
+            raise ConfigError(f"the escalation needs looks that cannot be taken: {', '.join(missing)}", hint="train one without them")
+
+    def probabilities(self, findings: Mapping[str, Finding]) -> tuple[float, float]:
+        """That the draft is right, and that the far agent would be, given what the looks found, by name.
+
+        A look that could not be taken has a finding without measures. Raises `ConfigError` for a look that it does not know.
+        """
+        unknown = sorted(set(findings) - {look.name for look in self.card.looks})
+        if unknown:
+            raise ConfigError(f"the escalation was trained without the looks {', '.join(unknown)}", hint="train one with them")
+        fit = self._fits[self._seen(findings)]
+        values = measures_of(self.card.looks, fit.seen, findings)
+        standard = [
+            0.0 if math.isnan(value) else (value - centre) / scale
+            for value, centre, scale in zip(values, fit.centre, fit.scale, strict=True)
+        ]
+        return _logistic(standard, fit.draft), _logistic(standard, fit.far)
+
+    def decide(
+        self,
+        findings: Mapping[str, Finding],
+        *,
+        far: Cost,
+        objective: Objective = Objective(),  # noqa: B008 - immutable
+    ) -> Verdict:
+        """Choose what is worth most.
+
+        Args:
+            findings: of the looks taken so far, by name.
+            far: what the far agent takes for this task.
+            objective: what a right answer, dollars, seconds and joules are worth.
+
+        Raises `ConfigError` for findings of a look that it does not know, and where numpy is not installed.
+        """
+        draft, far_right = self.probabilities(findings)
+        free = next((look.name for look in self.card.looks if look.is_free and look.name not in findings), None)
+        if free is not None:
+            return Verdict(Action.LOOK, free, draft, far_right, 0.0, f"a look at {free} costs nothing")
+        worth = self._worth(self._seen(findings), far_right - draft, far, objective)
+        best = max(worth, key=lambda option: worth[option])
+        action = Action.LOOK if best in self._paid else Action(best)
+        reason = _reason(action, best, draft, far_right, worth)
+        return Verdict(action, best if action is Action.LOOK else None, draft, far_right, worth[best], reason)
+
+    def _seen(self, findings: Mapping[str, Finding]) -> tuple[str, ...]:
+        return tuple(look for look in self._paid if look in findings)
+
+    def _worth(self, seen: tuple[str, ...], gain: float, far: Cost, objective: Objective) -> dict[str, float]:
+        """What each option is worth over accepting at once, in the order of preference where they are equal."""
+        import numpy
+
+        found = {Action.ACCEPT.value: 0.0, Action.ESCALATE.value: objective.quality * gain - price(far, objective)}
+        grid = _grid()
+        for look, values in self._plan(price(far, objective), objective).after[seen].items():
+            found[look] = float(numpy.interp(gain, grid, values))
+        return found
+
+    def _planned(self, far_price: float, objective: Objective) -> "_Plan":
+        """Backward induction: from everything seen to nothing seen."""
+        import numpy
+
+        grid = _grid()
+        costs = {look.name: price(look.cost, objective) for look in self.card.looks}
+        values: dict[tuple[str, ...], Floats] = {}
+        after: dict[tuple[str, ...], dict[str, Floats]] = {}
+        for seen in reversed(sets_of(self._paid)):
+            after[seen] = {}
+            for look in (look for look in self._paid if look not in seen):
+                then = values[tuple(name for name in self._paid if name in seen or name == look)]
+                after[seen][look] = _expected(self._outlooks[seen, look], then, grid) - costs[look]
+            now = numpy.maximum(0.0, objective.quality * grid - far_price)
+            values[seen] = numpy.max([now, *after[seen].values()], axis=0)
+        return _Plan(after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What each further look is worth, on the grid of gains, by the looks seen before it."""
+
+    after: "Mapping[tuple[str, ...], Mapping[str, Floats]]"
+
+
+def price(cost: Cost, objective: Objective) -> float:
+    """What a cost takes from the utility."""
+    return objective.dollars * cost.dollars + objective.seconds * cost.seconds + objective.joules * cost.joules
+
+
+def sets_of(paid: Sequence[str]) -> list[tuple[str, ...]]:
+    """All sets of the paid looks, smaller ones first, each in the order given."""
+    return [seen for size in range(len(paid) + 1) for seen in combinations(paid, size)]
+
+
+def measures_of(looks: Sequence[LearnedLook], seen: Sequence[str], findings: Mapping[str, Finding]) -> list[float]:
+    """The numbers that a fit reads: of each look that is free or seen, whether it could not be had, and its measures (NaN: unknown).
+
+    Where two or more answers besides the draft were seen, how they lie to each other follows.
+    """
+    values: list[float] = []
+    taken = [look for look in looks if look.is_free or look.name in seen]
+    for look in taken:
+        found = findings.get(look.name, Finding()).measures
+        values += [float(not found), *(found.get(measure, math.nan) for measure in look.measures)]
+    answering = [look.name for look in taken if look.gives_answer and look.name != DRAFT]
+    if len(answering) > 1:
+        draft = findings.get(DRAFT, Finding()).answer or Answer(())
+        answers = [findings[name].answer for name in answering if name in findings]
+        found = crowd(draft, [answer for answer in answers if answer is not None])
+        values += [found[measure] for measure in CROWD]
+    return values
+
+
+def _expected(outlook: Outlook, then: "Floats", grid: "Floats") -> "Floats":
+    """The mean value after a look, on the grid of gains before it."""
+    import numpy
+
+    moves = numpy.array(outlook.moves).T
+    reached = [grid + numpy.interp(grid, outlook.gains, move) for move in moves]
+    mean: Floats = numpy.mean([numpy.interp(gains, grid, then) for gains in reached], axis=0)
+    return mean
+
+
+def _grid() -> "Floats":
+    try:
+        import numpy
+    except ImportError as error:
+        raise ConfigError("weighing a look needs numpy", hint="pip install 'nearfar[router]'") from error
+    return numpy.linspace(-1, 1, _GRID)
+
+
+def _logistic(values: Sequence[float], weights: Sequence[float]) -> float:
+    odds = sum(value * weight for value, weight in zip(values, weights, strict=False)) + weights[-1]
+    return 1 / (1 + math.exp(-min(max(odds, -30.0), 30.0)))
+
+
+def _reason(action: Action, best: str, draft: float, far: float, worth: Mapping[str, float]) -> str:
+    chances = f"the draft is right with {draft:.0%}, the far agent with {far:.0%}"
+    if action is Action.ACCEPT:
+        return f"{chances}: neither it nor a further look is worth its price"
+    if action is Action.ESCALATE:
+        return f"{chances}: that is worth its price, and a further look is not"
+    now = max(worth[Action.ACCEPT], worth[Action.ESCALATE])
+    return f"{chances}: a look at {best} is worth {worth[best] - now:.2g} more than deciding now"

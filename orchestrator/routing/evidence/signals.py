@@ -1,0 +1,221 @@
+"""The looks at a draft: what each one finds, and what it costs."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Final
+
+from pydantic import Field
+
+from ....protocols import InvalidOutput, Message, ToolCall, ToolSpec
+from ....protocols.messages import JsonSchema, Value
+from ....protocols.validation import check_arguments, parse_output
+from ...evidence import is_grounded
+from ..learned.features import SURFACE, surface
+from .answers import Answer, is_literal, number_of
+
+PROMPT: Final = "prompt"
+DRAFT: Final = "draft"
+SCHEMA: Final = "schema"
+GROUNDING: Final = "grounding"
+CONFIDENCE: Final = "confidence"
+"""Names of the free looks. A second opinion has the name of the agent that gives it."""
+
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+(?:\.\d+)?")
+_STEM: Final = 5
+"""Letters of a word that are compared: "calculates" and "calculation" speak of the same."""
+_SHORTEST: Final = 3
+"""Letters of a word that says something."""
+
+
+class Cost(Value):
+    """What a look or an agent takes."""
+
+    dollars: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    joules: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+class Look(Value):
+    """One thing that can be looked at before a draft is accepted."""
+
+    name: str = Field(min_length=1)
+    cost: Cost = Cost()
+
+    @property
+    def is_free(self) -> bool:
+        """It takes nothing, and is always taken."""
+        return self.cost == Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look found."""
+
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """By name; one that is missing could not be had."""
+    answer: Answer | None = None
+    """Of the agent that was asked: the draft, or a second opinion on the task; None: nobody was."""
+
+
+def prompt_surface(prompt: str, probabilities: Mapping[str, float] | None = None) -> Finding:
+    """What a prompt shows at a glance, and what the learned head predicts of each agent, as log odds."""
+    predicted = {f"log odds of {agent}": log_odds(probability) for agent, probability in (probabilities or {}).items()}
+    return Finding(dict(zip(SURFACE, surface(prompt), strict=True)) | predicted)
+
+
+def text_form(draft: str | None, prompt: str, *, output_characters: int | None = None) -> Finding:
+    """What kind of answer a text is, without judging it. `output_characters`: what the agent wrote to come to it, where that is known."""
+    text = (draft or "").strip()
+    written = {} if output_characters is None else {"length of the output": math.log1p(output_characters)}
+    measures = {
+        "is empty": float(not text),
+        "length": math.log1p(len(text)),
+        "is a number": float(number_of(text) is not None),
+        "is a literal": float(is_literal(text)),
+        "stands in the prompt": float(bool(text) and text in prompt),
+    }
+    return Finding(measures | written, Answer.of_text(text))
+
+
+def call_form(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], prompt: str) -> Finding:
+    """What kind of calls a draft makes: how many, of how many tools, and how much of them the prompt speaks of."""
+    given = list(_groundedness(calls, prompt))
+    called = [tool for tool in tools if any(call.name == tool.name for call in calls)]
+    spoken = _stems(prompt)
+    measures = {
+        "tools offered": math.log1p(len(tools)),
+        "calls": float(len(calls)),
+        "no call": float(not calls),
+        "one call": float(len(calls) == 1),
+        "tools called": float(len({call.name for call in calls})),
+        "repeats itself": float(len(set(Answer.of_calls(calls).parts)) < len(calls)),
+        "values": math.log1p(len(given)),
+        "values in the prompt": fmean(given) if given else 1.0,
+        "least value in the prompt": min(given, default=1.0),
+        "called tool in the prompt": max((_share(_described(tool), spoken) for tool in called or tools), default=0.0),
+        "best tool in the prompt": max((_share(_described(tool), spoken) for tool in tools), default=0.0),
+    }
+    return Finding(measures, Answer.of_calls(calls))
+
+
+def schema_check(text: str, schema: JsonSchema) -> Finding:
+    """Whether a text is JSON that is valid against a schema. Raises `InvalidRequest` for a schema that is none."""
+    try:
+        parse_output(text, schema)
+    except InvalidOutput:
+        return Finding({"is valid": 0.0})
+    return Finding({"is valid": 1.0})
+
+
+def call_check(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> Finding:
+    """Whether each call names a tool, with the arguments that it requires, of the right types, and no others.
+
+    Raises `InvalidRequest` for a tool whose schema is none.
+    """
+    declared = {tool.name: tool.parameters.get("properties", {}) for tool in tools}
+    undeclared = any(set(call.arguments) - set(declared.get(call.name, ())) for call in calls)
+    return Finding({"is valid": float(all(_is_valid(call, tools) for call in calls)), "has further arguments": float(undeclared)})
+
+
+def grounding(answer: str, messages: Sequence[Message]) -> Finding:
+    """Whether the tool results among the messages support the answer; nothing is found where there are none."""
+    if not any(message.tool_result is not None for message in messages):
+        return Finding()
+    return Finding({"is grounded": float(is_grounded(answer, messages))})
+
+
+def token_confidence(confidences: Sequence[float | None]) -> Finding:
+    """The lowest confidence of the draft's steps, as log odds; nothing is found where none is known.
+
+    Each is that of the lowest window of tokens in the step (DeepConf, arXiv 2508.15260).
+    """
+    known = [confidence for confidence in confidences if confidence is not None]
+    return Finding({"lowest confidence": log_odds(min(known))} if known else {})
+
+
+def self_consistency(draft: Answer, samples: Sequence[Answer]) -> Finding:
+    """Share of further samples of the same agent that agree with its draft (arXiv 2203.11171); nothing is found without samples."""
+    if not samples:
+        return Finding()
+    most = max(sum(sample.agrees(other) for other in samples) for sample in samples)
+    agreeing = fmean(draft.agrees(sample) for sample in samples)
+    return Finding({"share that agrees": agreeing, "share of the largest group": most / len(samples)})
+
+
+def second_opinion(draft: Answer, opinion: Answer, *, further: Mapping[str, float] | None = None) -> Finding:
+    """How another agent's answer, or a second one of the same agent, compares with the draft.
+
+    `further`: whatever else is known of the opinion, such as whether it is valid.
+    """
+    measures = {
+        "agrees": float(draft.agrees(opinion)),
+        "overlap": draft.overlap(opinion),
+        "calls the same tools": float(draft.tools == opinion.tools),
+        "calls more often": float(len(opinion.tools) - len(draft.tools)),
+        "says nothing": float(not opinion.parts),
+    }
+    return Finding(measures | dict(further or {}), opinion)
+
+
+def crowd(draft: Answer, opinions: Sequence[Answer]) -> dict[str, float]:
+    """How several opinions lie to each other and to the draft."""
+    sizes = Counter(answer.parts for answer in opinions if answer.parts)
+    with_draft = sizes.pop(draft.parts, 0)
+    return {
+        "opinions that agree": float(with_draft),
+        "largest group of others": float(max(sizes.values(), default=0)),
+        "different answers": float(len(sizes)),
+    }
+
+
+CROWD: Final = tuple(crowd(Answer(()), ()))
+"""What `crowd` measures, in its order."""
+
+
+def log_odds(probability: float) -> float:
+    """ln(p / (1 - p)), with p kept off 0 and 1."""
+    inner = min(max(probability, 1e-4), 1 - 1e-4)
+    return math.log(inner / (1 - inner))
+
+
+def _is_valid(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
+    try:
+        check_arguments(call, tools)
+    except InvalidOutput:
+        return False
+    return True
+
+
+def _groundedness(calls: Sequence[ToolCall], prompt: str) -> Iterator[float]:
+    """For each value among the arguments: the share of its words that the prompt speaks of."""
+    spoken = _stems(prompt)
+    for value in _leaves([call.arguments for call in calls]):
+        stems = _stems(f"{value:g}" if isinstance(value, float) else str(value))
+        if stems and value is not None and not isinstance(value, bool):
+            yield _share(stems, spoken)
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(inner)
+    else:
+        yield value
+
+
+def _described(tool: ToolSpec) -> frozenset[str]:
+    return _stems(f"{tool.name} {tool.description}")
+
+
+def _stems(text: str) -> frozenset[str]:
+    """The beginnings of the words of a text that say something, and its numbers."""
+    words = (word.lower() for word in _WORD.findall(text.replace(",", "")))
+    return frozenset(word[:_STEM] for word in words if len(word) >= _SHORTEST or word[0].isdigit())
+
+
+def _share(part: frozenset[str], whole: frozenset[str]) -> float:
+    return len(part & whole) / len(part) if part else 0.0
