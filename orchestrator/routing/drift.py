@@ -13,7 +13,8 @@ TOLERANCE: Final = 0.1
 """Change of the mean residual that is let pass; about half of the smallest change that is worth an alarm."""
 LIMIT: Final = 12.0
 """Sum of residuals beyond the tolerance at which there is an alarm. Where nothing changes, 2,000 outcomes of an agent that is right half of
-the time, which vary the most, raise a false alarm in fewer than 1 of 30 cases; a fall by 30 points is noticed after about 70 outcomes."""
+the time, which vary the most, raise a false alarm in fewer than 1 of 30 cases. A change by 30 points is noticed after about 60 outcomes,
+one by 20 points after about 150."""
 
 
 class Drift(StrEnum):

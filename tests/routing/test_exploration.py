@@ -1,0 +1,62 @@
+"""Exploration keeps to its share, and what it costs is on record."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearfar.orchestrator.routing.exploration import ExplorationReport, Explorer, Prospect
+from nearfar.protocols import ConfigError
+
+UNSURE = (Prospect("near", utility=0.6, deviation=0.2), Prospect("far", utility=0.5, deviation=0.2))
+
+
+def test_it_is_off_unless_asked_for() -> None:
+    explorer = Explorer(seed=1)
+    assert {explorer.choose(UNSURE).agent for _ in range(200)} == {"near"}
+    assert explorer.report == ExplorationReport(decisions=200, explored=0, utility_given_up=0.0, dollars=0.0)
+
+
+@given(st.floats(0, 1), st.integers(0, 2**32), st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_size=4))
+def test_it_never_takes_more_than_its_share(share: float, seed: int, beliefs: list[tuple[float, float]]) -> None:
+    explorer = Explorer(share, seed=seed)
+    prospects = [Prospect(str(place), *belief) for place, belief in enumerate(beliefs)]
+    for _ in range(60):
+        explorer.choose(prospects)
+        report = explorer.report
+        assert report.explored <= share * report.decisions
+
+
+def test_what_is_given_up_and_spent_is_reported() -> None:
+    explorer = Explorer(0.1, seed=2)
+    chosen = [explorer.choose(UNSURE).agent for _ in range(1000)]
+    for _ in range(chosen.count("far")):
+        explorer.paid(0.002)
+    report = explorer.report
+    assert 0 < report.explored == chosen.count("far") <= 100
+    assert report.utility_given_up == pytest.approx(0.1 * report.explored)
+    assert report.dollars == pytest.approx(0.002 * report.explored)
+
+
+def test_what_is_surely_worse_is_never_tried() -> None:
+    explorer = Explorer(1.0, seed=3)
+    sure = (Prospect("near", utility=0.9, deviation=0.01), Prospect("far", utility=0.2, deviation=0.01))
+    assert {explorer.choose(sure).agent for _ in range(300)} == {"near"}
+
+
+def test_the_unsure_are_tried_more_than_the_sure() -> None:
+    explorer, counts = Explorer(1.0, seed=4), {"best": 0, "sure": 0, "unsure": 0}
+    prospects = (Prospect("best", 0.6, 0.05), Prospect("sure", 0.4, 0.05), Prospect("unsure", 0.4, 0.3))
+    for _ in range(500):
+        counts[explorer.choose(prospects).agent] += 1
+    assert counts["best"] > counts["unsure"] > counts["sure"]
+
+
+def test_the_same_seed_explores_the_same_way() -> None:
+    first, second = (Explorer(0.5, seed=5) for _ in range(2))
+    assert [first.choose(UNSURE) for _ in range(100)] == [second.choose(UNSURE) for _ in range(100)]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError):
+        Explorer(share)
