@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from math import log2
+from typing import Final, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
@@ -9,6 +11,13 @@ from ...protocols import InvalidOutput
 from ...protocols.messages import Value
 from .json_replies import read_json_reply
 from .subtasks_prompts import SUBTASKS_SCHEMA
+
+_DECAY: Final = 0.9
+"""What a subtask weighs for each one that has to run before it."""
+_READING: Final = 0.25
+"""What reading a result adds, as a share of what the subtask asks."""
+
+N = TypeVar("N", int, float)
 
 
 class Subtask(Value):
@@ -52,13 +61,55 @@ class SubtaskPlan(Value):
         return tuple(subtask.id for subtask in self.subtasks if subtask.id not in needed)
 
     @property
+    def needed_by(self) -> Mapping[str, tuple[str, ...]]:
+        """What waits for each subtask."""
+        return {each.id: tuple(other.id for other in self.subtasks if each.id in other.needs) for each in self.subtasks}
+
+    @property
     def steps_to_the_end(self) -> Mapping[str, int]:
         """For each subtask, the length of the longest chain that starts with it: how many, itself included, run one after another."""
-        steps = dict.fromkeys(self.needs, 1)
-        for identifier in reversed(tuple(TopologicalSorter(self.needs).static_order())):
-            for need in self.needs[identifier]:
-                steps[need] = max(steps[need], steps[identifier] + 1)
-        return steps
+        return _longest_chains(self.needed_by, dict.fromkeys(self.needs, 1))
+
+    def shares_to_the_end(self, weights: Mapping[str, float]) -> Mapping[str, float]:
+        """The same where subtasks weigh differently: how many times its own weight the heaviest chain comes to that starts with it."""
+        chains = _longest_chains(self.needed_by, weights)
+        return {identifier: chains[identifier] / weights[identifier] for identifier in chains}
+
+    def weights(self, complexity: Mapping[str, float] | None = None) -> Mapping[str, float]:
+        """What share of a budget each subtask is due, relative to the average one.
+
+        As in Plan-and-Budget (arXiv 2505.16122): its estimated complexity, less by a tenth for each one of the longest chain that leads to
+        it, since what comes early is the least certain and the rest builds on it.
+
+        Args:
+            complexity: positive numbers, by the subtasks' ids; None: estimated from how much is asked and how many results are to be read.
+        """
+        estimated = complexity or {subtask.id: _complexity(subtask) for subtask in self.subtasks}
+        chains = _longest_chains(self.needs, dict.fromkeys(self.needs, 1))
+        due = {identifier: estimated[identifier] * _DECAY ** (chain - 1) for identifier, chain in chains.items()}
+        mean = sum(due.values()) / len(due)
+        return {identifier: weight / mean for identifier, weight in due.items()}
+
+    def downstream(self, identifier: str) -> frozenset[str]:
+        """The subtasks that need this one, also indirectly."""
+        found: set[str] = set()
+        for each in TopologicalSorter(self.needs).static_order():
+            if found.union({identifier}).intersection(self.needs[each]):
+                found.add(each)
+        return frozenset(found)
+
+
+def _longest_chains(before: Mapping[str, Sequence[str]], lengths: Mapping[str, N]) -> dict[str, N]:
+    """The length of the longest chain that ends with each subtask, itself included, where `before` says what may stand before it."""
+    chains: dict[str, N] = {}
+    for identifier in TopologicalSorter(before).static_order():
+        chains[identifier] = lengths[identifier] + max((chains[each] for each in before[identifier]), default=0)
+    return chains
+
+
+def _complexity(subtask: Subtask) -> float:
+    """How much a subtask seems to take: the logarithm of how many words are asked, and more for each result that it has to read."""
+    return log2(1 + len(subtask.task.split())) * (1 + _READING * len(subtask.needs))
 
 
 _SUBTASKS = TypeAdapter(tuple[Subtask, ...])

@@ -93,10 +93,13 @@ class PlanRun:
         """The final state of the subtask whose answer is the task's, where there is one."""
         self.errors: list[NearfarError] = []
         self._plan = plan
+        self._left_out: frozenset[str] = frozenset()
+        """Subtasks that will be skipped."""
         self._parts = parts
         self._task = parts.task
         self._answering = answering_subtask(plan, self._task.policy.subtasks)
-        self._after = plan.steps_to_the_end
+        self._weights = plan.weights()
+        self._steps = plan.shares_to_the_end(self._weights)
         spent = sum(call["seconds"] for call in parts.log.as_json)
         seconds = None if self._task.timeout is None else self._task.timeout - spent
         self._shares = Shares(turns=self._task.policy.maximum_turns, seconds=seconds, subtasks=len(plan.subtasks))
@@ -115,16 +118,18 @@ class PlanRun:
 
     async def _work(self, identifier: str) -> bool:
         subtask = self._plan[identifier]
-        turns = self._shares.take_turns()
+        weight = self._weights[identifier]
+        turns = self._shares.take_turns(weight)
         is_answer = identifier == self._answering
         part = self._part(subtask, turns=turns, is_answer=is_answer)
-        steps = self._after[identifier] + (self._answering is None)
-        seconds = self._shares.seconds(steps_to_the_end=steps)
+        to_aggregate = 1 / weight if self._answering is None else 0.0  # as long as the average subtask
+        seconds = self._shares.seconds(steps_to_the_end=self._steps[identifier] + to_aggregate)
         try:
             final = await self._parts.run(part, seconds=seconds, is_heard=is_answer, name=f"subtask {identifier}")
         except FALLBACK_ERRORS as error:
             self.errors.append(error)
             self._fail(subtask, Outcome.FAILED, f"{type(error).__name__}: {error}")
+            self._leave_out(self._plan.downstream(identifier))
             return False
         self._shares.give_back(turns - _turns_used(final))
         if is_answer:
@@ -148,6 +153,12 @@ class PlanRun:
     def _fail(self, subtask: Subtask, outcome: Outcome, problem: str) -> None:
         self._parts.reasons.append(f"subtask {subtask.id} {outcome}: {problem}")
         self._end(subtask, outcome, problem)
+
+    def _leave_out(self, skipped: frozenset[str]) -> None:
+        """Others have the turns of those that something failed before."""
+        for identifier in skipped - self._left_out:
+            self._shares.leave_out(self._weights[identifier])
+        self._left_out |= skipped
 
     def _end(self, subtask: Subtask, outcome: Outcome, answer: str) -> None:
         self.results[subtask.id] = SubtaskResult(task=subtask.task, answer=answer, is_failed=outcome is not Outcome.DONE)

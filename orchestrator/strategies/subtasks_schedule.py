@@ -4,11 +4,17 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from graphlib import TopologicalSorter
+from math import ceil
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from ...protocols import NearfarError
+from .subtasks_shares import SharedAmount
+
+_ROUNDING: Final = 1e-9
+"""By which a share may be above a whole number through arithmetic alone."""
 
 
 class Outcome(StrEnum):
@@ -78,33 +84,64 @@ class _Schedule:
 
 
 class Shares:
-    """Divides a task's turns and time among its subtasks.
+    """Divides among its subtasks what a task may spend.
 
-    Turns are shared evenly among those that have not started yet, so what one leaves over is there for the next. Time runs for all of
-    them at once, so it is divided only along the longest chain of subtasks that still have to run one after another.
+    Turns, dollars and tokens are shared by weight among those that have not started yet, so what one leaves over is there for the next.
+    Time runs for all of them at once, so it is divided only along the longest chain of subtasks that still have to run one after another.
 
     Args:
         turns: of all subtasks together; each gets at least one.
         seconds: of all of them together; None: no limit.
-        subtasks: how many there are.
+        subtasks: how many there are. Their weights are relative to the average one, so that they add up to this number.
+        dollars: of all of them together; None: no limit.
+        tokens: likewise.
     """
 
-    def __init__(self, *, turns: int, seconds: float | None, subtasks: int) -> None:
-        self._turns = turns
+    def __init__(
+        self, *, turns: int, seconds: float | None, subtasks: int, dollars: float | None = None, tokens: int | None = None
+    ) -> None:
+        self._turns = SharedAmount(turns, subtasks, least=1)
+        self._dollars = None if dollars is None else SharedAmount(dollars, subtasks)
+        self._tokens = None if tokens is None else SharedAmount(tokens, subtasks, least=1)
         self._ends = None if seconds is None else time.monotonic() + seconds
-        self._waiting = subtasks
 
-    def take_turns(self) -> int:
+    def take_turns(self, weight: float = 1.0) -> int:
         """Reserve the turns of the next subtask."""
-        share = max(1, -(-self._turns // self._waiting))
-        self._turns -= share
-        self._waiting -= 1
-        return share
+        return _whole(self._turns, weight)
 
-    def give_back(self, turns: int) -> None:
+    def take_dollars(self, weight: float = 1.0) -> float | None:
+        """Reserve the dollars of the next subtask; None: no limit."""
+        return None if self._dollars is None else self._dollars.take(weight)
+
+    def take_tokens(self, weight: float = 1.0) -> int | None:
+        """Reserve the tokens of the next subtask; None: no limit."""
+        return None if self._tokens is None else _whole(self._tokens, weight)
+
+    def leave_out(self, weight: float = 1.0) -> None:
+        """Count a subtask out that will never start."""
+        for amount in (self._turns, self._dollars, self._tokens):
+            if amount is not None:
+                amount.leave_out(weight)
+
+    def give_back(self, turns: int, *, dollars: float = 0.0, tokens: int = 0) -> None:
         """Return what a subtask did not use."""
-        self._turns += turns
+        for amount, unused in ((self._turns, turns), (self._dollars, dollars), (self._tokens, tokens)):
+            if amount is not None:
+                amount.give_back(unused)
 
-    def seconds(self, *, steps_to_the_end: int) -> float | None:
-        """The time of a subtask that starts now, with so many to run one after another, itself included."""
+    def seconds(self, *, steps_to_the_end: float) -> float | None:
+        """The time of a subtask that starts now.
+
+        Args:
+            steps_to_the_end: how many times its own share the subtasks need that are to run one after another, itself included; where
+                all weigh the same, how many they are.
+        """
         return None if self._ends is None else max(self._ends - time.monotonic(), 0.001) / steps_to_the_end
+
+
+def _whole(amount: SharedAmount, weight: float) -> int:
+    """A share in whole numbers, rounded up."""
+    share = amount.take(weight)
+    rounded = ceil(share - _ROUNDING)
+    amount.give_back(share - rounded)
+    return rounded

@@ -451,3 +451,20 @@ async def test_parts_keep_out_of_the_checkpoints_of_their_task() -> None:
     assert result.text == "Mira Falk"
     kept = {config.config["configurable"].get("checkpoint_ns", "") for config in saver.list({"configurable": {"thread_id": "one"}})}
     assert kept == {""}
+
+
+async def test_the_turns_of_parts_that_are_skipped_go_to_the_others() -> None:
+    """a fails at once, so c and d never start, and b has all the turns that a had not reserved."""
+    tasks: Plan = {"a": (A, []), "c": ("More of it?", ["a"]), "d": ("And more?", ["c"]), "b": (B, [])}
+
+    def loops(request: StepRequest) -> Reply:
+        if asked(request) == A:
+            raise ModelError("broken")
+        return ToolCall(id=f"{len(request.messages)}", name="look", arguments={"name": "x"})
+
+    near_agent = near(loops)
+    given = policy(strategy="device", parallel=1).model_copy(update={"maximum_turns": 6})
+    async with linked(near_agent, far(tasks, lambda _: "half of it"), given, look) as hybrid:
+        with pytest.raises(ModelError):
+            await hybrid.run(TASK)
+    assert sum(asked(request) == B for request in near_agent.requests) == 4
