@@ -62,7 +62,7 @@ class Corrected:
     deviation: float
     """How unsure the correction leaves it: a standard deviation, in probability."""
     outcomes: int
-    """Of the agent on tasks of the narrowest class."""
+    """Of the agent on tasks of the class, and of those inside it."""
 
 
 class Correction:
@@ -132,7 +132,7 @@ class _Agent:
     def corrected(self, task_class: str, probability: float) -> Corrected:
         mean, variance = self._offsets.belief(task_class)
         found = _moved(probability, mean)
-        return Corrected(found, found * (1 - found) * sqrt(variance), self._offsets.of(task_class).outcomes)
+        return Corrected(found, found * (1 - found) * sqrt(variance), self._offsets.outcomes(task_class))
 
     def learn(self, task_class: str, probability: float, outcome: float, *, kept: float) -> Drift | None:
         """Take an outcome in, of which the earlier ones of the class keep a share of their precision."""

@@ -5,6 +5,7 @@ outcomes say of a class is kept as a Gaussian over its offset. Beliefs follow ex
 2001, doi:10.1162/089976601750541769), along the path to the class alone.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
@@ -47,12 +48,17 @@ class NestedOffsets:
         self._variance = deviation**2
         self._inside: dict[str, Message] = {}
         """Sum of what the classes inside each class tell it."""
+        self._outcomes: Counter[str] = Counter()
         for name, known in evidence.items():
             self.put(name, known)
 
     def of(self, task_class: str) -> Evidence:
         """The evidence of a class; none where it was never met."""
         return self.evidence.get(task_class, _NO_EVIDENCE)
+
+    def outcomes(self, task_class: str) -> int:
+        """How many were learned of a class and those inside it."""
+        return self._outcomes[task_class]
 
     def belief(self, task_class: str) -> tuple[float, float]:
         """Mean and variance of the offset of a class; one that was never met inherits from the wider ones."""
@@ -71,6 +77,7 @@ class NestedOffsets:
         """Replace the evidence of a class."""
         path = _path(task_class)
         before = {name: self._told(name) for name in path}
+        self._outcomes.update(dict.fromkeys(path, evidence.outcomes - self.of(task_class).outcomes))
         self.evidence[task_class] = evidence
         for wider, name in reversed(list(pairwise(path))):
             (precision, shift), old, new = self._inside.get(wider, _NOTHING), before[name], self._told(name)

@@ -109,6 +109,7 @@ def test_a_class_without_outcomes_inherits_from_the_wider_one() -> None:
     assert 0.5 < other.probability < sibling.probability < hops.probability
     assert hops.deviation < sibling.deviation < other.deviation
     assert (hops.outcomes, sibling.outcomes, other.outcomes) == (300, 0, 0)
+    assert (correction.corrected("near", "search").outcomes, correction.corrected("near", "").outcomes) == (300, 300)
     assert correction.corrected("near", "search/dates/leap years", 0.5).probability == pytest.approx(sibling.probability)
 
 
