@@ -23,6 +23,7 @@ from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
 from .policy import Mode, Strategy
 from .results import Attempt, Call, Result, spent
+from .routing.check import require_usable
 from .routing.decision import RouteDecision
 from .routing.policy_file import PolicyFile
 from .routing.router import Router
@@ -111,6 +112,7 @@ class Hybrid:
             hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
             raise ConfigError("neither a near nor a far agent is given", hint=hint)
         self.team = Team(tuple(members))
+        require_usable(self.policy, {member.name: member.side for member in self.team})
         self._tools = tuple(tools)
         self._own_context = TaskContext.of(tools)
         self._has_checkpointer = checkpointer is not None
@@ -132,7 +134,9 @@ class Hybrid:
         if isinstance(config, Config):
             loaded, policy = config, config.policy
         else:
-            loaded, policy = load_config(Path(config)), PolicyFile(Path(config))
+            loaded = load_config(Path(config))
+            sides = {Side.NEAR: loaded.near, Side.FAR: loaded.far}
+            policy = PolicyFile(Path(config), {str(side): side for side, agent in sides.items() if agent is not None})
         return cls(near=loaded.near, far=loaded.far, tools=tools, policy=policy, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:

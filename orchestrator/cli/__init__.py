@@ -41,6 +41,11 @@ app = typer.Typer(
 serve = typer.Typer(help="Serve agents to other processes and machines over gRPC.", no_args_is_help=True)
 app.add_typer(serve, name="serve")
 
+policy = typer.Typer(help="Check, explain, calibrate and simulate a policy.", no_args_is_help=True)
+app.add_typer(policy, name="policy")
+router = typer.Typer(help="Train the router on recorded outcomes.", no_args_is_help=True)
+app.add_typer(router, name="router")
+
 auto = typer.Typer(help="What the strategy auto chooses, and why.", no_args_is_help=True)
 app.add_typer(auto, name="auto")
 
@@ -152,6 +157,45 @@ def explain_auto(
 
     selection = options.Selection(config, near, far, None, mode, public, tools)
     explain_choice(sys.stdin.read() if prompt == "-" else prompt, selection, outcomes=outcomes, as_json=as_json)
+
+
+@policy.command("check")
+def check_policy(config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Say what is wrong or strange about a policy: rules that never match, sides that contradict each other, unknown agents."""
+    from .policy import check_policy as check
+
+    check(config, as_json=as_json)
+
+
+@policy.command("schema")
+def policy_schema() -> None:
+    """Print the JSON Schema of nearfar.toml, for editors."""
+    from .policy import print_schema
+
+    print_schema()
+
+
+@policy.command("explain")
+def explain_policy(
+    prompt: Annotated[str, typer.Argument(help="The task. `-` reads it from standard input.")],
+    run: Annotated[bool, typer.Option("--run", help="Serve the task too, and print what really happened.")] = False,
+    task_class: Annotated[str, typer.Option("--class", help="What the task is, from coarse to fine: billing/refund.")] = "",
+    tag: Annotated[list[str] | None, typer.Option(help="A word that rules can ask for; may be repeated.")] = None,
+    config: options.Config = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    strategy: options.StrategyName = None,
+    mode: options.ModeName = None,
+    public: options.Public = False,
+    tools: options.Tools = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print who would serve a task: the candidates, who was left out and why, what is expected of each, and the decision."""
+    from .policy import explain_route
+
+    selection = options.Selection(config, near, far, strategy, mode, public, tools)
+    task = sys.stdin.read() if prompt == "-" else prompt
+    explain_route(task, selection, {"task_class": task_class, "tags": tag or ()}, run=run, as_json=as_json)
 
 
 @serve.command("gateway")

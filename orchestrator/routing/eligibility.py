@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ...protocols import Capabilities, ConfigError, PrivacyViolation, Sensitivity, Side, Unsupported
 from ..policy import FAR_FIRST, SUPERVISED, Candidate, Mode, Needs, Strategy
 
-_SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
+SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
     Mode.ONLY_ON_DEVICE: (Side.NEAR,),
     Mode.PREFER_ON_DEVICE: (Side.NEAR, Side.FAR),
     Mode.AUTO: (Side.NEAR, Side.FAR),
@@ -73,7 +73,7 @@ def _assign_roles(
 ) -> Eligible:
     """Who works and who supervises. The executor's side must be allowed; a supervisor that is not allowed is left out."""
     other = Side.FAR if executor is Side.NEAR else Side.NEAR
-    allowed = _SIDES_OF_MODE[mode]
+    allowed = SIDES_OF_MODE[mode]
     if executor not in allowed:
         raise ConfigError(f"the {executor} side is to work, which contradicts mode {mode}", hint="change the mode, or supervision.executor")
     if not _has(executor, agents):
@@ -99,7 +99,7 @@ def _assign_roles(
 
 def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
     """The sides to try, in order."""
-    allowed = _SIDES_OF_MODE[mode]
+    allowed = SIDES_OF_MODE[mode]
     first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(strategy)
     if first is not None and first not in allowed:
         raise ConfigError(f"strategy {strategy} contradicts mode {mode}", hint="change one of the two")

@@ -2,12 +2,14 @@
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 
-from ...protocols import ConfigError
+from ...protocols import ConfigError, Side
 from ..config import load_config
 from ..task import Policy
+from .check import require_usable
 
 logger = logging.getLogger(__name__)
 
@@ -18,16 +20,21 @@ _Stamp = tuple[int, int, int]
 class PolicyFile:
     """Reads the file again when it has changed. A policy is replaced as a whole; one that cannot be used leaves the old one in force.
 
+    Args:
+        path: of the file.
+        agents: that the policy may name; None: not looked at.
+
     Raises `ConfigError` where the file cannot be used from the start. Calls may come from any thread.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, agents: Mapping[str, Side] | None = None) -> None:
         self.problem: str | None = None
         """Why the newest content is not in force; None where it is."""
         self._path = path
+        self._agents = agents
         self._lock = Lock()
         self._stamp = self._look()
-        self._policy = load_config(path).policy
+        self._policy = self._read()
 
     @property
     def current(self) -> Policy:
@@ -42,7 +49,7 @@ class PolicyFile:
         if stamp == self._stamp:
             return  # another thread was quicker
         try:
-            policy = load_config(self._path).policy
+            policy = self._read()
         except ConfigError as error:
             self.problem = str(error)
             logger.warning("%s changed and cannot be used; the policy read before stays in force: %s", self._path, error)
@@ -50,6 +57,12 @@ class PolicyFile:
             self._policy, self.problem = policy, None
             logger.info("%s changed; tasks that start now are served under the new policy", self._path)
         self._stamp = stamp  # taken before the file was read, so that a change in between is seen next time
+
+    def _read(self) -> Policy:
+        policy = load_config(self._path).policy
+        if self._agents is not None:
+            require_usable(policy, self._agents)
+        return policy
 
     def _look(self) -> _Stamp | None:
         """None where there is no file, as for a moment while an editor replaces it."""

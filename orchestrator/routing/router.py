@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ...protocols import BudgetExceeded, DeviceState, DeviceStateSource, PermissionDenied, PrivacyViolation, Side
+from ...protocols import BudgetExceeded, DeviceState, DeviceStateSource, PermissionDenied, PrivacyViolation, Side, Usage
 from ..policy import Candidate, Mode, Strategy
 from ..results import Result
 from ..selection.profile import last_words
@@ -16,7 +16,7 @@ from .log import log_score, log_task
 from .rules import RESTRICTIONS, Ruling, ruling
 from .running import RunningEstimates
 from .sessions import Sessions
-from .settings import Objective, RouterPolicy
+from .settings import Limits, Objective, RouterPolicy
 from .situation import Situation, estimated_tokens, language_of
 from .spending import Account, Spending, Spent
 from .steering import Steering
@@ -24,6 +24,7 @@ from .success import Success, SuccessModel
 
 _CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE})
 """Strategies in which any agent may come first: in the others each has a role."""
+_NO_LIMITS = Limits()
 _UNKNOWN_DOLLARS = 0.01
 """Of a task whose price nobody knows, where no other price is known either: not nothing."""
 
@@ -187,9 +188,11 @@ class Router:
         )
 
     def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[_Judged], spent: Spent) -> None:
-        """Leave out whoever would go beyond a limit. Only figures that were measured speak against an agent, and its price."""
+        """Leave out whoever would go beyond a limit. Only what was measured speaks against an agent, and the price of the prompt alone."""
+        if task.policy.limits == _NO_LIMITS:
+            return
         for each in judged:
-            expected = _expected(each.estimate, tokens=_tokens(task))
+            expected = _expected(each, tokens=_tokens(task))
             reason = self.spending.objection(task.policy.limits, expected, session=task.session, task=spent)
             if reason is not None:
                 remaining.leave_out(each.agent, reason)
@@ -215,10 +218,10 @@ class Router:
         if policy.strategy in _CHOOSING:
             is_free = policy.strategy is Strategy.ROUTE and mode is Mode.AUTO
             order = _ordered(judged, threshold=threshold if is_free else None)
-            if is_free and advantage is not None:
-                remaining.reasons.append(_why(order, advantage, threshold))
             order = self._preferred(task, best := order, found, remaining)
             is_bound = order[0] is not best[0]
+            if is_free and advantage is not None and not is_bound:
+                remaining.reasons.append(_why(order, advantage, threshold))
         supervisor = remaining.supervisor if remaining.supervisor in {each.agent.name for each in order} else None
         return RouteDecision(
             strategy=policy.strategy,
@@ -286,11 +289,15 @@ def _utility(objective: Objective, estimate: AgentEstimate, unknown_dollars: flo
     return gain - objective.dollars * dollars - objective.seconds * estimate.seconds.value - objective.joules * joules
 
 
-def _expected(estimate: AgentEstimate, *, tokens: int) -> Spent:
+def _expected(judged: _Judged, *, tokens: int) -> Spent:
+    """What a task takes at least, and what such tasks were measured to take."""
+
     def measured(figure: Estimate | None) -> float:
         return figure.value if figure is not None and figure.source is Source.MEASURED else 0.0
 
-    dollars = None if estimate.dollars is None else estimate.dollars.value
+    estimate, prices = judged.estimate, judged.agent.prices
+    prompt = 0.0 if prices is None else float(prices.dollars(Usage(input_tokens=tokens)))
+    dollars = None if estimate.dollars is None else max(prompt, measured(estimate.dollars))
     return Spent(dollars, tokens, measured(estimate.seconds), measured(estimate.joules))
 
 

@@ -120,7 +120,7 @@ class RouterPolicy(Value):
     """Folder that `nearfar router train` wrote; None: nothing is predicted from the prompt's words."""
     escalation: Path | None = None
     """File that `nearfar router train` wrote beside the head: by it a cascade weighs the evidence about a draft. None: fixed checks."""
-    threshold: float = 0.0
+    threshold: float = Field(default=0.0, allow_inf_nan=False)
     """Utility by which a far agent has to be ahead of the near ones; `nearfar policy calibrate` finds it."""
     far_share: Share | None = None
     """Share of the tasks that the router is free to place, which goes far: the threshold follows it. None: the threshold stands."""

@@ -9,9 +9,10 @@ from typing import Final, TypeVar
 
 from ...protocols import AgentCard, BudgetExceeded, Prices, Side, StepRequest, Usage
 from .settings import Amounts, Limits
-from .situation import estimated_tokens
 
 _MEASURES: Final = ("dollars", "tokens", "seconds", "joules")
+_NO_LIMITS: Final = Limits()
+_LEAST_BYTES_PER_TOKEN: Final = 3
 _SESSIONS: Final = 10_000
 """Kept; of more, those are forgotten that spent nothing for the longest time."""
 
@@ -58,14 +59,15 @@ class Spending:
         shares = [_share_left(amounts, spent) for name, amounts, spent in scopes if name in ("session", "day")]
         return min((share for share in shares if share is not None), default=None)
 
-    def objection(self, limits: Limits, expected: Spent, *, session: str | None, task: Spent) -> str | None:
+    def objection(self, limits: Limits, expected: Spent, *, session: str | None, task: Spent, is_call: bool = False) -> str | None:
         """Why a further expense would go beyond a limit; None where it would not.
 
         Args:
             expected: what it is expected to be.
             task: what the task has spent so far.
+            is_call: the expense is a single call, which has a limit of its own.
         """
-        for name, amounts, spent in self._scopes(limits, session=session, task=task):
+        for name, amounts, spent in list(self._scopes(limits, session=session, task=task))[0 if is_call else 1 :]:
             for measure in _MEASURES:
                 reason = _excess(measure, getattr(amounts, measure), getattr(spent, measure), getattr(expected, measure))
                 if reason is not None:
@@ -105,15 +107,15 @@ class Account:
 
         Raises `BudgetExceeded` where the prompt alone would go beyond one.
         """
-        prompt = sum(estimated_tokens(message.text) for message in request.messages)
+        if self._limits == _NO_LIMITS:
+            return request
+        prompt = _most_prompt_tokens(request)
         dollars = 0.0 if card.side is Side.NEAR else _dollars(card.prices, prompt)
         self._require(card, Spent(dollars, prompt, 0.0))
         changes = {
             "max_output_tokens": _least(request.max_output_tokens, self._output_tokens(card.prices, prompt)),
             "timeout": _least(request.timeout, self._left("seconds")),
         }
-        if changes == {"max_output_tokens": request.max_output_tokens, "timeout": request.timeout}:
-            return request
         return request.model_copy(update=changes)
 
     def charge(self, spent: Spent) -> None:
@@ -122,7 +124,7 @@ class Account:
         self._spending.add(spent, session=self._session)
 
     def _require(self, card: AgentCard, expected: Spent) -> None:
-        reason = self._spending.objection(self._limits, expected, session=self._session, task=self.spent)
+        reason = self._spending.objection(self._limits, expected, session=self._session, task=self.spent, is_call=True)
         if reason is not None:
             raise BudgetExceeded(f"{card.name} was not asked: {reason}", hint="[policy.limits] sets the limits")
 
@@ -137,6 +139,14 @@ class Account:
     def _left(self, measure: str) -> float | None:
         """Of the tightest limit; None: there is none."""
         return self._spending.left(self._limits, measure, session=self._session, task=self.spent)
+
+
+def _most_prompt_tokens(request: StepRequest) -> int:
+    """What the prompt hardly exceeds: texts, tools and schema as JSON, at 3 bytes a token. Agents count in their own ways."""
+    return (
+        len(request.model_dump_json(include={"messages", "tools", "output_schema"}, exclude_defaults=True).encode())
+        // _LEAST_BYTES_PER_TOKEN
+    )
 
 
 def _dollars(prices: Prices | None, input_tokens: int) -> float | None:

@@ -11,6 +11,8 @@ from .decision import Considered, RouteDecision
 from .exploration import ExplorationReport, Explorer, Prospect
 from .settings import RouterPolicy
 
+_OUT_OF_REACH: Final = 1e9
+"""Utility that no agent is ahead by."""
 _SIDES_IN_SHADOW: Final = (Side.NEAR, Side.FAR)
 """The order of mode `auto` without a router: the near side is free."""
 
@@ -31,9 +33,9 @@ class Steering:
         self._explorers: dict[float, Explorer] = {}
 
     def threshold(self, settings: RouterPolicy) -> float:
-        """By how much a far agent has to be ahead at the moment."""
+        """By how much a far agent has to be ahead at the moment; finite, since JSON has no infinity."""
         controller = self._controller(settings)
-        return settings.threshold if controller is None else controller.threshold
+        return settings.threshold if controller is None else min(max(controller.threshold, -_OUT_OF_REACH), _OUT_OF_REACH)
 
     def steered(self, decision: RouteDecision, settings: RouterPolicy, *, quality: float) -> RouteDecision:
         """The decision as it is carried out, which the budget takes into account. `quality` is what the objective gives for success."""

@@ -1,0 +1,202 @@
+"""Checking a policy beyond its types: rules that never apply, sides that contradict each other, agents that there are none of."""
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Final, Literal
+
+from ...protocols import ConfigError, Sensitivity, Side
+from ...protocols.messages import Value
+from ..policy import Mode, Strategy
+from ..task import Policy
+from .eligibility import SIDES_OF_MODE
+from .rules import RESTRICTIONS, Range, Rule, When
+from .settings import FallbackTrigger
+
+_SHARES: Final = ("battery", "budget_left")
+"""Conditions between 0 and 1."""
+
+
+class Finding(Value):
+    """Something about a policy that its author should know."""
+
+    kind: Literal["error", "warning"]
+    """With an error the policy cannot be used."""
+    where: str
+    problem: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}" + (f" ({self.hint})" if self.hint else "")
+
+
+def findings(policy: Policy, agents: Mapping[str, Side]) -> list[Finding]:
+    """Everything that is wrong or strange, errors first. `agents` are those of the team, by name."""
+    found = [*_on_modes(policy), *_on_agents(policy, agents), *_on_rules(policy, agents), *_on_settings(policy)]
+    return sorted(found, key=lambda finding: finding.kind)
+
+
+def require_usable(policy: Policy, agents: Mapping[str, Side]) -> None:
+    """Raise `ConfigError` where the policy cannot be used with these agents."""
+    errors = [finding for finding in findings(policy, agents) if finding.kind == "error"]
+    if errors:
+        raise ConfigError("\n".join(map(str, errors)), hint="nearfar policy check lists what else is strange")
+
+
+def _error(where: str, problem: str, hint: str = "") -> Finding:
+    return Finding(kind="error", where=where, problem=problem, hint=hint)
+
+
+def _warning(where: str, problem: str, hint: str = "") -> Finding:
+    return Finding(kind="warning", where=where, problem=problem, hint=hint)
+
+
+def _on_modes(policy: Policy) -> Iterator[Finding]:
+    first = {Strategy.DEVICE: Side.NEAR, Strategy.CLOUD: Side.FAR}.get(policy.strategy)
+    if first is not None and first not in SIDES_OF_MODE[policy.mode]:
+        yield _error("policy", f"strategy {policy.strategy} contradicts mode {policy.mode}", "change one of the two")
+    if policy.mode is Mode.ONLY_IN_CLOUD and policy.sensitivity is Sensitivity.PRIVATE:
+        yield _warning("policy", "mode only_in_cloud refuses every task that does not say it is public", 'sensitivity = "public"')
+
+
+def _on_agents(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+    known = f"the agents are {', '.join(sorted(agents)) or 'none'}"
+    for rule in policy.rules:
+        if rule.agent is not None and rule.agent not in agents:
+            yield _error(_where(rule), f"there is no agent {rule.agent!r}", known)
+    for name in policy.fallback.order:
+        if name not in agents:
+            yield _error("policy.fallback.order", f"there is no agent {name!r}", known)
+
+
+def _on_rules(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+    names = [rule.name for rule in policy.rules]
+    for number, rule in enumerate(policy.rules):
+        if rule.name in names[:number]:
+            yield _warning(_where(rule), "another rule has the same name", "errors could mean either")
+        yield from _on_one_rule(rule, policy, agents)
+        over = next((earlier for earlier in policy.rules[:number] if _leaves_nothing(earlier, rule)), None)
+        if over is not None:
+            yield _warning(_where(rule), f"it can never have an effect: rule {over.name!r} before it decides the same in all its cases")
+    yield from _on_pairs(policy)
+
+
+def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+    for name in _SHARES:
+        wanted: Range | None = getattr(rule.when, name)
+        if wanted is not None and (wanted.below or 0) > 1:
+            yield _warning(_where(rule), f"{name} lies between 0 and 1, so that it is always below {wanted.below:g}", "20 % is 0.2")
+    never = _never(rule.when, policy)
+    if never is not None:
+        closed = "; what is unknown counts as if it applied, so it always does" if rule.is_closed and "unknown" in never else ""
+        yield _warning(_where(rule), f"it can never match: {never}{closed}")
+    if rule.mode is not None and rule.agent in agents and agents[rule.agent] not in SIDES_OF_MODE[rule.mode]:
+        yield _error(_where(rule), f"mode {rule.mode} keeps out {rule.agent}, which it names", "change one of the two")
+    is_for_private = rule.when.sensitivity is Sensitivity.PRIVATE
+    if is_for_private and rule.mode is Mode.ONLY_IN_CLOUD:
+        yield _error(_where(rule), "private tasks never leave the device, so that this refuses all of them", "deny says so plainly")
+    elif is_for_private and (rule.mode is Mode.PREFER_IN_CLOUD or agents.get(rule.agent or "") is Side.FAR):
+        yield _warning(_where(rule), "it can never have an effect: private tasks never leave the device")
+    if rule.when.offline and rule.mode is Mode.ONLY_IN_CLOUD:
+        yield _warning(_where(rule), "without a network, nothing in the cloud can be reached")
+
+
+def _never(when: When, policy: Policy) -> str | None:
+    """Why no situation is like this, as far as the policy shows."""
+    for name in _SHARES:
+        wanted: Range | None = getattr(when, name)
+        if wanted is not None and ((wanted.at_least or 0) > 1 or (wanted.below is not None and wanted.below <= 0)):
+            return f"{name} lies between 0 and 1"
+    if when.tokens is not None and when.tokens.below is not None and when.tokens.below <= 0:
+        return "no prompt has fewer than 0 tokens"
+    limits = (policy.limits.session, policy.limits.day)
+    if when.budget_left is not None and not any(value is not None for limit in limits for value in limit.model_dump().values()):
+        return "budget_left is unknown without [policy.limits.session] or [policy.limits.day]"
+    return None
+
+
+def _on_pairs(policy: Policy) -> Iterator[Finding]:
+    """Restrictions that leave no side where both apply."""
+    restrictions = [rule for rule in policy.rules if rule.mode in RESTRICTIONS]
+    for one, other in combinations(restrictions, 2):
+        if one.mode is other.mode or _exclude_each_other(one.when, other.when):
+            continue
+        problem = f"where rule {one.name!r} applies too, one keeps the task on the device and the other in the cloud: it is refused"
+        is_always = one.when == When() and other.when == When()
+        yield (_error if is_always else _warning)(_where(other), problem, "narrow one of them")
+
+
+def _on_settings(policy: Policy) -> Iterator[Finding]:
+    router, route = policy.router, Strategy.ROUTE
+    strategies = {policy.strategy, policy.subtasks.strategy, *(rule.strategy for rule in policy.rules)}
+    steers = router.far_share is not None or router.dollars_per_hour is not None or router.explore_share or router.threshold
+    if steers and route not in strategies:
+        yield _warning("policy.router", f"threshold, budget and exploration only steer strategy route, not {policy.strategy}")
+    if steers and policy.mode is not Mode.AUTO:
+        yield _warning("policy.router", f"threshold, budget and exploration only steer mode auto, not {policy.mode}")
+    if router.threshold and (router.far_share is not None or router.dollars_per_hour is not None):
+        yield _warning("policy.router.threshold", "it has no effect: far_share or dollars_per_hour moves the threshold")
+    if policy.objective.quality == 0:
+        yield _warning("policy.objective.quality", "being right is worth nothing, so that the cheapest agent always serves")
+    if Strategy.CASCADE in strategies and FallbackTrigger.LOW_CONFIDENCE not in policy.fallback.triggers:
+        yield _warning("policy.fallback.triggers", "without low_confidence a cascade never doubts a draft")
+    yield from _on_limits(policy)
+
+
+def _on_limits(policy: Policy) -> Iterator[Finding]:
+    scopes = [(name, getattr(policy.limits, name)) for name in ("call", "task", "session", "day")]
+    for (inner, small), (outer, large) in combinations(scopes, 2):
+        for measure in type(small).model_fields:
+            one, other = getattr(small, measure), getattr(large, measure)
+            if one is not None and other is not None and one > other:
+                yield _warning(f"policy.limits.{inner}.{measure}", f"it has no effect: the {outer} may not even have {other:g}")
+
+
+def _leaves_nothing(earlier: Rule, later: Rule) -> bool:
+    """The earlier rule applies wherever the later one does, and has said all of what it says. Restrictions always count."""
+    if later.deny is not None or later.mode in RESTRICTIONS or not _takes_in(earlier.when, later.when):
+        return False
+    if earlier.deny is not None:
+        return True
+    wanted = [name for name in ("mode", "strategy", "agent") if getattr(later, name) is not None]
+    return all(getattr(earlier, name) is not None for name in wanted)
+
+
+def _takes_in(wide: When, narrow: When) -> bool:
+    """Every condition of the wide one is one of the narrow one's, or wider."""
+    return all(_is_wider(getattr(wide, name), getattr(narrow, name)) for name in When.model_fields if getattr(wide, name) not in (None, ()))
+
+
+def _is_wider(wide: object, narrow: object) -> bool:
+    if isinstance(wide, tuple) and isinstance(narrow, tuple):
+        return bool(narrow) and set(narrow) <= set(wide)
+    if isinstance(wide, Range) and isinstance(narrow, Range):
+        starts = wide.at_least is None or (narrow.at_least is not None and narrow.at_least >= wide.at_least)
+        return starts and (wide.below is None or (narrow.below is not None and narrow.below <= wide.below))
+    return wide == narrow
+
+
+def _exclude_each_other(one: When, other: When) -> bool:
+    """Some condition cannot hold for both."""
+    for name in ("sensitivity", "offline", "power_source"):
+        first, second = getattr(one, name), getattr(other, name)
+        if first is not None and second is not None and first != second:
+            return True
+    for name in ("language", "thermal"):
+        first, second = getattr(one, name), getattr(other, name)
+        if first and second and set(first).isdisjoint(second):
+            return True
+    ranges = ((getattr(one, name), getattr(other, name)) for name in ("tokens", "battery", "budget_left"))
+    return any(first is not None and second is not None and _are_apart(first, second) for first, second in ranges)
+
+
+def _are_apart(one: Range, other: Range) -> bool:
+    infinity = float("inf")
+
+    def ends_before(first: Range, second: Range) -> bool:
+        return (first.below if first.below is not None else infinity) <= (second.at_least if second.at_least is not None else -infinity)
+
+    return ends_before(one, other) or ends_before(other, one)
+
+
+def _where(rule: Rule) -> str:
+    return f"rule {rule.name!r}"

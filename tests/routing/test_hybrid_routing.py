@@ -1,0 +1,207 @@
+"""Routing as an app sees it: rules, limits, sessions and reports of a `Hybrid`."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from situations import priced
+
+from nearfar.orchestrator import Hybrid, Policy
+from nearfar.orchestrator.routing.decision import Source
+from nearfar.protocols import (
+    BudgetExceeded,
+    ConfigError,
+    ContextOverflow,
+    DeviceState,
+    InvalidRequest,
+    NearfarError,
+    PermissionDenied,
+    ScriptedAgent,
+    Side,
+    Stalled,
+    Unavailable,
+)
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+
+
+class Pair:
+    """A near and a far agent that say what they are told, and the requests that reached them."""
+
+    def __init__(self, near: Sequence[Reply], far: Sequence[Reply], *, far_dollars: float = 10) -> None:
+        self.near = ScriptedAgent(near, name="near", prices=priced(0))
+        self.far = ScriptedAgent(far, name="far", side=Side.FAR, prices=priced(far_dollars))
+
+    def hybrid(self, policy: dict[str, Any], *, device: DeviceState | None = None) -> Hybrid:
+        given = Policy.model_validate({"strategy": "route", "sensitivity": "public", **policy})
+        return Hybrid(near=self.near, far=self.far, policy=given, device_state=lambda: device or DeviceState())
+
+
+async def test_a_result_carries_its_decision_and_what_was_expected() -> None:
+    pair = Pair(["Lima."], [])
+    async with pair.hybrid({}) as hybrid:
+        explained = hybrid.explain_route("What is the capital of Peru?")
+        result = await hybrid.run("What is the capital of Peru?")
+    assert result.decision == explained
+    expected = result.decision.estimate_of("near")
+    assert expected is not None
+    assert expected.seconds.source is Source.PRIOR
+    assert result.calls[0].first_token_seconds is not None
+    assert result.calls[0].first_token_seconds <= result.calls[0].seconds
+
+
+async def test_what_steps_really_took_replaces_the_prior() -> None:
+    pair = Pair(["a"] * 6, [])
+    async with pair.hybrid({}) as hybrid:
+        for _ in range(5):
+            await hybrid.run("What is it?")
+        expected = hybrid.explain_route("What is it?").estimate_of("near")
+    assert expected is not None
+    assert expected.seconds.source is Source.MEASURED
+    assert expected.dollars is not None
+    assert expected.dollars.value == 0
+
+
+async def test_reports_move_later_tasks_of_the_class_to_the_other_side() -> None:
+    pair = Pair(["wrong"] * 20, ["right"] * 5)
+    async with pair.hybrid({}) as hybrid:
+        for _ in range(20):
+            result = await hybrid.run("Is it legal?", task_class="law")
+            hybrid.report(result, score=0.0)
+            if hybrid.explain_route("Is it legal?", task_class="law").candidates[0] == "far":
+                break
+        assert (await hybrid.run("Is it legal?", task_class="law")).text == "right"
+        assert hybrid.explain_route("Is it raining?", task_class="weather").candidates[0] in ("near", "far")
+
+
+async def test_nothing_is_learned_from_a_task_whose_outcome_is_unknown() -> None:
+    pair = Pair(["a"] * 10, [])
+    async with pair.hybrid({}) as hybrid:
+        before = hybrid.explain_route("What is it?").estimate_of("near")
+        for _ in range(10):
+            await hybrid.run("What is it?")
+        after = hybrid.explain_route("What is it?").estimate_of("near")
+    assert before is not None
+    assert after is not None
+    assert after.success == before.success
+
+
+async def test_a_rule_may_change_the_strategy() -> None:
+    rules = [{"name": "hard", "when": {"tags": ["hard"]}, "strategy": "cascade"}]
+    pair = Pair([" ", "Lima."], ["Lima!"])
+    async with pair.hybrid({"rules": rules}) as hybrid:
+        judged, plain = await hybrid.run("Which city?", tags=["hard"]), await hybrid.run("Which city?")
+    assert (judged.decision.strategy, judged.text) == ("cascade", "Lima!")
+    assert (plain.decision.strategy, plain.text) == ("route", "Lima.")
+
+
+async def test_a_denied_task_reaches_nobody() -> None:
+    pair = Pair([], [])
+    async with pair.hybrid({"rules": [{"name": "shut", "when": {"tags": ["payroll"]}, "deny": "not here"}]}) as hybrid:
+        with pytest.raises(PermissionDenied, match="not here"):
+            await hybrid.run("Who earns what?", tags=["payroll"])
+    assert pair.near.requests == pair.far.requests == []
+
+
+async def test_a_rule_that_fails_closed_keeps_the_task_at_home() -> None:
+    rules = [{"name": "on the road", "when": {"power_source": "battery"}, "mode": "only_on_device"}]
+    pair = Pair(["home"], [])
+    async with pair.hybrid({"mode": "prefer_in_cloud", "rules": rules}) as hybrid:
+        assert (await hybrid.run("Where?")).text == "home"
+
+
+@pytest.mark.parametrize("strategy", ["cloud", "minions"])
+async def test_a_rule_that_keeps_a_task_refuses_a_strategy_of_the_cloud(strategy: str) -> None:
+    rules = [{"name": "secret", "mode": "only_on_device"}]
+    pair = Pair(["home"] * 9, [])
+    async with pair.hybrid({"rules": rules}) as hybrid:
+        with contextlib.suppress(NearfarError):  # any of them, as long as the far side is not asked
+            await hybrid.run("Where?", strategy=strategy, context="text " * 10)
+    assert pair.far.requests == []
+
+
+async def test_a_session_stays_with_its_agent_until_it_is_unstuck() -> None:
+    pair = Pair(["near"] * 3, ["far"] * 3)
+    rules = [{"name": "code", "when": {"tags": ["code"]}, "agent": "far"}]
+    async with pair.hybrid({"rules": rules}) as hybrid:
+        said = [
+            (await hybrid.run("Write it.", session="s", tags=["code"])).text,
+            (await hybrid.run("Commit it.", session="s")).text,
+            (await hybrid.run("Commit it.")).text,
+            (await hybrid.run("Thanks.", session="s", unstick=True)).text,
+            (await hybrid.run("Bye.", session="s")).text,
+        ]
+    assert said == ["far", "far", "near", "near", "near"]
+
+
+async def test_a_private_turn_of_a_far_session_stays_on_the_device() -> None:
+    pair = Pair(["home"], ["away"])
+    async with pair.hybrid({"mode": "prefer_in_cloud"}) as hybrid:
+        await hybrid.run("Hello.", session="s")
+        result = await hybrid.run("My PIN is 1234.", session="s", sensitivity="private")
+    assert (result.text, result.side) == ("home", Side.NEAR)
+    assert any("private" in reason for reason in result.reasons)
+
+
+async def test_a_spent_day_leaves_tasks_to_the_near_side() -> None:
+    pair = Pair(["near"] * 3, ["far " * 30] * 3, far_dollars=10)
+    async with pair.hybrid({"mode": "prefer_in_cloud", "limits": {"day": {"dollars": 0.0005}}}) as hybrid:
+        results = [await hybrid.run("Which city is it?") for _ in range(3)]
+    assert [result.side for result in results] == [Side.FAR, Side.NEAR, Side.NEAR]
+    assert any("limit for the day" in reason for reason in results[1].reasons)
+
+
+async def test_a_limit_bounds_what_a_step_may_write() -> None:
+    pair = Pair([], ["word " * 500])
+    async with pair.hybrid({"mode": "only_in_cloud", "limits": {"call": {"dollars": 0.001}}}) as hybrid:
+        result = await hybrid.run("Go on for ever.")
+    assert result.dollars is not None
+    assert result.dollars <= 0.001
+
+
+async def test_a_task_that_nobody_may_pay_for_fails_with_the_limit() -> None:
+    pair = Pair([], ["far"])
+    async with pair.hybrid({"mode": "only_in_cloud", "limits": {"task": {"dollars": 0}}}) as hybrid:
+        with pytest.raises(BudgetExceeded, match="limit for the task"):
+            await hybrid.run("Which city is it?")
+    assert pair.far.requests == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "trigger"),
+    [(Unavailable("gone"), "unavailable"), (Stalled("silent"), "stall"), (ContextOverflow("long"), "context_overflow")],
+)
+async def test_a_failure_hands_over_only_where_the_policy_lets_it(failure: NearfarError, trigger: str) -> None:
+    pair = Pair([failure, failure], ["far"])
+    async with pair.hybrid({"fallback": {"triggers": [trigger]}}) as hybrid:
+        assert (await hybrid.run("Which city?")).was_fallback
+    strict = Pair([failure], ["far"])
+    others = [name for name in ("unavailable", "stall", "context_overflow", "timeout") if name != trigger]
+    async with strict.hybrid({"fallback": {"triggers": others}}) as hybrid:
+        with pytest.raises(type(failure)):
+            await hybrid.run("Which city?")
+    assert strict.far.requests == []
+
+
+async def test_a_policy_that_names_an_unknown_agent_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="nobody"):
+        Pair([], []).hybrid({"rules": [{"name": "r", "agent": "nobody"}]})
+
+
+@pytest.mark.parametrize("options", [{"tags": "code"}, {"task_class": 3}, {"session": 1}, {"unstick": "maybe"}, {"language": 5}])
+async def test_options_of_the_wrong_type_are_refused(options: dict[str, Any]) -> None:
+    pair = Pair(["near"], [])
+    async with pair.hybrid({}) as hybrid:
+        with pytest.raises(InvalidRequest):
+            await hybrid.run("Which city?", **options)
+
+
+async def test_parts_of_a_task_are_routed_each_by_itself() -> None:
+    plan = '{"subtasks": [{"id": "a", "task": "Where is it?", "needs": []}, {"id": "b", "task": "How far?", "needs": ["a"]}]}'
+    rules = [{"name": "short", "when": {"tokens": {"below": 5}}, "agent": "far"}]
+    pair = Pair(["near"] * 3, [plan, "far", "far", "far"])
+    async with pair.hybrid({"strategy": "subtasks", "subtasks": {"strategy": "route"}, "rules": rules}) as hybrid:
+        result = await hybrid.run("Find out where it is, and then how far away that is.")
+    assert [(call.role, call.agent) for call in result.calls] == [("plan", "far"), ("execute", "far"), ("execute", "near")]

@@ -1,0 +1,76 @@
+"""The log of decisions, and the traces that are read from it."""
+
+from pathlib import Path
+
+import pytest
+
+from nearfar.orchestrator.hybrid import Hybrid
+from nearfar.orchestrator.routing.trace_files import read_traces
+from nearfar.orchestrator.task import Policy
+from nearfar.protocols import ConfigError, ScriptedAgent, Side
+
+pytestmark = pytest.mark.anyio
+
+
+def pair(log: Path, *, near: list[object], far: list[object], strategy: str = "route", sensitivity: str = "public") -> Hybrid:
+    policy = Policy.model_validate({"strategy": strategy, "sensitivity": sensitivity, "router": {"log": log}})
+    agents = {
+        "near": ScriptedAgent(near, name="near", confidence=0.4),  # type: ignore[arg-type]  # texts
+        "far": ScriptedAgent(far, name="far", side=Side.FAR),  # type: ignore[arg-type]  # texts
+    }
+    return Hybrid(**agents, policy=policy)
+
+
+async def test_reported_tasks_become_traces(tmp_path: Path) -> None:
+    log = tmp_path / "decisions.jsonl"
+    async with pair(log, near=["a", "b"], far=["c"], strategy="cascade") as hybrid:
+        result = await hybrid.run("What is it?", task_class="quiz/easy")
+        hybrid.report(result, score=1.0)
+        await hybrid.run("And this?", strategy="device")
+    first, second = read_traces(log)
+    assert (first.prompt, first.task_class, set(first.outcomes)) == ("What is it?", "quiz/easy", {"near", "far"})
+    assert (first.outcomes["far"].score, first.outcomes["near"].score) == (1.0, None)
+    assert first.outcomes["near"].confidence == pytest.approx(0.4)
+    assert second.outcomes["near"].score is None
+
+
+async def test_the_words_of_a_private_task_are_not_written(tmp_path: Path) -> None:
+    log = tmp_path / "decisions.jsonl"
+    async with pair(log, near=["Yes."], far=[], sensitivity="private") as hybrid:
+        result = await hybrid.run("Is my secret safe?")
+        hybrid.report(result, score=1.0)
+    assert "secret" not in log.read_text(encoding="utf-8")
+    with pytest.raises(ConfigError, match="no traces"):
+        read_traces(log)
+
+
+async def test_a_log_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:
+    async with pair(tmp_path / "missing" / "decisions.jsonl", near=["a"], far=[]) as hybrid:
+        with pytest.raises(ConfigError, match="decisions.jsonl cannot be written"):
+            await hybrid.run("What is it?")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("noise", "line 1"),
+        ('{"prompt": "a"}', "line 1: outcomes"),
+        ('{"prompt": "", "outcomes": {"near": {"score": 1}}}', "line 1: prompt"),
+        ('{"prompt": "a", "outcomes": {"near": {"score": 2}}}', "line 1: outcomes.near.score"),
+        ('{"prompt": "a", "outcomes": {"near": {"scores": 1}}}', "line 1: outcomes.near.scores"),
+        ('{"type": "score", "id": "1"}', "line 1: agent"),
+    ],
+)
+async def test_a_line_that_is_no_trace_is_named(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "traces.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=problem):
+        read_traces(path)
+
+
+async def test_traces_that_are_not_there_say_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_traces(tmp_path / "none.jsonl")
+    (tmp_path / "bad.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_traces(tmp_path / "bad.jsonl.gz")
