@@ -1,0 +1,103 @@
+"""`Recording`: the recorded tasks that a replay can use, and how the router gets to see them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from ....protocols import Capabilities, ConfigError, Prices, Side
+from ...task import Policy, Task, conversation
+from ..running import RunningEstimates, StepTaken
+from ..situation import estimated_tokens
+from ..traces import AgentOutcome, Trace, agents_of
+
+LEAST_TASKS: Final = 20
+"""Tasks below which a replay says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAgent:
+    """An agent of which nothing is left but what it came to."""
+
+    name: str
+    side: Side
+    capabilities: Capabilities | None = None
+    prices: Prices | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Tasks with what the agents of both sides came to."""
+
+    cases: tuple[Trace, ...]
+    """Those on which the score of every agent is known, with the outcomes of these agents alone."""
+    incomplete: tuple[Trace, ...]
+    """The others: a head can learn from them, and nothing can be judged on them."""
+    sides: Mapping[str, Side]
+    """Of each agent."""
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace], sides: Mapping[str, Side]) -> Self:
+        """What can be used of some traces.
+
+        Args:
+            sides: of the agents that take part, by name; outcomes of others are passed over.
+
+        Raises `ConfigError` for an agent without outcomes, a side without agents, and too few tasks that all agents were tried on.
+        """
+        _check_sides(sides, known=agents_of(traces))
+        restricted = [_restricted(trace, sides) for trace in traces if not sides.keys().isdisjoint(trace.outcomes)]
+        complete = [trace for trace in restricted if not _missing(trace, sides)]
+        if len(complete) < LEAST_TASKS:
+            raise _too_few(len(complete), restricted, sides)
+        return cls(tuple(complete), tuple(trace for trace in restricted if _missing(trace, sides)), dict(sides))
+
+    @property
+    def agents(self) -> list[RecordedAgent]:
+        return [RecordedAgent(name, side) for name, side in self.sides.items()]
+
+
+def task_of(case: Trace, policy: Policy) -> Task:
+    """The recorded task, as an app would pass it."""
+    return Task(messages=conversation(case.prompt), task_class=case.task_class, policy=policy)
+
+
+def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str]) -> None:
+    """Report what agents took for a task, as far as it was recorded. A recorded task counts as one step."""
+    for agent in agents:
+        outcome = case.outcomes[agent]
+        if outcome.seconds is not None and outcome.output_tokens is not None:
+            running.add_step(agent, _step(case, outcome, outcome.output_tokens, outcome.seconds))
+
+
+def _step(case: Trace, outcome: AgentOutcome, output_tokens: int, seconds: float) -> StepTaken:
+    tokens = estimated_tokens(case.prompt) if outcome.input_tokens is None else outcome.input_tokens
+    return StepTaken(tokens, output_tokens, seconds, dollars=outcome.dollars, joules=outcome.joules)
+
+
+def _check_sides(sides: Mapping[str, Side], *, known: Sequence[str]) -> None:
+    for agent in sides:
+        if agent not in known:
+            raise ConfigError(f"the traces hold no outcome of {agent!r}", hint=f"they tell of {', '.join(known)}")
+    for side in Side:
+        if side not in sides.values():
+            raise ConfigError(
+                f"no {side} agent takes part", hint="a replay compares both sides: name an agent of each that the traces tell of"
+            )
+
+
+def _restricted(trace: Trace, sides: Mapping[str, Side]) -> Trace:
+    return trace.model_copy(update={"outcomes": {agent: trace.outcomes[agent] for agent in sides if agent in trace.outcomes}})
+
+
+def _missing(trace: Trace, sides: Mapping[str, Side]) -> list[str]:
+    """Agents whose score is unknown."""
+    return [agent for agent in sides if agent not in trace.outcomes or trace.outcomes[agent].score is None]
+
+
+def _too_few(count: int, traces: Sequence[Trace], sides: Mapping[str, Side]) -> ConfigError:
+    missing = [agent for trace in traces for agent in _missing(trace, sides)]
+    shares = ", ".join(f"{agent} on {len(traces) - missing.count(agent):,}" for agent in sides)
+    return ConfigError(
+        f"the scores of all agents are known on {count:,} of {len(traces):,} tasks, and a replay needs {LEAST_TASKS} ({shares})",
+        hint="run the same tasks with each agent and record the scores, or leave an agent out",
+    )
