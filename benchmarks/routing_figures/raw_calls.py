@@ -70,7 +70,7 @@ def written_calls(result: str | Sequence[Mapping[str, str]], functions: Sequence
 
 
 def _calls(found: Iterator[tuple[str, Any]] | Sequence[tuple[str, Any]]) -> tuple[ToolCall, ...]:
-    calls = []
+    calls: list[ToolCall] = []
     for name, arguments in found:
         try:
             calls.append(ToolCall(id=f"call-{len(calls)}", name=_name(name), arguments=arguments))

@@ -2,7 +2,8 @@
 
 Let the gain be P(far agent right) - P(draft right), given what was seen. Accepting is worth nothing more, escalating is worth the gain less
 the far agent's price, and a look is worth what can be had after it, on average over what it may show, less its own price. This is backward
-induction over the sets of looks, as Longstaff and Schwartz (2001) price an option that may be exercised early.
+induction over the sets of looks, as an option is priced that may be exercised early (Longstaff and Schwartz 2001, by simulated paths; here
+by the moves of the gain that were recorded, so that it holds at any price).
 """
 
 import math
@@ -32,6 +33,9 @@ VERSION: Final = "escalation/1"
 """Of what a card holds: another one cannot be used."""
 MOST_PAID_LOOKS: Final = 5
 """Every set of paid looks has a fit of its own: 32 at most."""
+FARTHEST: Final = 4.0
+"""Deviations from the mean of the traces beyond which a measure counts no more."""
+_LARGEST_ODDS: Final = 30.0
 _GRID: Final = 81
 """Gains between -1 and 1 at which the value of deciding well is computed; between them it is interpolated."""
 
@@ -119,6 +123,8 @@ class Escalation:
         if card.version != VERSION:
             raise ConfigError(f"the escalation is of version {card.version!r}, not {VERSION!r}", hint="train it again")
         self.card = card
+        self.looks = tuple(look.name for look in card.looks)
+        """Names of those that it was trained with; findings of others cannot be used."""
         self._paid = tuple(look.name for look in card.looks if not look.is_free)
         self._fits = {fit.seen: fit for fit in card.fits}
         self._outlooks = {(outlook.seen, outlook.look): outlook for outlook in card.outlooks}
@@ -143,7 +149,7 @@ class Escalation:
                 f"the escalation was trained for drafts of {self.card.draft} and escalation to {self.card.far}, not {draft} and {far}",
                 hint="train one on traces of these agents",
             )
-        missing = sorted({look.name for look in self.card.looks} - set(looks))
+        missing = sorted(set(self.looks) - set(looks))
         if missing:
             raise ConfigError(f"the escalation needs looks that cannot be taken: {', '.join(missing)}", hint="train one without them")
 
@@ -152,15 +158,13 @@ class Escalation:
 
         A look that could not be taken has a finding without measures. Raises `ConfigError` for a look that it does not know.
         """
-        unknown = sorted(set(findings) - {look.name for look in self.card.looks})
+        unknown = sorted(set(findings) - set(self.looks))
         if unknown:
             raise ConfigError(f"the escalation was trained without the looks {', '.join(unknown)}", hint="train one with them")
         fit = self._fits[self._seen(findings)]
         values = measures_of(self.card.looks, fit.seen, findings)
-        standard = [
-            0.0 if math.isnan(value) else (value - centre) / scale
-            for value, centre, scale in zip(values, fit.centre, fit.scale, strict=True)
-        ]
+        numbers = zip(values, fit.centre, fit.scale, strict=True)
+        standard = [0.0 if math.isnan(value) else _clipped((value - centre) / scale, FARTHEST) for value, centre, scale in numbers]
         return _logistic(standard, fit.draft), _logistic(standard, fit.far)
 
     def decide(
@@ -194,19 +198,19 @@ class Escalation:
 
     def _worth(self, seen: tuple[str, ...], gain: float, far: Cost, objective: Objective) -> dict[str, float]:
         """What each option is worth over accepting at once, in the order of preference where they are equal."""
+        grid = _grid()
         import numpy
 
         found = {Action.ACCEPT.value: 0.0, Action.ESCALATE.value: objective.quality * gain - price(far, objective)}
-        grid = _grid()
-        for look, values in self._plan(price(far, objective), objective).after[seen].items():
+        for look, values in self._plan(price(far, objective), objective)[seen].items():
             found[look] = float(numpy.interp(gain, grid, values))
         return found
 
-    def _planned(self, far_price: float, objective: Objective) -> "_Plan":
-        """Backward induction: from everything seen to nothing seen."""
+    def _planned(self, far_price: float, objective: Objective) -> "Mapping[tuple[str, ...], Mapping[str, Floats]]":
+        """What each further look is worth, on the grid of gains, by the looks seen before it: from everything seen to nothing seen."""
+        grid = _grid()
         import numpy
 
-        grid = _grid()
         costs = {look.name: price(look.cost, objective) for look in self.card.looks}
         values: dict[tuple[str, ...], Floats] = {}
         after: dict[tuple[str, ...], dict[str, Floats]] = {}
@@ -217,14 +221,7 @@ class Escalation:
                 after[seen][look] = _expected(self._outlooks[seen, look], then, grid) - costs[look]
             now = numpy.maximum(0.0, objective.quality * grid - far_price)
             values[seen] = numpy.max([now, *after[seen].values()], axis=0)
-        return _Plan(after)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What each further look is worth, on the grid of gains, by the looks seen before it."""
-
-    after: "Mapping[tuple[str, ...], Mapping[str, Floats]]"
+        return after
 
 
 def price(cost: Cost, objective: Objective) -> float:
@@ -276,7 +273,11 @@ def _grid() -> "Floats":
 
 def _logistic(values: Sequence[float], weights: Sequence[float]) -> float:
     odds = sum(value * weight for value, weight in zip(values, weights, strict=False)) + weights[-1]
-    return 1 / (1 + math.exp(-min(max(odds, -30.0), 30.0)))
+    return 1 / (1 + math.exp(-_clipped(odds, _LARGEST_ODDS)))
+
+
+def _clipped(value: float, largest: float) -> float:
+    return min(max(value, -largest), largest)
 
 
 def _reason(action: Action, best: str, draft: float, far: float, worth: Mapping[str, float]) -> str:

@@ -1,27 +1,14 @@
 """Learning from traces when to escalate: two calibrated regressions for each set of looks, and by how much a further look moves them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ....protocols import ConfigError
 from ..traces import AgentOutcome, Trace
 from .answers import Answer
-from .escalation import MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
-from .signals import (
-    CONFIDENCE,
-    DRAFT,
-    GROUNDING,
-    PROMPT,
-    SCHEMA,
-    Cost,
-    Finding,
-    Look,
-    prompt_surface,
-    second_opinion,
-    text_form,
-    token_confidence,
-)
+from .escalation import FARTHEST, MOST_PAID_LOOKS, EscalationCard, Fit, LearnedLook, Outlook, measures_of, sets_of
+from .signals import DRAFT, FREE, Cost, Finding, Look, free_findings, second_opinion
 
 if TYPE_CHECKING:
     import numpy
@@ -38,7 +25,13 @@ LEAST_TRACES: Final = 40
 GROUPS: Final = 8
 """Equally large groups of gains before a look, and equally likely moves in each."""
 _STEPS: Final = 25
-_DIGITS: Final = 5
+_LEAST_DEVIATION: Final = 1e-9
+"""Of a measure that varies at all, and not by rounding alone."""
+_DIGITS: Final = 6
+"""That are kept of each number."""
+
+Predict = Callable[[str], Mapping[str, float]]
+"""The probability that each agent gets a prompt right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +56,26 @@ class Examples:
         return Examples(self.draft, self.far, self.looks, findings, self.draft_scores[rows], self.far_scores[rows])
 
 
-def examples_of(traces: Sequence[Trace], *, draft: str, far: str, opinions: Mapping[str, Cost]) -> Examples:
-    """What traces tell of drafts of one agent, judged by free looks and by the opinions of others, named with what each takes.
+def examples_of(traces: Sequence[Trace], *, draft: str, far: str, opinions: Mapping[str, Cost], predict: Predict | None = None) -> Examples:
+    """What traces tell of drafts of one agent, judged by free looks and by the opinions of other agents.
+
+    Args:
+        opinions: what asking each of those takes.
+        predict: the probabilities of a learned head that has not seen these traces; None: there is none.
 
     Traces in which the score of either agent is unknown are left out, and counted.
     """
     import numpy
 
     told = [trace for trace in traces if all(_score(trace, agent) is not None for agent in (draft, far))]
-    findings = [_findings(trace, draft, opinions) for trace in told]
-    free = [name for name in (PROMPT, DRAFT, SCHEMA, GROUNDING, CONFIDENCE) if any(found[name].measures for found in findings)]
+    findings = [_findings(trace, draft, opinions, predict) for trace in told]
+    free = [name for name in FREE if any(found[name].measures for found in findings)]
     looks = [*(Look(name=name) for name in free), *(Look(name=agent, cost=cost) for agent, cost in opinions.items())]
-    names = [look.name for look in looks]
     return Examples(
         draft=draft,
         far=far,
         looks=looks,
-        findings=[{name: found[name] for name in names} for found in findings],
+        findings=[{look.name: found[look.name] for look in looks} for found in findings],
         draft_scores=numpy.array([_score(trace, draft) for trace in told], dtype=float),
         far_scores=numpy.array([_score(trace, far) for trace in told], dtype=float),
         left_out=len(traces) - len(told),
@@ -123,28 +119,24 @@ def _score(trace: Trace, agent: str) -> float | None:
     return trace.outcomes[agent].score if agent in trace.outcomes else None
 
 
-def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost]) -> dict[str, Finding]:
+def _findings(trace: Trace, agent: str, opinions: Mapping[str, Cost], predict: Predict | None) -> dict[str, Finding]:
     outcome = trace.outcomes[agent]
-    draft = text_form(outcome.answer, trace.prompt)
-    answer = draft.answer or Answer(())
-    free = {
-        PROMPT: prompt_surface(trace.prompt),
-        DRAFT: draft,
-        SCHEMA: _if_known("is valid", outcome.is_valid),
-        GROUNDING: _if_known("is grounded", outcome.is_grounded),
-        CONFIDENCE: token_confidence([outcome.confidence]),
-    }
-    return free | {other: _opinion(answer, trace.outcomes.get(other)) for other in opinions}
+    found = free_findings(
+        trace.prompt,
+        outcome.answer,
+        is_valid=outcome.is_valid,
+        is_grounded=outcome.is_grounded,
+        confidence=outcome.confidence,
+        probabilities=predict(trace.prompt) if predict is not None else None,
+    )
+    draft = found[DRAFT].answer or Answer(())
+    return found | {other: _opinion(draft, trace.outcomes.get(other)) for other in opinions}
 
 
 def _opinion(draft: Answer, other: AgentOutcome | None) -> Finding:
     if other is None:
         return Finding()
-    return second_opinion(draft, Answer.of_text(other.answer), further=_if_known("is valid", other.is_valid).measures)
-
-
-def _if_known(measure: str, value: bool | None) -> Finding:
-    return Finding() if value is None else Finding({measure: float(value)})
+    return second_opinion(draft, Answer.of_text(other.answer), is_valid=other.is_valid)
 
 
 def _check(examples: Examples) -> None:
@@ -225,15 +217,15 @@ def _standard(table: "Floats") -> "tuple[Floats, Floats]":
     known = ~numpy.isnan(table)
     counts = numpy.maximum(known.sum(0), 1)
     centre = numpy.where(known, table, 0).sum(0) / counts
-    variance = (numpy.where(known, table - centre, 0) ** 2).sum(0) / counts
-    return centre, numpy.where(variance > 0, numpy.sqrt(variance), 1.0)
+    deviation = numpy.sqrt((numpy.where(known, table - centre, 0) ** 2).sum(0) / counts)
+    return centre, numpy.where(deviation > _LEAST_DEVIATION, deviation, 1.0)
 
 
 def _filled(table: "Floats", centre: "Floats", scale: "Floats") -> "Floats":
     """The standardised table; the mean stands for what is unknown."""
     import numpy
 
-    filled: Floats = numpy.nan_to_num((table - centre) / scale)
+    filled: Floats = numpy.nan_to_num(numpy.clip((table - centre) / scale, -FARTHEST, FARTHEST))
     return filled
 
 
@@ -256,4 +248,4 @@ def _sigmoid(values: "Floats") -> "Floats":
 
 
 def _rounded(values: "Floats") -> tuple[float, ...]:
-    return tuple(round(float(value), _DIGITS) for value in values)
+    return tuple(float(f"{value:.{_DIGITS}g}") for value in values)

@@ -22,6 +22,7 @@ DRAFT: Final = "draft"
 SCHEMA: Final = "schema"
 GROUNDING: Final = "grounding"
 CONFIDENCE: Final = "confidence"
+FREE: Final = (PROMPT, DRAFT, SCHEMA, GROUNDING, CONFIDENCE)
 """Names of the free looks. A second opinion has the name of the agent that gives it."""
 
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+(?:\.\d+)?")
@@ -48,7 +49,7 @@ class Look(Value):
     @property
     def is_free(self) -> bool:
         """It takes nothing, and is always taken."""
-        return self.cost == Cost()
+        return not (self.cost.dollars or self.cost.seconds or self.cost.joules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +147,12 @@ def self_consistency(draft: Answer, samples: Sequence[Answer]) -> Finding:
     return Finding({"share that agrees": agreeing, "share of the largest group": most / len(samples)})
 
 
-def second_opinion(draft: Answer, opinion: Answer, *, further: Mapping[str, float] | None = None) -> Finding:
+def second_opinion(draft: Answer, opinion: Answer, *, is_valid: bool | None = None, further: Mapping[str, float] | None = None) -> Finding:
     """How another agent's answer, or a second one of the same agent, compares with the draft.
 
-    `further`: whatever else is known of the opinion, such as whether it is valid.
+    Args:
+        is_valid: it keeps to its schema; None: nobody looked.
+        further: whatever else is known of the opinion, such as its length.
     """
     measures = {
         "agrees": float(draft.agrees(opinion)),
@@ -158,7 +161,34 @@ def second_opinion(draft: Answer, opinion: Answer, *, further: Mapping[str, floa
         "calls more often": float(len(opinion.tools) - len(draft.tools)),
         "says nothing": float(not opinion.parts),
     }
-    return Finding(measures | dict(further or {}), opinion)
+    return Finding(measures | _known("is valid", is_valid) | dict(further or {}), opinion)
+
+
+def free_findings(
+    prompt: str,
+    draft: str | None,
+    *,
+    is_valid: bool | None,
+    is_grounded: bool | None,
+    confidence: float | None,
+    probabilities: Mapping[str, float] | None = None,
+) -> dict[str, Finding]:
+    """All free looks at a draft, from what a trace records of it.
+
+    Args:
+        draft: the final answer, or the JSON list of the tool calls.
+        is_valid: it keeps to its schema; None, here and below: nobody looked, or it could not be known.
+        is_grounded: tool results support it.
+        confidence: the lowest of its steps.
+        probabilities: that each agent gets the prompt right, as a learned head predicts it.
+    """
+    return {
+        PROMPT: prompt_surface(prompt, probabilities),
+        DRAFT: text_form(draft, prompt),
+        SCHEMA: Finding(_known("is valid", is_valid)),
+        GROUNDING: Finding(_known("is grounded", is_grounded)),
+        CONFIDENCE: token_confidence([confidence]),
+    }
 
 
 def crowd(draft: Answer, opinions: Sequence[Answer]) -> dict[str, float]:
@@ -180,6 +210,10 @@ def log_odds(probability: float) -> float:
     """ln(p / (1 - p)), with p kept off 0 and 1."""
     inner = min(max(probability, 1e-4), 1 - 1e-4)
     return math.log(inner / (1 - inner))
+
+
+def _known(measure: str, value: bool | None) -> dict[str, float]:
+    return {} if value is None else {measure: float(value)}
 
 
 def _is_valid(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
