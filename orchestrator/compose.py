@@ -98,10 +98,7 @@ def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
         return None
     if isinstance(near, (str, Path)):
         near = NearConfig(model=str(near))
-    if isinstance(near, NearConfig):
-        config = near
-        return Member("near", Side.NEAR, lambda: open_llama(config, name="near", side=Side.NEAR))
-    return _borrowed(near, Side.NEAR)
+    return other_member("near", near) if isinstance(near, NearConfig) else _borrowed(near, Side.NEAR)
 
 
 def far_member(far: Agent | FarConfig | str | Path | None) -> Member | None:
@@ -110,9 +107,17 @@ def far_member(far: Agent | FarConfig | str | Path | None) -> Member | None:
         return None
     if isinstance(far, (str, Path)):
         far = parse_far(str(far))
-    if isinstance(far, (ProviderConfig, LocalFarConfig, GatewayConfig)):
-        return Member("far", Side.FAR, _far_opener(far))
-    return _borrowed(far, Side.FAR)
+    return other_member("far", far) if isinstance(far, (ProviderConfig, LocalFarConfig, GatewayConfig)) else _borrowed(far, Side.FAR)
+
+
+def other_member(name: str, other: Agent | NearConfig | FarConfig) -> Member:
+    """An agent under the name that the policy knows it by, opened on first use. Its side is that of its kind, or of its card."""
+    if isinstance(other, NearConfig):
+        config = other
+        return Member(name, Side.NEAR, lambda: open_llama(config, name=name, side=Side.NEAR))
+    if isinstance(other, (ProviderConfig, LocalFarConfig, GatewayConfig)):
+        return Member(name, Side.FAR, _far_opener(other))
+    return Member(name, other.card.side, other)
 
 
 def parse_far(text: str) -> FarConfig:

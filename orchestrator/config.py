@@ -3,20 +3,21 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from ..protocols import ConfigError
+from ..protocols import ConfigError, Side
 from ..protocols.messages import Value
 from .compose import FarConfig, GatewayConfig, LocalFarConfig, NearConfig, anchored_model
 from .task import Policy
 
 Section = TypeVar("Section", bound=Value)
 
+AgentName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
 
 
@@ -25,7 +26,30 @@ class Config(Value):
 
     near: NearConfig | None = None
     far: FarConfig | None = None
+    other_near: Mapping[AgentName, NearConfig] = {}
+    """Further agents on this device, by the names that rules use."""
+    other_far: Mapping[AgentName, FarConfig] = {}
+    """Further agents in the cloud."""
     policy: Policy = Policy()
+
+    @property
+    def others(self) -> dict[str, NearConfig | FarConfig]:
+        """All further agents."""
+        return {**self.other_near, **self.other_far}
+
+    @property
+    def agents(self) -> dict[str, Side]:
+        """The side of every agent, by name."""
+        near = {"near": Side.NEAR} if self.near is not None else {}
+        far = {"far": Side.FAR} if self.far is not None else {}
+        return {**near, **far, **dict.fromkeys(self.other_near, Side.NEAR), **dict.fromkeys(self.other_far, Side.FAR)}
+
+    @model_validator(mode="after")
+    def _names_each_agent_once(self) -> Self:
+        taken = {"near", "far"} & {*self.other_near, *self.other_far} or set(self.other_near) & set(self.other_far)
+        if taken:
+            raise ValueError(f"two agents are called {sorted(taken)[0]!r}")
+        return self
 
 
 def load_config(path: Path) -> Config:
@@ -56,20 +80,33 @@ def parse_config(text: str, source: str) -> Config:
 
 def _anchored(config: Config, folder: Path) -> Config:
     """The configuration with its relative paths made absolute."""
-    near, far = config.near, config.far
-    if near is not None:
-        near = near.model_copy(update={"model": anchored_model(near.model, folder)})
+    anchored = {
+        "near": None if config.near is None else _anchored_near(config.near, folder),
+        "far": None if config.far is None else _anchored_far(config.far, folder),
+        "other_near": {name: _anchored_near(near, folder) for name, near in config.other_near.items()},
+        "other_far": {name: _anchored_far(far, folder) for name, far in config.other_far.items()},
+        "policy": _anchored_policy(config.policy, folder),
+    }
+    return config.model_copy(update=anchored)
+
+
+def _anchored_near(near: NearConfig, folder: Path) -> NearConfig:
+    return near.model_copy(update={"model": anchored_model(near.model, folder)})
+
+
+def _anchored_far(far: FarConfig, folder: Path) -> FarConfig:
     if isinstance(far, LocalFarConfig):
-        far = far.model_copy(update={"model": anchored_model(far.model, folder)})
+        return far.model_copy(update={"model": anchored_model(far.model, folder)})
     if isinstance(far, GatewayConfig) and far.certificate is not None:
-        far = far.model_copy(update={"certificate": folder / far.certificate.expanduser()})
-    return config.model_copy(update={"near": near, "far": far, "policy": _anchored_policy(config.policy, folder)})
+        return far.model_copy(update={"certificate": folder / far.certificate.expanduser()})
+    return far
 
 
 def _anchored_policy(policy: Policy, folder: Path) -> Policy:
     auto = _anchored_files(policy.auto, ("outcomes", "reports"), folder)
-    router = _anchored_files(policy.router, ("escalation", "head", "log"), folder)
-    return policy.model_copy(update={"auto": auto, "router": router})
+    evidence = _anchored_files(policy.evidence, ("escalation",), folder)
+    router = _anchored_files(policy.router, ("head", "log"), folder)
+    return policy.model_copy(update={"auto": auto, "evidence": evidence, "router": router})
 
 
 def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Section:
@@ -78,7 +115,7 @@ def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Sec
 
 
 def _describe(text: str, source: str, error: ErrorDetails) -> str:
-    """What is wrong, where. Text in [far] is never quoted: a provider's key in the wrong place must not reach a log."""
+    """What is wrong, where. Text about far agents is never quoted: a provider's key in the wrong place must not reach a log."""
     tag, path = _split_union_tag([str(part) for part in error["loc"]])
     kind = error["type"]
     if kind.startswith("union_tag"):
@@ -92,14 +129,15 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
         return f"{where}: there is no provider {error['ctx']['tag']!r}; choose one of {_PROVIDERS}"
     if kind == "model_type" or kind.endswith("_attributes_type"):
         return f"{where} must be a section: [{'.'.join(path)}]"
-    is_quotable = path[:1] != ["far"] or isinstance(error["input"], (int, float))
+    is_quotable = path[:1] not in (["far"], ["other_far"]) or isinstance(error["input"], (int, float))
     quoted = f", not {error['input']!r}" if is_quotable else ""
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{quoted}"
 
 
 def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
-    """The branch of `far` that pydantic tried, which it names in the path, and the keys as written."""
-    return (path[1], [path[0], *path[2:]]) if len(path) > 2 and path[0] == "far" else ("", path)
+    """The branch of a far agent that pydantic tried, which it names in the path, and the keys as written."""
+    depth = {"far": 1, "other_far": 2}.get(path[0] if path else "")
+    return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth + 1 else ("", path)
 
 
 def _line_of(text: str, path: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from ..protocols import Agent, ConfigError, DeadlineExceeded, DeviceStateSource, InvalidRequest, JsonSchema, Message, Sensitivity, Side
 from ..protocols.validation import check_schema, parse_output
 from .cancellation import cancelled_at_once, end
-from .compose import FarConfig, NearConfig, far_member, near_member, read_device_state
+from .compose import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
 from .policy import Mode, Strategy
@@ -87,6 +87,7 @@ class Hybrid:
         near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), a `NearConfig`, or any `Agent`.
         far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
             `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
+        others: further agents of either side, by the names that the policy knows them by: the router chooses among all.
         tools: what the agents may call.
         policy: how tasks are served unless they say otherwise. A `PolicyFile` may be edited while tasks run: each is served to its end
             under the policy that it began with.
@@ -99,6 +100,7 @@ class Hybrid:
         *,
         near: Agent | NearConfig | str | Path | None = None,
         far: Agent | FarConfig | str | Path | None = None,
+        others: Mapping[str, Agent | NearConfig | FarConfig] | None = None,
         tools: Sequence[Tool] = (),
         policy: Policy | PolicyFile | None = None,
         device_state: DeviceStateSource | None = None,
@@ -111,7 +113,7 @@ class Hybrid:
         if not members:
             hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
             raise ConfigError("neither a near nor a far agent is given", hint=hint)
-        self.team = Team(tuple(members))
+        self.team = Team((*members, *(other_member(name, other) for name, other in (others or {}).items())))
         require_usable(self.policy, {member.name: member.side for member in self.team})
         self._tools = tuple(tools)
         self._own_context = TaskContext.of(tools)
@@ -135,9 +137,9 @@ class Hybrid:
             loaded, policy = config, config.policy
         else:
             loaded = load_config(Path(config))
-            sides = {Side.NEAR: loaded.near, Side.FAR: loaded.far}
-            policy = PolicyFile(Path(config), {str(side): side for side, agent in sides.items() if agent is not None})
-        return cls(near=loaded.near, far=loaded.far, tools=tools, policy=policy, checkpointer=checkpointer, store=store)
+            policy = PolicyFile(Path(config), loaded.agents)
+        agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
+        return cls(**agents, tools=tools, policy=policy, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
         return self

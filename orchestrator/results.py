@@ -1,6 +1,6 @@
 """What a task came to: the answer, who gave it, what was tried, what it cost."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -33,6 +33,12 @@ class Attempt(Value):
     seconds: float
     confidence: float | None = None
     """The lowest of its steps' confidences; None where it is unknown."""
+    answer: str | None = None
+    """What it came to; None where it came to nothing."""
+    is_grounded: bool | None = None
+    """Tool results support the answer; None: nobody looked."""
+    opinions: Mapping[str, str] = {}
+    """What other agents answered that were asked for a second opinion, by name."""
 
 
 class Call(Value):

@@ -9,7 +9,7 @@ from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .policy import Mode, Needs, Strategy
 from .routing.rules import Rule
-from .routing.settings import Fallback, Limits, Objective, RouterPolicy, Stickiness
+from .routing.settings import EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from .selection.decision import SelectionDecision
 from .selection.settings import AutoPolicy
 from .strategies.minions_policy import MinionsPolicy
@@ -45,6 +45,8 @@ class Policy(Value):
     """Who takes over from an agent that failed."""
     stickiness: Stickiness = Stickiness()
     """What keeps a session with one agent."""
+    evidence: EvidencePolicy = EvidencePolicy()
+    """What a cascade looks at before it accepts a draft."""
     router: RouterPolicy = RouterPolicy()
     """How the router predicts, learns and holds its budget."""
     supervision: Supervision = Supervision()

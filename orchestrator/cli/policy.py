@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from typer import Exit
 
-from ...protocols import ConfigError, Side
+from ...protocols import ConfigError
 from ..config import Config
 from ..hybrid import Hybrid, TaskOptions
 from ..results import Result
@@ -36,9 +36,7 @@ def check_policy(path: Path | None, *, as_json: bool) -> None:
         config = read_config(path)
         if config is None:
             raise ConfigError(f"there is no {DEFAULT_CONFIG}", hint="create it, or name another with --config")
-        sides = {Side.NEAR: config.near, Side.FAR: config.far}
-        agents = {str(side): side for side, agent in sides.items() if agent is not None}
-        found = [*findings(config.policy, agents), *_on_head(config, agents)]
+        found = [*findings(config.policy, config.agents), *_on_head(config)]
         if as_json:
             print_json({"findings": [finding.model_dump() for finding in found]})
         else:
@@ -47,13 +45,13 @@ def check_policy(path: Path | None, *, as_json: bool) -> None:
             raise Exit(EXIT_USAGE)
 
 
-def _on_head(config: Config, agents: dict[str, Side]) -> list[Finding]:
+def _on_head(config: Config) -> list[Finding]:
     """What is wrong with the trained head that the policy names."""
     folder = config.policy.router.head
     if folder is None:
         return []
     try:
-        missing = sorted(set(agents) - set(read_card(folder).agents))
+        missing = sorted(set(config.agents) - set(read_card(folder).agents))
     except ConfigError as error:
         return [Finding(kind="error", where="policy.router.head", problem=error.message, hint=error.hint)]
     if not missing:

@@ -36,11 +36,12 @@ def chosen_config(selection: Selection) -> Config:
     if config is None:
         nothing_named = selection.near is None and selection.far is None
         config = _SHIPPED if nothing_named else Config()
-    return Config(
-        near=NearConfig(model=selection.near) if selection.near else config.near,
-        far=parse_far(selection.far) if selection.far else config.far,
-        policy=_chosen_policy(selection, config.policy),
-    )
+    chosen = {
+        "near": NearConfig(model=selection.near) if selection.near else config.near,
+        "far": parse_far(selection.far) if selection.far else config.far,
+        "policy": _chosen_policy(selection, config.policy),
+    }
+    return config.model_copy(update=chosen)
 
 
 def open_hybrid(selection: Selection, config: Config) -> Hybrid:

@@ -63,6 +63,11 @@ def _on_agents(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
     for rule in policy.rules:
         if rule.agent is not None and rule.agent not in agents:
             yield _error(_where(rule), f"there is no agent {rule.agent!r}", known)
+    second = policy.evidence.second_opinion
+    if second is not None and second not in agents:
+        yield _error("policy.evidence.second_opinion", f"there is no agent {second!r}", known)
+    elif second is not None and agents[second] is Side.FAR:
+        yield _error("policy.evidence.second_opinion", f"{second} is in the cloud, and looks stay on this device", "name a near agent")
     for name in policy.fallback.order:
         if name not in agents:
             yield _error("policy.fallback.order", f"there is no agent {name!r}", known)

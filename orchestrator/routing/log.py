@@ -1,15 +1,16 @@
 """The log of decisions: what was decided for each task, what came of it, and later how good that was. The router is trained on it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, Sensitivity
 from ...protocols.messages import Value
-from ..json_lines import append_line
+from ..json_lines import append_line, whole_lines
 from ..results import Result
 from ..selection.profile import last_words
 from ..task import Task
@@ -27,6 +28,10 @@ class LoggedAttempt(Value):
     output_tokens: int
     dollars: float | None
     seconds: float
+    is_grounded: bool | None = None
+    answer: str | None = None
+    """None where the task is private, here and below."""
+    opinions: Mapping[str, str] = {}
 
 
 class LoggedTask(Value):
@@ -41,6 +46,8 @@ class LoggedTask(Value):
     task_class: str
     tools: tuple[str, ...]
     decision: RouteDecision
+    head: Path | None = None
+    """That made the predictions."""
     attempts: tuple[LoggedAttempt, ...]
 
 
@@ -50,10 +57,13 @@ class LoggedScore(Value):
     type: Literal["score"] = "score"
     id: str
     agent: str
+    task_class: str = ""
+    """As the app named it with the score; empty: as it was known before."""
     score: float = Field(ge=0, le=1)
 
 
 LogLine = Annotated[LoggedTask | LoggedScore, Field(discriminator="type")]
+LOG_LINE: Final[TypeAdapter[LogLine]] = TypeAdapter(LogLine)
 
 
 def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], time: datetime) -> None:
@@ -68,6 +78,9 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
             output_tokens=attempt.usage.output_tokens,
             dollars=None if attempt.dollars is None else float(attempt.dollars),
             seconds=attempt.seconds,
+            is_grounded=attempt.is_grounded,
+            answer=attempt.answer if is_public else None,
+            opinions=attempt.opinions if is_public else {},
         )
         for attempt in result.attempts
         if attempt.outcome != "running"
@@ -79,14 +92,43 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
         task_class=task.task_class,
         tools=tuple(sorted(tools)),
         decision=result.decision,
+        head=task.policy.router.head,
         attempts=tuple(attempts),
     )
     _append(path, line)
 
 
-def log_score(path: Path, result: Result, score: float) -> None:
+def log_score(path: Path, result: Result, score: float, *, task_class: str) -> None:
     """Append how good an answer was. Raises `ConfigError` where the file cannot be written."""
-    _append(path, LoggedScore(id=result.id, agent=result.agent, score=score))
+    _append(path, LoggedScore(id=result.id, agent=result.agent, task_class=task_class, score=score))
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedOutcome:
+    """What is learned from a task whose answer was scored."""
+
+    agent: str
+    task_class: str
+    predicted: float
+    score: float
+    head: Path | None
+
+
+def logged_outcomes(path: Path) -> Iterator[LoggedOutcome]:
+    """What a log tells of the agents, in the order in which it was reported; nothing where there is no file yet.
+
+    Raises `ConfigError` that names the line which belongs to no log.
+    """
+    tasks: dict[str, LoggedTask] = {}
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            entry = LOG_LINE.validate_json(line)
+        except ValidationError as error:
+            raise ConfigError(f"{path}, line {number} is no line of a router's log", hint="mend or delete that line") from error
+        if isinstance(entry, LoggedTask):
+            tasks[entry.id] = entry
+        elif (task := tasks.get(entry.id)) is not None and (expected := task.decision.estimate_of(entry.agent)) is not None:
+            yield LoggedOutcome(entry.agent, entry.task_class or task.task_class, expected.predicted, entry.score, task.head)
 
 
 def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | None:
@@ -96,9 +138,12 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
     """
     if not task.prompt:
         return None
-    outcomes = {
+    opinions = {agent: AgentOutcome(answer=answer) for attempt in task.attempts for agent, answer in attempt.opinions.items()}
+    outcomes = opinions | {
         attempt.agent: AgentOutcome(
             score=scores.get((task.id, attempt.agent)),
+            answer=attempt.answer,
+            is_grounded=attempt.is_grounded,
             confidence=attempt.confidence,
             input_tokens=attempt.input_tokens,
             output_tokens=attempt.output_tokens,
@@ -108,6 +153,15 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
         for attempt in task.attempts
     }
     return Trace(id=task.id, prompt=task.prompt, task_class=task.task_class, tools=task.tools, outcomes=outcomes) if outcomes else None
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return [line for line in whole_lines(path.read_bytes()) if line.strip()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="[policy.router] log names it") from error
 
 
 def _append(path: Path, line: LoggedTask | LoggedScore) -> None:

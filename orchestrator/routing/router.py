@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from threading import Lock
 
 from ...protocols import BudgetExceeded, DeviceState, DeviceStateSource, PermissionDenied, PrivacyViolation, Side, Usage
 from ..policy import Candidate, Mode, Strategy
@@ -12,7 +14,7 @@ from ..selection.profile import last_words
 from ..task import Task
 from .decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
 from .eligibility import Eligible, eligible
-from .log import log_score, log_task
+from .log import log_score, log_task, logged_outcomes
 from .rules import RESTRICTIONS, Ruling, ruling
 from .running import RunningEstimates
 from .sessions import Sessions
@@ -61,6 +63,9 @@ class Router:
         self.success = SuccessModel()
         self.sessions = Sessions(monotonic)
         self.steering = Steering(seed, monotonic)
+        self._lock = Lock()
+        self._relearned: set[Path] = set()
+        """Logs."""
         self._device_state = device_state
         self._now = now
 
@@ -82,6 +87,8 @@ class Router:
     def explain(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
         """What would be decided; nothing is learned from it and nothing is explored. Raises what `decide` raises."""
         policy = task.policy
+        if policy.router.log is not None and policy.router.learn:
+            self._relearn(policy.router.log)
         found = self._ruling(task, tools)
         mode = _mode(task, found)
         remaining = eligible(
@@ -129,12 +136,23 @@ class Router:
 
     def report(self, result: Result, settings: RouterPolicy, *, score: float, task_class: str = "") -> None:
         """Learn how good an answer was, 0 to 1. Raises `ConfigError` where the log cannot be written."""
+        if settings.learn and settings.log is not None:
+            self._relearn(settings.log)  # before this score is in it, which would count twice
         expected = result.decision.estimate_of(result.agent)
         if settings.learn and expected is not None:
             known = task_class or result.decision.task_class
             self.success.learn(result.agent, known, predicted=expected.predicted, outcome=score, head=settings.head)
         if settings.log is not None:
-            log_score(settings.log, result, score)
+            log_score(settings.log, result, score, task_class=task_class)
+
+    def _relearn(self, log: Path) -> None:
+        """Learn again, once, what was reported to earlier processes."""
+        with self._lock:
+            if log in self._relearned:
+                return
+            self._relearned.add(log)
+            for known in logged_outcomes(log):
+                self.success.learn(known.agent, known.task_class, predicted=known.predicted, outcome=known.score, head=known.head)
 
     def _ruling(self, task: Task, tools: Collection[str]) -> Ruling:
         policy = task.policy
@@ -217,7 +235,7 @@ class Router:
         advantage = _advantage(judged)
         if policy.strategy in _CHOOSING:
             is_free = policy.strategy is Strategy.ROUTE and mode is Mode.AUTO
-            order = _ordered(judged, threshold=threshold if is_free else None)
+            order = _by_utility(judged, threshold, advantage) if is_free else _by_side(judged)
             order = self._preferred(task, best := order, found, remaining)
             is_bound = order[0] is not best[0]
             if is_free and advantage is not None and not is_bound:
@@ -309,12 +327,18 @@ def _advantage(judged: Sequence[_Judged]) -> float | None:
     return best[Side.FAR] - best[Side.NEAR] if len(best) == 2 else None
 
 
-def _ordered(judged: Sequence[_Judged], *, threshold: float | None) -> list[_Judged]:
-    """The most useful first; without a threshold the sides stay in their order. The sort is stable."""
-    if threshold is None:
-        sides = list(dict.fromkeys(each.agent.side for each in judged))
-        return sorted(judged, key=lambda each: (sides.index(each.agent.side), -each.utility))
-    return sorted(judged, key=lambda each: (-(each.utility - threshold * (each.agent.side is Side.FAR)), each.agent.side is Side.FAR))
+def _by_side(judged: Sequence[_Judged]) -> list[_Judged]:
+    """The sides in the order that they have, the most useful agent of each first."""
+    sides = list(dict.fromkeys(each.agent.side for each in judged))
+    return sorted(judged, key=lambda each: (sides.index(each.agent.side), -each.utility))
+
+
+def _by_utility(judged: Sequence[_Judged], threshold: float, advantage: float | None) -> list[_Judged]:
+    """The best agent of the side that the advantage speaks for, then the more useful ones."""
+    first = Side.FAR if advantage is not None and advantage > threshold else Side.NEAR
+    ranked = sorted(judged, key=lambda each: -each.utility)
+    best = next((each for each in ranked if each.agent.side is first), ranked[0])
+    return [best, *(each for each in ranked if each is not best)]
 
 
 def _considered(each: _Judged) -> Considered:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -113,13 +113,28 @@ class Stickiness(Value):
     """Of silence after which a session is forgotten."""
 
 
+class EvidencePolicy(Value):
+    """What a cascade looks at before it accepts a draft: the `[policy.evidence]` section.
+
+    Free looks are always taken: is the draft there, is it valid, do tool results support it, was the agent sure?
+    """
+
+    second_opinion: str | None = None
+    """Name of an agent on this device that is asked too, and has to agree with the draft; that of the draft's own agent asks it a second
+    time, with some chance. None: nobody is asked."""
+    escalation: Path | None = None
+    """File that `nearfar router train` wrote: by it a cascade weighs what the looks find, and whether a further one, or the next agent,
+    is worth its price. None: each look can reject the draft by itself."""
+    stop_below: float = Field(default=0.0, ge=0, le=1)
+    """Confidence of a step below which a draft is given up at once, in the middle of its work; 0: none is. The draft then does not stand
+    where later agents fail."""
+
+
 class RouterPolicy(Value):
     """How the router predicts, learns and holds its budget: the `[policy.router]` section."""
 
     head: Path | None = None
     """Folder that `nearfar router train` wrote; None: nothing is predicted from the prompt's words."""
-    escalation: Path | None = None
-    """File that `nearfar router train` wrote beside the head: by it a cascade weighs the evidence about a draft. None: fixed checks."""
     threshold: float = Field(default=0.0, allow_inf_nan=False)
     """Utility by which a far agent has to be ahead of the near ones; `nearfar policy calibrate` finds it."""
     far_share: Share | None = None
@@ -140,6 +155,10 @@ class RouterPolicy(Value):
         if self.far_share is not None and self.dollars_per_hour is not None:
             raise ValueError("far_share and dollars_per_hour would both set the threshold: give one of them")
         return self
+
+
+FALLBACK_ERRORS: Final = (AgentError, ContextOverflow, Unsupported)
+"""Failures after which another agent may do better; any other error is for the user to mend."""
 
 
 def trigger_of(error: NearfarError) -> FallbackTrigger | None:

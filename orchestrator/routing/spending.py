@@ -94,13 +94,27 @@ class Spending:
 
 
 class Account:
-    """What one task may spend, and has: every call of any agent in any role is held against it. Made by `Router.account`."""
+    """What one task may spend, and has: every call of any agent in any role is held against it. Made by `Router.account`.
 
-    def __init__(self, spending: Spending, limits: Limits, *, session: str | None) -> None:
+    `whole` is the account of the task that this one is a part of; None where it is a task of its own.
+    """
+
+    def __init__(self, spending: Spending, limits: Limits, *, session: str | None, whole: "Account | None" = None) -> None:
         self.spent = Spent()
         self._spending = spending
         self._limits = limits
         self._session = session
+        self._whole = whole
+
+    def part(self, limits: Limits) -> "Account":
+        """The account of a part of the task, whose own limit for the task is its share."""
+        return Account(self._spending, limits, session=self._session, whole=self)
+
+    def left_of_task(self) -> Amounts:
+        """What the task's own limit leaves it. What is unknown has left nothing."""
+        limit = self._limits.task
+        dollars = None if limit.dollars is None else 0.0 if self.spent.dollars is None else max(limit.dollars - self.spent.dollars, 0.0)
+        return Amounts(dollars=dollars, tokens=None if limit.tokens is None else max(limit.tokens - self.spent.tokens, 1))
 
     def bounded(self, request: StepRequest, card: AgentCard) -> StepRequest:
         """The request, with as much output and time as the limits leave it.
@@ -121,7 +135,10 @@ class Account:
     def charge(self, spent: Spent) -> None:
         """Count a call that has ended, well or not."""
         self.spent += spent
-        self._spending.add(spent, session=self._session)
+        if self._whole is not None:
+            self._whole.charge(spent)
+        else:
+            self._spending.add(spent, session=self._session)
 
     def _require(self, card: AgentCard, expected: Spent) -> None:
         reason = self._spending.objection(self._limits, expected, session=self._session, task=self.spent, is_call=True)

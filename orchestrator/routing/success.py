@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import sqrt
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -75,8 +74,7 @@ class SuccessModel:
         for agent, probability in predicted.items():
             found = correction.corrected(agent, task_class, probability)
             known = Source.MEASURED if found.outcomes >= _ENOUGH else source
-            deviation = sqrt(PRIOR * (1 - PRIOR)) if known is Source.PRIOR else found.deviation
-            estimates[agent] = Estimate(found.probability, deviation, known)
+            estimates[agent] = Estimate(found.probability, found.deviation, known)
         return Success(estimates, predicted, similarity)
 
     def _head(self, folder: Path) -> Head:

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from ...protocols import ConfigError
 from ..study.records import RunRecord
-from .log import LoggedScore, LoggedTask, LogLine, trace_of
+from .log import LOG_LINE, LoggedScore, LoggedTask, trace_of
 from .traces import AgentOutcome, Trace
 
 _MOST_PROBLEMS: Final = 5
 _HINT: Final = "docs/routing.md shows what a trace is"
-_LOG_LINE: Final[TypeAdapter[LogLine]] = TypeAdapter(LogLine)
 _AGENT_OF_RUN: Final = {"device": "near", "cloud": "far"}
 """Configurations of a sweep in which one agent works alone."""
 
@@ -55,7 +54,7 @@ class _Reading:
         """Raises `ValueError` for a line that is nothing of all this."""
         fields = json.loads(line)
         if isinstance(fields, dict) and fields.get("type") in ("task", "score"):
-            self._take_logged(_LOG_LINE.validate_json(line))
+            self._take_logged(LOG_LINE.validate_json(line))
         elif isinstance(fields, dict) and "configuration" in fields:
             self._take_run(RunRecord.model_validate_json(line))
         else:

@@ -6,23 +6,20 @@ from contextlib import nullcontext
 
 import anyio
 
-from ...protocols import AgentError, ContextOverflow, InvalidOutput, Message, ToolCall, ToolResult, Unsupported
+from ...protocols import InvalidOutput, Message, ToolCall, ToolResult
 from ..events import AgentText, Routed, ToolFinished, ToolStarted
-from ..evidence import objection
-from ..results import Attempt, Call
+from ..results import Call
 from ..routing.router import Router
 from ..routing.running import StepTaken
-from ..routing.settings import FallbackTrigger
+from ..routing.settings import FALLBACK_ERRORS
 from ..routing.spending import Spent
 from ..task import Task
 from ..team import Team
 from ..tools import Tool, run_tool_call
 from .calls import CallLog
+from .judging import Escalations, Judging
 from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start
 from .turn import Turn
-
-FALLBACK_ERRORS = (AgentError, ContextOverflow, Unsupported)
-"""Failures after which another agent may do better; any other error is for the user to mend."""
 
 
 class TaskNodes:
@@ -32,6 +29,7 @@ class TaskNodes:
         self.team = team
         self.router = router
         self._context = TaskContext.of(tools)
+        self._escalations = Escalations()
 
     def context(self, runtime: TaskRuntime) -> TaskContext:
         """What the run was given; a graph that runs by itself in another app was given nothing."""
@@ -86,6 +84,8 @@ class TaskNodes:
         turn.count(log.made[-1])
         self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
         turn.check(reply)
+        if reply.tool_calls and turn.is_judged and turn.is_doubtful(log.made[-1]):
+            return {**turn.stop(started, runtime), "calls": log.as_json}
         return {
             "messages": [*turn.state["messages"], as_json(reply.message)],
             "draft": as_json(turn.elapsed(started)),
@@ -120,13 +120,17 @@ class TaskNodes:
         turn = Turn(state, self.team)
         draft = turn.draft
         assert draft is not None, "an attempt is under way"
-        has_tools = bool(self.context(runtime).tools)
+        draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})
         self.router.running.add_task(turn.member.name, draft.steps)
-        is_judged = turn.decision.judged and turn.has_successor and FallbackTrigger.LOW_CONFIDENCE in turn.task.policy.fallback.triggers
-        reason = _objection(turn, draft, has_tools=has_tools) if is_judged else None
-        if reason is None:
+        if not turn.is_judged:
             return turn.end(draft, "accepted", "the answer stands", runtime)
-        ended = turn.end(draft, "rejected", reason, runtime)
+        log = CallLog(state, runtime)
+        judging = Judging(turn, self.team, log, self.context(runtime), self._escalations)
+        reason = await judging.objection()
+        draft = draft.model_copy(update={"is_grounded": judging.is_grounded, "opinions": judging.opinions})
+        if reason is None:
+            return {**turn.end(draft, "accepted", judging.praise, runtime), "calls": log.as_json}
+        ended: TaskState = {**turn.end(draft, "rejected", reason, runtime), "calls": log.as_json}
         return {**ended, "standby": state["messages"]} if state["messages"][-1]["text"].strip() else ended
 
 
@@ -137,15 +141,4 @@ def _taken(call: Call) -> StepTaken:
         seconds=call.seconds,
         first_token_seconds=call.first_token_seconds,
         dollars=None if call.dollars is None else float(call.dollars),
-    )
-
-
-def _objection(turn: Turn, draft: Attempt, *, has_tools: bool) -> str | None:
-    messages = [Message.model_validate(message) for message in turn.state["messages"]]
-    return objection(
-        messages[-1].text,
-        messages=messages[:-1],
-        has_tools=has_tools and turn.task.output_schema is None,
-        confidence=draft.confidence,
-        minimum_confidence=turn.task.policy.minimum_confidence,
     )

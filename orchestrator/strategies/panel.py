@@ -9,10 +9,10 @@ from ...protocols import Agent, InvalidOutput, JsonSchema, Message, NearfarError
 from ..events import AgentText, AttemptEnded, AttemptStarted
 from ..results import Attempt, Call
 from ..routing.decision import RouteDecision
+from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
 from ..team import Member, Team
 from .calls import CallLog
-from .nodes import FALLBACK_ERRORS
 from .state import TaskRuntime, TaskState, emit
 
 Read = TypeVar("Read")

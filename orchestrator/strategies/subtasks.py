@@ -11,9 +11,10 @@ from ...protocols import InvalidOutput, JsonSchema, Message
 from ...protocols.validation import parse_output
 from ..events import SubtasksPlanned
 from ..policy import Strategy
+from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
 from .calls import CallLog
-from .nodes import FALLBACK_ERRORS, TaskNodes
+from .nodes import TaskNodes
 from .panel import Panel, Question
 from .state import TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit
 from .subtasks_plan import SubtaskPlan, read_plan
@@ -82,7 +83,8 @@ class SubtasksNodes:
         parts = self._parts(state, runtime)
         if work.plan is None:
             whole = parts.task.model_copy(update={"policy": part_policy(parts.task, turns=parts.task.policy.maximum_turns)})
-            final = await parts.run(whole.with_context_in_prompt(), seconds=None, is_heard=True, name="the whole task")
+            account = parts.context.account
+            final = await parts.run(whole.with_context_in_prompt(), account=account, seconds=None, is_heard=True, name="the whole task")
             ended: TaskState = {"attempts": final["attempts"], "messages": final["messages"]}
         else:
             running = PlanRun(work.plan, parts)

@@ -14,9 +14,10 @@ from ...protocols.messages import Value
 from ..cancellation import cancelled_at_once
 from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent
 from ..results import Attempt
+from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
+from ..routing.spending import Account, Spent
 from ..task import Policy, Task
 from .calls import CallLog
-from .nodes import FALLBACK_ERRORS
 from .state import Json, TaskContext, TaskGraph, TaskRuntime, emit, recursion_limit
 from .subtasks_plan import Subtask, SubtaskPlan
 from .subtasks_policy import SubtasksPolicy
@@ -50,17 +51,18 @@ class Parts:
     reasons: list[str] = field(default_factory=list)
     """Who answered which part, and what failed."""
 
-    async def run(self, part: Task, *, seconds: float | None, is_heard: bool, name: str) -> Json:
+    async def run(self, part: Task, *, account: Account | None, seconds: float | None, is_heard: bool, name: str) -> Json:
         """Serve one part and return the final state of its graph.
 
         Raises what the part's strategy raises, and `DeadlineExceeded` after `seconds`.
 
         Args:
+            account: what it may spend; None: nobody keeps account.
             is_heard: its answer is the task's, so it is streamed.
             name: of the part, in `reasons`.
         """
         with anyio.move_on_after(seconds) as scope:
-            final = await cancelled_at_once(self._served(part, is_heard=is_heard))
+            final = await cancelled_at_once(self._served(part, account, is_heard=is_heard))
         if scope.cancelled_caught:
             raise DeadlineExceeded(f"{name} took longer than its share of the timeout, {seconds:.1f} s", hint="raise the task's timeout")
         # The attempts at the task's own answer are told by the result itself.
@@ -69,10 +71,10 @@ class Parts:
         self.reasons.extend(f"{name}: {reason}" for reason in final["reasons"])
         return final
 
-    async def _served(self, part: Task, *, is_heard: bool) -> Json:
+    async def _served(self, part: Task, account: Account | None, *, is_heard: bool) -> Json:
         """The final state of the part's graph."""
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
-        context = replace(self.context, listener=partial(self._pass_on, is_heard=is_heard))
+        context = replace(self.context, account=account, listener=partial(self._pass_on, is_heard=is_heard))
         final: Json = await self.graph.ainvoke({"task": part.model_dump(mode="json")}, config, context=context)
         return final
 
@@ -102,7 +104,8 @@ class PlanRun:
         self._steps = plan.shares_to_the_end(self._weights)
         spent = sum(call["seconds"] for call in parts.log.as_json)
         seconds = None if self._task.timeout is None else self._task.timeout - spent
-        self._shares = Shares(turns=self._task.policy.maximum_turns, seconds=seconds, subtasks=len(plan.subtasks))
+        self._account = parts.context.account
+        self._shares = self._divided(seconds)
 
     async def run(self) -> None:
         """Raises the first error where all subtasks failed, and one that is the user's to mend at once."""
@@ -121,23 +124,52 @@ class PlanRun:
         weight = self._weights[identifier]
         turns = self._shares.take_turns(weight)
         is_answer = identifier == self._answering
-        part = self._part(subtask, turns=turns, is_answer=is_answer)
+        limits = self._limits(weight)
+        account = None if self._account is None else self._account.part(limits)
+        part = self._part(subtask, turns=turns, limits=limits, is_answer=is_answer)
         to_aggregate = 1 / weight if self._answering is None else 0.0  # as long as the average subtask
         seconds = self._shares.seconds(steps_to_the_end=self._steps[identifier] + to_aggregate)
         try:
-            final = await self._parts.run(part, seconds=seconds, is_heard=is_answer, name=f"subtask {identifier}")
+            final = await self._parts.run(part, account=account, seconds=seconds, is_heard=is_answer, name=f"subtask {identifier}")
         except FALLBACK_ERRORS as error:
+            self._give_back(0, limits.task, account)
             self.errors.append(error)
             self._fail(subtask, Outcome.FAILED, f"{type(error).__name__}: {error}")
             self._leave_out(self._plan.downstream(identifier))
             return False
-        self._shares.give_back(turns - _turns_used(final))
+        self._give_back(turns - _turns_used(final), limits.task, account)
         if is_answer:
             self.answer = final
         self._end(subtask, Outcome.DONE, final["messages"][-1]["text"])
         return True
 
-    def _part(self, subtask: Subtask, *, turns: int, is_answer: bool) -> Task:
+    def _divided(self, seconds: float | None) -> Shares:
+        """What there is for all subtasks; where the results are put together in the end, that call gets as much as the average one."""
+        count = len(self._plan.subtasks)
+        left = Amounts() if self._account is None else self._account.left_of_task()
+        portion = count / (count + 1) if self._answering is None else 1.0
+        return Shares(
+            turns=self._task.policy.maximum_turns,
+            seconds=seconds,
+            subtasks=count,
+            dollars=None if left.dollars is None else portion * left.dollars,
+            tokens=None if left.tokens is None else int(portion * left.tokens),
+        )
+
+    def _limits(self, weight: float) -> Limits:
+        """The task's limits, with the share of a subtask that starts in the place of the whole."""
+        limits = self._task.policy.limits
+        share = {"dollars": self._shares.take_dollars(weight), "tokens": self._shares.take_tokens(weight)}
+        return limits.model_copy(update={"task": limits.task.model_copy(update=share)})
+
+    def _give_back(self, turns: int, share: Amounts, account: Account | None) -> None:
+        """Let those that start later have what a subtask did not use."""
+        spent = account.spent if account is not None else Spent()
+        dollars = 0.0 if share.dollars is None or spent.dollars is None else share.dollars - spent.dollars
+        tokens = 0 if share.tokens is None else share.tokens - spent.tokens
+        self._shares.give_back(turns, dollars=dollars, tokens=tokens)
+
+    def _part(self, subtask: Subtask, *, turns: int, limits: Limits, is_answer: bool) -> Task:
         """The subtask as a task. Its sensitivity and mode are the whole's; its prompt holds the results of those that it needs."""
         prompt = with_results(subtask.task, [self.results[need] for need in subtask.needs])
         rules = tuple(message for message in self._task.messages if message.role == "system")
@@ -145,7 +177,7 @@ class PlanRun:
             "messages": (*rules, Message.user(prompt)),
             "output_schema": self._task.output_schema if is_answer else None,
             "idempotency_key": sha256(f"{self._task.idempotency_key}/{subtask.id}".encode()).hexdigest(),
-            "policy": part_policy(self._task, turns=turns),
+            "policy": part_policy(self._task, turns=turns).model_copy(update={"limits": limits}),
             "reasons": (),
         }
         return self._task.model_copy(update=changes).with_context_in_prompt()

@@ -8,10 +8,11 @@ from ..events import SupervisorSpoke
 from ..policy import Strategy
 from ..results import Attempt
 from ..routing.decision import RouteDecision
+from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
 from ..team import Member
 from .calls import CallLog
-from .nodes import FALLBACK_ERRORS, TaskNodes
+from .nodes import TaskNodes
 from .prompts import plan_request, transcript, verify_plan_request, verify_progress_request
 from .single import after_act as unsupervised_after_act
 from .state import TaskRuntime, TaskState, as_json, emit, opening

@@ -6,12 +6,13 @@ from decimal import Decimal
 
 from pydantic import TypeAdapter
 
-from ...protocols import Agent, InvalidOutput, Message, NearfarError, StepReply, StepRequest, ToolSpec, Unsupported, Usage
+from ...protocols import Agent, InvalidOutput, Message, NearfarError, Side, StepReply, StepRequest, ToolSpec, Unsupported, Usage
 from ...protocols.validation import parse_output
 from ..events import AttemptEnded, AttemptStarted
 from ..policy import SUPERVISED
 from ..results import Attempt, Call
 from ..routing.decision import RouteDecision
+from ..routing.settings import FallbackTrigger
 from ..task import Task
 from ..team import Member, Team
 from .state import Json, TaskRuntime, TaskState, as_json, emit, fresh_start
@@ -27,6 +28,7 @@ class Turn:
         self.task = Task.model_validate(state["task"])
         self.decision = RouteDecision.model_validate(state["decision"])
         self.position = state["position"]
+        self._sides = {member.name: member.side for member in team}
         self.member: Member = team[self.decision.candidates[self.position]]
         draft = state["draft"]
         self.draft = Attempt.model_validate(draft) if draft is not None else None
@@ -37,6 +39,17 @@ class Turn:
     @property
     def has_successor(self) -> bool:
         return self.position + 1 < len(self.decision.candidates)
+
+    @property
+    def is_judged(self) -> bool:
+        """The draft has to pass the evidence, or the next agent takes over. After a far agent no near one is likely to do better."""
+        later = self.decision.candidates[self.position + 1 :]
+        may_improve = self.has_successor if self.member.side is Side.NEAR else any(self._sides[name] is Side.FAR for name in later)
+        return self.decision.judged and may_improve and FallbackTrigger.LOW_CONFIDENCE in self.task.policy.fallback.triggers
+
+    def is_doubtful(self, call: Call) -> bool:
+        """The agent was so unsure in a step that the draft is not worth finishing."""
+        return call.confidence is not None and call.confidence < self.task.policy.evidence.stop_below
 
     @property
     def is_exhausted(self) -> bool:
@@ -92,6 +105,13 @@ class Turn:
             draft = draft.model_copy(update={"steps": draft.steps + 1})
         message = Message.user(f"Your last reply could not be used: {error.message}. Reply again.")
         return {"messages": [*self.state["messages"], as_json(message)], "draft": as_json(draft), "corrected": True}
+
+    def stop(self, started: float, runtime: TaskRuntime) -> TaskState:
+        """Give the draft up in the middle of its work; the next agent takes over."""
+        draft = self.elapsed(started)
+        assert draft.confidence is not None, "the caller has looked"
+        limit = self.task.policy.evidence.stop_below
+        return self.end(draft, "rejected", f"stopped at confidence {draft.confidence:.2f}, below {limit:.2f}", runtime)
 
     def give_up(self, error: NearfarError, started: float, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
         """End the attempt as failed; the next agent takes over, else a draft rejected earlier.

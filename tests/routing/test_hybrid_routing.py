@@ -1,6 +1,7 @@
 """Routing as an app sees it: rules, limits, sessions and reports of a `Hybrid`."""
 
 import contextlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -205,3 +206,28 @@ async def test_parts_of_a_task_are_routed_each_by_itself() -> None:
     async with pair.hybrid({"strategy": "subtasks", "subtasks": {"strategy": "route"}, "rules": rules}) as hybrid:
         result = await hybrid.run("Find out where it is, and then how far away that is.")
     assert [(call.role, call.agent) for call in result.calls] == [("plan", "far"), ("execute", "far"), ("execute", "near")]
+
+
+async def test_dollars_of_a_task_are_split_over_its_parts_and_what_one_leaves_returns() -> None:
+    parts = [{"id": name, "task": f"Look up fact {name} now.", "needs": []} for name in "abc"]
+    plan = json.dumps({"subtasks": [*parts, {"id": "d", "task": "Compare the facts now.", "needs": ["a", "b", "c"]}]})
+    pair = Pair([], [plan, *["fact"] * 4])
+    policy = {"strategy": "subtasks", "mode": "only_in_cloud", "subtasks": {"strategy": "route", "parallel": 1}}
+    async with pair.hybrid({**policy, "limits": {"task": {"dollars": 0.05}}}) as hybrid:
+        result = await hybrid.run("Find three facts and compare them.")
+    assert result.dollars is not None
+    assert result.dollars <= 0.05
+    _, first, second, third, last = (request.max_output_tokens or 0 for request in pair.far.requests)
+    assert 0 < first < 2500  # half of what $0.05 would pay for
+    assert first < second < third < last
+
+
+async def test_a_part_cannot_take_the_dollars_of_the_others() -> None:
+    plan = json.dumps({"subtasks": [{"id": name, "task": f"Look up fact {name} now.", "needs": []} for name in "ab"]})
+    pair = Pair(["home"], [plan, "word " * 900, "word " * 900, "word " * 900], far_dollars=10)
+    policy = {"strategy": "subtasks", "mode": "prefer_in_cloud", "subtasks": {"strategy": "route", "parallel": 1}}
+    async with pair.hybrid({**policy, "limits": {"task": {"dollars": 0.012}}}) as hybrid:
+        result = await hybrid.run("Find two facts.")
+    assert [call.role for call in result.calls if call.side is Side.FAR][:3] == ["plan", "execute", "execute"]
+    assert result.dollars is not None
+    assert result.dollars <= 0.012

@@ -74,3 +74,27 @@ async def test_traces_that_are_not_there_say_so(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl.gz").write_bytes(b"no gzip")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_traces(tmp_path / "bad.jsonl.gz")
+
+
+async def test_a_later_process_knows_what_was_reported_to_an_earlier_one(tmp_path: Path) -> None:
+    log = tmp_path / "decisions.jsonl"
+    async with pair(log, near=["a"] * 15, far=["b"] * 15) as hybrid:
+        for _ in range(15):
+            hybrid.report(await hybrid.run("Is it legal?", task_class="law", sensitivity="private"), score=0.0)
+        taught = hybrid.explain_route("Is it legal?", task_class="law").estimate_of("near")
+    async with pair(log, near=[], far=[]) as later:
+        known = later.explain_route("Is it legal?", task_class="law").estimate_of("near")
+        fresh = later.explain_route("Is it raining?", task_class="weather").estimate_of("near")
+    assert taught is not None
+    assert known is not None
+    assert fresh is not None
+    assert known.success == taught.success
+    assert known.success.value < fresh.success.value
+
+
+async def test_a_damaged_log_is_named_before_a_task_is_served(tmp_path: Path) -> None:
+    log = tmp_path / "decisions.jsonl"
+    log.write_text("noise\n", encoding="utf-8")
+    async with pair(log, near=["a"], far=[]) as hybrid:
+        with pytest.raises(ConfigError, match=r"decisions.jsonl, line 1"):
+            await hybrid.run("What is it?")

@@ -13,9 +13,9 @@ from pydantic import Field
 from ....protocols import InvalidOutput, Message, ToolCall, ToolSpec
 from ....protocols.messages import JsonSchema, Value
 from ....protocols.validation import check_arguments, parse_output
-from ...evidence import is_grounded
 from ..learned.features import SURFACE, surface
 from .answers import Answer, is_literal, number_of
+from .checks import is_grounded
 
 PROMPT: Final = "prompt"
 DRAFT: Final = "draft"

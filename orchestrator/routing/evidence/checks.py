@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-from ..protocols import Message
+from ....protocols import Message
 
 _SHORT_ANSWER_WORDS = 8
 _GROUPED = re.compile(r"(?<![\w.,\[])\d{1,3}(?:,\d{3})+(?![\w,])")

@@ -1,0 +1,160 @@
+"""Judging the draft of a cascade: what the looks find, and whether the next agent takes over."""
+
+from pathlib import Path
+
+from ...protocols import Message, Side, StepRequest, ToolChoice
+from ..results import Attempt
+from ..routing.decision import RouteDecision
+from ..routing.evidence.answers import Answer, agree
+from ..routing.evidence.checks import is_grounded, objection
+from ..routing.evidence.escalation import Action, Escalation
+from ..routing.evidence.signals import FREE, Cost, Finding, free_findings, second_opinion
+from ..routing.settings import FALLBACK_ERRORS
+from ..selection.profile import last_words
+from ..team import Member, Team
+from .calls import CallLog
+from .state import TaskContext
+from .turn import Turn
+
+_SECOND_SAMPLE_TEMPERATURE = 0.7
+"""Of an agent that is asked the same again: without chance it would say the same again."""
+
+
+class Escalations:
+    """The learned escalations that policies name, each loaded once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Path, Escalation] = {}
+
+    def __getitem__(self, path: Path) -> Escalation:
+        """Raises `ConfigError` for a file that holds none."""
+        if path not in self._loaded:
+            self._loaded[path] = Escalation.load(path)
+        return self._loaded[path]
+
+
+class Judging:
+    """Judges one draft. Make it, ask for the `objection`, then look at what it found.
+
+    Args:
+        turn: at whose end the draft stands.
+        team: of which others may be asked.
+        log: takes their calls.
+        context: tools of the run.
+        escalations: what was learned of when to escalate.
+    """
+
+    def __init__(self, turn: Turn, team: Team, log: CallLog, context: TaskContext, escalations: Escalations) -> None:
+        assert turn.draft is not None, "an attempt is under way"
+        self.opinions: dict[str, str] = {}
+        """Answers of other agents that were asked, by name."""
+        self.praise = "the answer stands"
+        """Why it is accepted."""
+        self._turn = turn
+        self._draft: Attempt = turn.draft
+        self._team = team
+        self._log = log
+        self._context = context
+        self._escalations = escalations
+        self._messages = [Message.model_validate(message) for message in turn.state["messages"]]
+
+    @property
+    def is_grounded(self) -> bool | None:
+        """Whether tool results support the draft; None where there are no tools, or its form says what it is."""
+        has_tools = bool(self._context.tools) and self._turn.task.output_schema is None
+        return is_grounded(self._text, self._messages[:-1]) if has_tools else None
+
+    async def objection(self) -> str | None:
+        """The reason to distrust the draft, or None. Raises `ConfigError` for an escalation that was trained for other agents or looks."""
+        path = self._turn.task.policy.evidence.escalation
+        return await self._fixed() if path is None or not self._text.strip() else await self._learned(self._escalations[path])
+
+    @property
+    def _text(self) -> str:
+        return self._messages[-1].text
+
+    async def _fixed(self) -> str | None:
+        """Each look can reject the draft by itself; the one that takes something comes last."""
+        policy = self._turn.task.policy
+        reason = objection(
+            self._text,
+            messages=self._messages[:-1],
+            has_tools=bool(self._context.tools) and self._turn.task.output_schema is None,
+            confidence=self._draft.confidence,
+            minimum_confidence=policy.minimum_confidence,
+        )
+        second = policy.evidence.second_opinion
+        if reason is not None or second is None:
+            return reason
+        opinion = await self._ask(self._team[second])
+        return None if opinion is None or agree(self._text, opinion) else f"{second} answers otherwise: {opinion[:80]}"
+
+    async def _learned(self, escalation: Escalation) -> str | None:
+        """Look until a further look is not worth its price any more."""
+        following = self._team[self._turn.decision.candidates[self._turn.position + 1]]
+        others = [member.name for member in self._team if member.side is Side.NEAR and member is not self._turn.member]
+        escalation.require(draft=self._turn.member.name, far=following.name, looks=[*FREE, *others])
+        findings = {name: found for name, found in self._free().items() if name in escalation.looks}
+        far = _cost(self._turn.decision, following.name)
+        while True:
+            verdict = escalation.decide(findings, far=far, objective=self._turn.task.policy.objective)
+            if verdict.look is None:
+                self.praise = verdict.reason
+                return verdict.reason if verdict.action is Action.ESCALATE else None
+            findings[verdict.look] = await self._look(verdict.look)
+
+    def _free(self) -> dict[str, Finding]:
+        expected = {each.agent: each.estimate for each in self._turn.decision.considered}
+        return free_findings(
+            last_words(self._turn.task.messages),
+            self._text,
+            is_valid=None if self._turn.task.output_schema is None else True,  # what is not never comes here
+            is_grounded=self.is_grounded,
+            confidence=self._draft.confidence,
+            probabilities={agent: each.predicted for agent, each in expected.items() if each is not None},
+        )
+
+    async def _look(self, name: str) -> Finding:
+        """A second opinion; an agent that gives none is a look that could not be had."""
+        opinion = await self._ask(self._team[name]) if name in self._names else None
+        return Finding() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
+
+    @property
+    def _names(self) -> set[str]:
+        return {member.name for member in self._team}
+
+    async def _ask(self, member: Member) -> str | None:
+        """What another agent answers from the same conversation, without acting; None where it fails."""
+        try:
+            agent = await member.open()
+            takes_tools = agent.card.capabilities.tools
+            reply = await self._log.ask(member, self._request(member, takes_tools=takes_tools), role="second_opinion")
+        except FALLBACK_ERRORS:
+            return None  # on record as a failed call; a look that could not be had speaks neither for nor against the draft
+        self.opinions[member.name] = reply.text
+        return reply.text
+
+    def _request(self, member: Member, *, takes_tools: bool) -> StepRequest:
+        """The conversation up to the draft. Tools are shown, since their calls stand in it, and none may be called."""
+        task = self._turn.task
+        is_itself = member is self._turn.member
+        return StepRequest(
+            messages=tuple(self._messages[:-1]),
+            tools=self._context.specs if takes_tools else (),
+            tool_choice=ToolChoice.NONE,
+            output_schema=task.output_schema,
+            max_output_tokens=task.policy.maximum_output_tokens,
+            temperature=max(task.policy.temperature, _SECOND_SAMPLE_TEMPERATURE) if is_itself else task.policy.temperature,
+            timeout=task.policy.attempt_timeout,
+            sensitivity=task.policy.sensitivity,
+            idempotency_key=f"{task.idempotency_key}/{self._turn.position}/opinion/{member.name}",
+        )
+
+
+def _cost(decision: RouteDecision, agent: str) -> Cost:
+    """What asking the next agent is expected to take."""
+    expected = decision.estimate_of(agent)
+    if expected is None:
+        return Cost()
+    dollars, joules = (0.0 if figure is None else figure.value for figure in (expected.dollars, expected.joules))
+    return Cost(dollars=dollars, seconds=expected.seconds.value, joules=joules)

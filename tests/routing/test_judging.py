@@ -1,0 +1,169 @@
+"""How a cascade judges a draft: second opinions, learned escalation, drafts that are stopped."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from situations import priced
+
+from nearfar.orchestrator import Hybrid, Policy, Result, tool
+from nearfar.orchestrator.routing.evidence.escalation import Escalation
+from nearfar.orchestrator.routing.evidence.escalation_training import examples_of, train_escalation
+from nearfar.orchestrator.routing.evidence.signals import Cost
+from nearfar.orchestrator.routing.trace_files import read_traces
+from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall, Unavailable
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+ASKED = "How many sheep are on the meadow?"
+
+
+class Trio:
+    """Two agents on the device and one in the cloud."""
+
+    def __init__(self, near: Sequence[Reply], second: Sequence[Reply], far: Sequence[Reply], *, confidence: float | None = None) -> None:
+        self.near = ScriptedAgent(near, name="near", prices=priced(0), confidence=confidence)
+        self.second = ScriptedAgent(second, name="second", prices=priced(0))
+        self.far = ScriptedAgent(far, name="far", side=Side.FAR, prices=priced(10))
+
+    async def ask(self, policy: dict[str, Any], **options: Any) -> Result:  # noqa: ANN401 - options of any task
+        given = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "fallback": {"order": ["far"]}, **policy})
+        async with Hybrid(near=self.near, far=self.far, others={"second": self.second}, policy=given) as hybrid:
+            return await hybrid.run(ASKED, **options)
+
+
+SECOND = {"evidence": {"second_opinion": "second"}}
+
+
+async def test_a_draft_that_a_second_agent_agrees_with_stands() -> None:
+    trio = Trio(["12"], ["12.0"], [])
+    result = await trio.ask(SECOND)
+    assert (result.text, [call.role for call in result.calls]) == ("12", ["execute", "second_opinion"])
+    assert result.attempts[0].opinions == {"second": "12.0"}
+
+
+async def test_a_draft_that_a_second_agent_disagrees_with_goes_to_the_next_one() -> None:
+    result = await Trio(["12"], ["13"], ["14"]).ask(SECOND)
+    assert (result.text, result.side) == ("14", Side.FAR)
+    assert "second answers otherwise: 13" in result.attempts[0].reason
+
+
+async def test_a_second_agent_that_fails_speaks_neither_for_nor_against_a_draft() -> None:
+    result = await Trio(["12"], [Unavailable("gone")], []).ask(SECOND)
+    assert (result.text, result.calls[1].error) == ("12", "Unavailable")
+
+
+async def test_an_agent_may_be_asked_twice_the_second_time_with_some_chance() -> None:
+    trio = Trio(["12", "12"], [], [])
+    assert (await trio.ask({"evidence": {"second_opinion": "near"}})).text == "12"
+    assert [request.temperature for request in trio.near.requests] == [0.0, 0.7]
+
+
+async def test_a_second_opinion_of_a_private_task_stays_on_the_device() -> None:
+    trio = Trio(["12"], ["13", "13"], [])
+    result = await trio.ask(SECOND, sensitivity="private")
+    assert result.text == "13"
+    assert trio.far.requests == []
+
+
+async def test_a_second_opinion_acts_on_nothing() -> None:
+    counted = []
+
+    @tool
+    async def count(what: str) -> str:
+        """Count things."""
+        counted.append(what)
+        return "12 sheep"
+
+    trio = Trio([ToolCall(id="1", name="count", arguments={"what": "sheep"}), "12 sheep"], ["12 sheep"], [])
+    result = await trio.ask(SECOND, tools=[count])
+    assert (result.text, counted) == ("12 sheep", ["sheep"])
+    (request,) = trio.second.requests
+    assert request.tool_choice == "none"
+    assert request.messages[-1].role == "tool"
+
+
+@pytest.mark.parametrize(("name", "problem"), [("nobody", "there is no agent 'nobody'"), ("far", "looks stay on this device")])
+async def test_an_opinion_can_only_be_had_of_an_agent_on_the_device(name: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        await Trio([], [], []).ask({"evidence": {"second_opinion": name}})
+
+
+async def test_a_draft_whose_confidence_collapses_is_stopped_before_it_acts_further() -> None:
+    acted = []
+
+    @tool
+    async def count(what: str) -> str:
+        """Count things."""
+        acted.append(what)
+        return "12"
+
+    trio = Trio([ToolCall(id="1", name="count", arguments={"what": "goats"})], [], ["14"], confidence=0.1)
+    result = await trio.ask({"evidence": {"stop_below": 0.2}}, tools=[count])
+    assert (result.text, acted) == ("14", [])
+    assert "stopped at confidence 0.10" in result.attempts[0].reason
+
+
+async def test_a_confident_draft_is_not_stopped() -> None:
+    @tool
+    async def count(what: str) -> str:
+        """Count things."""
+        return "12"
+
+    trio = Trio([ToolCall(id="1", name="count", arguments={"what": "sheep"}), "12"], [], [], confidence=0.9)
+    assert (await trio.ask({"evidence": {"stop_below": 0.2}}, tools=[count])).text == "12"
+
+
+def learned(path: Path, *, draft: str = "near") -> Path:
+    """An escalation from traces in which agreement tells right drafts from wrong ones, and far is nearly always right."""
+    traces = []
+    for number in range(120):
+        is_right = number % 2 == 0
+        answers = {draft: str(number), "second": str(number if is_right else number + 1), "far": str(number if is_right else number + 1)}
+        scores = {draft: float(is_right), "second": None, "far": float(number % 40 != 1)}
+        outcomes = {agent: AgentOutcome(score=scores[agent], answer=answers[agent]) for agent in answers}
+        traces.append(Trace(prompt=f"Count number {number}.", outcomes=outcomes))
+    examples = examples_of(traces, draft=draft, far="far", opinions={"second": Cost(seconds=0.5)})
+    Escalation(train_escalation(examples)).save(path)
+    return path
+
+
+async def test_a_learned_escalation_looks_before_it_decides(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    policy = {"evidence": {"escalation": learned(tmp_path / "escalation.json")}, "objective": {"dollars": 1}}
+    agreed = await Trio(["12"], ["12"], []).ask(policy)
+    assert (agreed.text, [call.role for call in agreed.calls]) == ("12", ["execute", "second_opinion"])
+    disagreed = await Trio(["12"], ["13"], ["14"]).ask(policy)
+    assert disagreed.text == "14"
+    assert "the draft is right with" in disagreed.attempts[0].reason
+
+
+async def test_a_look_that_is_not_worth_its_price_is_not_taken(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    policy = {"evidence": {"escalation": learned(tmp_path / "escalation.json")}, "objective": {"dollars": 1e6, "seconds": 10}}
+    result = await Trio(["12"], [], []).ask(policy)
+    assert [call.role for call in result.calls] == ["execute"]
+
+
+async def test_an_escalation_that_was_trained_for_other_agents_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    with pytest.raises(ConfigError, match="trained for drafts of somebody"):
+        await Trio(["12"], [], []).ask({"evidence": {"escalation": learned(tmp_path / "escalation.json", draft="somebody")}})
+    (tmp_path / "bad.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ConfigError):
+        await Trio(["12"], [], []).ask({"evidence": {"escalation": tmp_path / "bad.json"}})
+
+
+async def test_what_was_judged_can_be_learned_from_later(tmp_path: Path) -> None:
+    log = tmp_path / "decisions.jsonl"
+    result = await Trio(["12"], ["13"], ["14"]).ask({**SECOND, "router": {"log": log}})
+    assert result.was_fallback
+    (trace,) = read_traces(log)
+    assert {agent: outcome.answer for agent, outcome in trace.outcomes.items()} == {"near": "12", "second": "13", "far": "14"}
+
+
+async def test_a_name_that_is_taken_is_refused() -> None:
+    with pytest.raises(ConfigError, match="two agents"):
+        Hybrid(near=ScriptedAgent([], name="near"), others={"near": ScriptedAgent([], name="x")})
