@@ -6,8 +6,9 @@ the mean over the five sets. No label of a tested set is used. The outcomes of B
 trained on. Online, the score of each prompt is also corrected by what earlier prompts of the same stream came to: after each prompt the
 outcome of one side is revealed, chosen by a fair coin, as only that of the side that served is known in practice.
 
-Chosen by looking at these sets: the measures, and that a prior of an agent's weights has a standard deviation of 0.1 (0.06 to 0.18 come to
-the same). Not chosen by looking: 2 % of the training prompts count as unfamiliar, as in the learned head.
+Chosen by looking at these sets: the measures; that gains are regressed on them, rather than difficulty; that the most deviating measure of
+most prompts decides whether traffic is familiar; and that a weight of an agent has a standard deviation of 0.1 before any outcome (0.06 and
+0.18 come to the same within 0.002). Not chosen so: 2 % of the training prompts count as unfamiliar, as in the learned head.
 
 ``python -m benchmarks.routing_figures.transfer --data ../shared/data/routing`` fits the prior that ships, to all sets but BFCL.
 """
