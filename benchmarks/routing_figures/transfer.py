@@ -8,7 +8,7 @@ outcome of one side is revealed, chosen by a fair coin, as only that of the side
 
 Chosen by looking at these sets: the measures; that gains are regressed on them, rather than difficulty; that the most deviating measure of
 most prompts decides whether traffic is familiar; and that a weight of an agent has a standard deviation of 0.1 before any outcome (0.06 and
-0.18 come to the same within 0.002). Not chosen so: 2 % of the training prompts count as unfamiliar, as in the learned head.
+0.18 come to the same within 0.003). Not chosen so: 2 % of the training prompts count as unfamiliar, as in the learned head.
 
 ``python -m benchmarks.routing_figures.transfer --data ../shared/data/routing`` fits the prior that ships, to all sets but BFCL.
 """
