@@ -8,15 +8,17 @@ class that training did not meet, the others do without, with weights of their o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...selection.classes import lineage
 from .blend import Blend, Part
+from .embedder import NAME
 from .features import VERSION, hashed, surface
 from .runtime import session
 
@@ -48,6 +50,22 @@ class HeadCard(Value):
     """Log-odds of each agent, by class."""
     blends: tuple[Blend, ...] = Field(min_length=1)
     """One for each choice of parts."""
+
+    @model_validator(mode="after")
+    def _all_are_of_the_same_agents(self) -> "HeadCard":
+        columns = [*self.classes.values(), *(blend.bias for blend in self.blends)]
+        if any(len(column) != len(self.agents) for column in columns):
+            raise ValueError("a class or a blend is of more or fewer agents than the head")
+        return self
+
+    @model_validator(mode="after")
+    def _every_choice_has_its_blend(self) -> "HeadCard":
+        others = [(Part.LIKENESS, self.embedder is not None), (Part.CLASS, bool(self.classes))]
+        there = [part for part, is_there in others if is_there]
+        wanted = {frozenset((Part.WORDS, *chosen)) for size in range(len(there) + 1) for chosen in combinations(there, size)}
+        if {frozenset(blend.weights) for blend in self.blends} != wanted:
+            raise ValueError("the head has not one blend for each choice of its parts")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +105,8 @@ class Head:
         self.card = read_card(folder)
         self._blends = {frozenset(blend.weights): blend for blend in self.card.blends}
         self._embedder = embedder if self.card.embedder is not None else None
-        self._words = session(_model(folder / WORDS), str(folder / WORDS))
-        self._likeness = session(_model(folder / LIKENESS), str(folder / LIKENESS)) if self._embedder is not None else None
+        self._words = self._loaded(folder / WORDS)
+        self._likeness = self._loaded(folder / LIKENESS) if self._embedder is not None else None
 
     def require(self, agents: Sequence[str]) -> None:
         """Raise `ConfigError` where the head was trained for other agents than these."""
@@ -128,6 +146,15 @@ class Head:
         blend = self._blends[frozenset(logits)]
         return Sight(blend, blend.raw(logits), similarity)
 
+    def _loaded(self, path: Path) -> Any:  # noqa: ANN401 - onnxruntime carries no types
+        try:
+            found = session(path.read_bytes(), str(path))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error}", hint=_TRAIN) from error
+        if found.get_outputs()[0].shape != [len(self.card.agents)]:
+            raise ConfigError(f"{path} is of another head than {CARD} beside it", hint=_TRAIN)
+        return found
+
     def _of_class(self, name: str) -> Sequence[float] | None:
         """The log-odds of the narrowest class on the way to this one that training met."""
         known = self.card.classes
@@ -140,13 +167,7 @@ def read_card(folder: Path) -> HeadCard:
         card = HeadCard.model_validate_json((folder / CARD).read_bytes())
     except (OSError, ValidationError) as error:
         raise ConfigError(f"{folder} holds no head of the router: {CARD} is missing or damaged", hint=_TRAIN) from error
-    if card.features != VERSION:
-        raise ConfigError(f"the head in {folder} was trained on features {card.features!r}, not {VERSION!r}", hint="train it again")
+    for kind, found, expected in (("features", card.features, VERSION), ("embedder", card.embedder or NAME, NAME)):
+        if found != expected:
+            raise ConfigError(f"the head in {folder} was trained on {kind} {found!r}, not {expected!r}", hint="train it again")
     return card
-
-
-def _model(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error}", hint=_TRAIN) from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LANDMARKS: Final = 1024
 REACH: Final = 0.3
 """By how much less than 1 a cosine must be for the kernel to fall to 1/e."""
-WEIGHT_DECAY: Final = 2.0
+WEIGHT_DECAY: Final = 4.0
 """The inverse of the variance, in squared log-odds, that the correction is expected to have."""
 NEAREST: Final = 5
 """Landmarks whose mean similarity says whether a prompt is familiar."""

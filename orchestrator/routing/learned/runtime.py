@@ -15,15 +15,17 @@ def session(model: bytes, name: str) -> Any:  # noqa: ANN401 - onnxruntime carri
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as states
     except ImportError as error:
         raise ConfigError("the learned head needs onnxruntime", hint="pip install 'nearfar[router]'") from error
     options = onnxruntime.SessionOptions()
     # Beside a busy llama.cpp, a second thread waits far longer than it computes.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # They have no class in common but Exception.
+    errors = (states.Fail, states.InvalidArgument, states.InvalidGraph, states.InvalidProtobuf, states.NotImplemented)
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except (RuntimeError, ValueError) as error:  # onnxruntime's own errors are not all of one kind
-        raise ConfigError(
-            f"{name} is no ONNX model that can be run: {error}", hint="it is damaged: train the head or build the embedder again"
-        ) from error
+    except errors as error:
+        hint = "it is damaged: train the head, or build the embedder, again"
+        raise ConfigError(f"{name} is no ONNX model that can be run: {error}", hint=hint) from error

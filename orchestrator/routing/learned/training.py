@@ -38,9 +38,14 @@ def train_head(examples: Examples, *, seed: int = 0) -> Parts:
 
     Raises `ConfigError` for fewer than 20 prompts, or an agent whose outcomes are all missing or all the same.
     """
+    examples.check()
+    return fit_head(examples, seed=seed)
+
+
+def fit_head(examples: Examples, *, seed: int) -> Parts:
+    """`train_head` of examples of which nothing is asked, as the folds of a cross-validation are."""
     import numpy
 
-    examples.check()
     features = Features.of(examples.prompts)
     unseen = {Part.WORDS: _unseen_words(features, examples, seed)}
     alone = fit_blend(unseen, examples.outcomes)

@@ -1,0 +1,106 @@
+"""How long a decision by the prompt takes while llama.cpp is generating: `Head.predict` on one thread, with embedding and without.
+
+The head is trained on 1,000 prompts of MMLU and asked about others. Its time does not depend on how many prompts it was trained on: it
+remembers as many landmarks in any case. Meanwhile another process keeps the other core busy with generations of the shipped near model.
+
+``python -m benchmarks.routing_figures.latency --data ../shared/data/routing`` prints these figures alone.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy
+
+from nearfar.orchestrator.routing.learned.embedder import Embedder
+from nearfar.orchestrator.routing.learned.export import write_head
+from nearfar.orchestrator.routing.learned.head import Head
+from nearfar.orchestrator.routing.learned.training import train_head
+
+from .prompt_only import FEW, mmlu
+
+MODEL: Final = Path(__file__).parent.parent.parent / "device" / "models" / "near.gguf"
+ASKED: Final = 1500
+QUICK: Final = 400
+WARM_UP: Final = 30
+"""Decisions that are not counted."""
+
+_GENERATE: Final = """
+import sys, llama_cpp
+model = llama_cpp.Llama(sys.argv[1], n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+print("busy", flush=True)
+while True:
+    model.reset()
+    model.create_completion("<|bos|><|user|>Find the founder of Lumen Works.<|assistant|>", max_tokens=400, temperature=1.0)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of the time that a decision takes, in milliseconds."""
+
+    p50: float
+    p99: float
+
+
+def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
+    """All figures by name."""
+    asked = QUICK if quick else ASKED
+    examples = mmlu(folder, most=FEW + asked + WARM_UP)
+    prompts = examples.prompts[FEW:]
+    with TemporaryDirectory() as name:
+        write_head(train_head(examples.part(numpy.arange(FEW))), Path(name))
+        heads = {"decide": Head(Path(name), Embedder()), "decide_words": Head(Path(name))}
+        with busy_core():
+            found = {name: measure(head.predict, prompts) for name, head in heads.items()}
+    return {
+        f"{name}_ms_{quantile}": round(value, 3)
+        for name, percentiles in found.items()
+        for quantile, value in (("p50", percentiles.p50), ("p99", percentiles.p99))
+    }
+
+
+def measure(decide: Callable[[str], object], prompts: Sequence[str]) -> Percentiles:
+    """Time a decision on each of the prompts but the first 30, one after the other."""
+    seconds = []
+    for prompt in prompts:
+        begin = time.perf_counter()
+        decide(prompt)
+        seconds.append(time.perf_counter() - begin)
+    p50, p99 = numpy.quantile(seconds[WARM_UP:], (0.5, 0.99))
+    return Percentiles(1000 * float(p50), 1000 * float(p99))
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Another process generates text on one thread, with the near model that ships, for as long as the context."""
+    process = subprocess.Popen([sys.executable, "-c", _GENERATE, str(MODEL)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None, "it was asked for"
+        if process.stdout.readline().strip() != "busy":
+            raise RuntimeError("llama.cpp did not start")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    print(json.dumps(figures(arguments.data, quick=arguments.quick), indent=2))
+
+
+if __name__ == "__main__":
+    main()
