@@ -15,8 +15,8 @@ from pydantic import Field
 from ....protocols import ConfigError, Sensitivity
 from ....protocols.messages import Value
 from ...policy import Mode, Strategy
-from ...study.statistics import Estimate
 from ...task import Policy
+from .curve import Interval
 from .replayed import Replayed
 from .simulation import Served, served
 
@@ -74,7 +74,7 @@ class Calibration(Value):
     """On tasks that the threshold was not chosen on."""
     wanted: float
     """What `target` comes to, in the unit of `reached`."""
-    reached: Estimate
+    reached: Interval
     """Far share, dollars per task or score, whichever is to be kept to: on tasks that the threshold was not chosen on."""
     misses: tuple[float, ...]
     """By how much each part of the tasks went beyond the target, or fell short of a quality; negative where there was room left."""

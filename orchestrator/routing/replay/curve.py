@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 QUANTILES: Final = 10
 """Equally large groups of tasks whose edges are the thresholds that a curve is drawn from."""
 RESAMPLES: Final = 200
+Interval = Estimate
+"""A figure with its 95 % bootstrap interval over tasks, as the study has it; the router calls something else an estimate."""
 _OUTER: Final = (0.025, 0.975)
 """Quantiles of the resamples that are the ends of an interval."""
 
@@ -63,11 +65,11 @@ class RoutingCurve(Value):
 class CurveFigures(Value):
     """What a curve is summed up in, with 95 % bootstrap intervals over tasks."""
 
-    recovered: Estimate
+    recovered: Interval
     """APGR: 0.5 is random."""
-    far_share_for_half: Estimate
+    far_share_for_half: Interval
     """CPT(50 %): share of far calls that recovers half of the gap between the sides."""
-    far_share_for_most: Estimate
+    far_share_for_most: Interval
     """CPT(80 %)."""
 
 
@@ -84,23 +86,23 @@ def routing_curve(scores: "Column", near: "Column", far: "Column") -> RoutingCur
     return _curve(*_columns(scores, near, far))
 
 
-def with_interval(scores: "Column", near: "Column", far: "Column", *, seed: int = 0) -> tuple[RoutingCurve, Estimate]:
+def with_interval(scores: "Column", near: "Column", far: "Column", *, seed: int = 0) -> tuple[RoutingCurve, Interval]:
     """The curve, and APGR with its 95 % bootstrap interval over tasks. Raises what `routing_curve` raises."""
     columns = _columns(scores, near, far)
     curve = _curve(*columns)
-    return curve, estimate(curve.recovered, [drawn.recovered for drawn in _resampled(columns, seed)])
+    return curve, _interval(curve.recovered, [drawn.recovered for drawn in _resampled(columns, seed)])
 
 
 def curve_figures(scores: "Column", near: "Column", far: "Column", *, seed: int = 0) -> CurveFigures:
     """APGR, CPT(50 %) and CPT(80 %). Raises what `routing_curve` raises."""
     columns = _columns(scores, near, far)
     curve, resampled = _curve(*columns), list(_resampled(columns, seed))
-    half, most = (estimate(curve.far_share_for(part), [drawn.far_share_for(part) for drawn in resampled]) for part in (0.5, 0.8))
-    recovered = estimate(curve.recovered, [drawn.recovered for drawn in resampled])
+    half, most = (_interval(curve.far_share_for(part), [drawn.far_share_for(part) for drawn in resampled]) for part in (0.5, 0.8))
+    recovered = _interval(curve.recovered, [drawn.recovered for drawn in resampled])
     return CurveFigures(recovered=recovered, far_share_for_half=half, far_share_for_most=most)
 
 
-def estimated_means(columns: "Sequence[Floats]", *, seed: int = 0) -> list[Estimate]:
+def estimated_means(columns: "Sequence[Floats]", *, seed: int = 0) -> list[Interval]:
     """The mean of each column, one value per task, with its interval: every resample takes the same tasks of all columns."""
     import numpy
 
@@ -110,15 +112,15 @@ def estimated_means(columns: "Sequence[Floats]", *, seed: int = 0) -> list[Estim
     drawn = numpy.stack(
         [numpy.bincount(random.integers(0, tasks, tasks), minlength=tasks) @ table / tasks for _ in range(RESAMPLES)], axis=1
     )
-    return [estimate(float(mean), means) for mean, means in zip(table.mean(axis=0), drawn, strict=True)]
+    return [_interval(float(mean), means) for mean, means in zip(table.mean(axis=0), drawn, strict=True)]
 
 
-def estimate(value: float, resampled: "Column") -> Estimate:
+def _interval(value: float, resampled: "Column") -> Interval:
     """A figure and the 95 % percentile interval of its resamples. Where there are none, it is a point."""
     import numpy
 
     low, high = numpy.quantile(resampled, _OUTER) if len(resampled) else (value, value)
-    return Estimate(value=value, low=float(low), high=float(high))
+    return Interval(value=value, low=float(low), high=float(high))
 
 
 def _columns(scores: "Column", near: "Column", far: "Column") -> "tuple[Floats, Floats, Floats]":

@@ -25,7 +25,6 @@ _AGENTS: Final = ("#e69f00", "#cc79a7", "#56b4e9", "#b8a500", "#8c564b")
 """With the colours above, those of Okabe and Ito, which are told apart by colour-blind readers too."""
 _MARKS: Final = {Side.NEAR: "oPXp", Side.FAR: "sDv^"}
 _MILLE: Final = 1000
-_TOLERANCE: Final = 0.02
 _LONGEST_NAME: Final = 28
 
 Place = Callable[[Served], float]
@@ -72,7 +71,8 @@ def _budget(online: Online, folder: Path | None) -> Picture:
     """The running share of far tasks over the stream."""
     figure, axes = _wide("task of the stream", f"of the last {online.window:,} tasks, went far")
     tasks = range(online.window, online.window + len(online.running))
-    axes.axhspan(online.target - _TOLERANCE, online.target + _TOLERANCE, color=_ORACLE, alpha=0.15, linewidth=0, label="2 points about it")
+    low, high = online.target - online.tolerance, online.target + online.tolerance
+    axes.axhspan(low, high, color=_ORACLE, alpha=0.15, linewidth=0, label=f"{online.tolerance * 100:.0f} points about it")
     axes.axhline(online.target, color=_ORACLE, linewidth=1, linestyle="--", label=f"target, {online.target:.0%}")
     axes.plot(tasks, online.running, color=_ROUTER, linewidth=1.2, label="running share")
     axes.set_xlim(left=0)

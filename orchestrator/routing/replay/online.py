@@ -8,12 +8,13 @@ from typing import Final
 from ....protocols import Side
 from ....protocols.messages import Value
 from ...task import Policy
+from ..budget import TOLERANCE
 from ..router import Router
 from .held_out import Part
-from .recording import Recording, learn_costs, task_of
-from .replayed import REFUSALS, with_router
+from .recording import REFUSALS, Recording, learn_costs, task_of, with_router
 
-_LONGEST_WINDOW: Final = 500
+_WINDOW: Final = 500
+"""Of the running share: that over which the controller holds it, and a shorter one in a short stream."""
 _SHORTEST_WINDOW: Final = 50
 _WINDOWS: Final = 5
 """In a short stream."""
@@ -34,6 +35,11 @@ class Online(Value):
     """Mean over the tasks."""
     chosen: tuple[str, ...]
     """Whom each task went to first."""
+
+    @property
+    def tolerance(self) -> float:
+        """How far a running share may be from the target: as many tasks in each window as in the controller's."""
+        return TOLERANCE * _WINDOW / self.window
 
     @property
     def worst_miss(self) -> float:
@@ -77,7 +83,7 @@ def stream(recording: Recording, parts: Sequence[Part], policy: Policy, *, far_s
     if not chosen:
         return None
     went_far = [recording.sides[agent] is Side.FAR for agent in chosen.values()]
-    window = min(len(went_far), max(_SHORTEST_WINDOW, min(_LONGEST_WINDOW, len(went_far) // _WINDOWS)))
+    window = min(len(went_far), max(_SHORTEST_WINDOW, min(_WINDOW, len(went_far) // _WINDOWS)))
     scores = [recording.cases[place].outcomes[agent].score or 0.0 for place, agent in chosen.items()]
     return Online(
         target=far_share,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from ....protocols import Capabilities, ConfigError, Prices, Side
+from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Side, Unsupported
 from ...task import Policy, Task, conversation
 from ..running import RunningEstimates, StepTaken
 from ..situation import estimated_tokens
@@ -12,6 +12,8 @@ from ..traces import AgentOutcome, Trace, agents_of
 
 LEAST_TASKS: Final = 20
 """Tasks below which a replay says nothing."""
+REFUSALS: Final = (PermissionDenied, BudgetExceeded, Unsupported)
+"""With which the router turns a single task away; any other error speaks of the policy as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class Recording:
 def task_of(case: Trace, policy: Policy) -> Task:
     """The recorded task, as an app would pass it."""
     return Task(messages=conversation(case.prompt), task_class=case.task_class, policy=policy)
+
+
+def with_router(policy: Policy, **changes: object) -> Policy:
+    """The policy with other settings of its router."""
+    return policy.model_copy(update={"router": policy.router.model_copy(update=changes)})
 
 
 def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str]) -> None:

@@ -2,26 +2,25 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
-from ....protocols import BudgetExceeded, ConfigError, PermissionDenied, Sensitivity, Side, Unsupported
+from ....protocols import ConfigError, Sensitivity, Side
 from ...policy import Mode, Strategy
 from ...task import Policy
 from ..decision import RouteDecision
+from ..learned.embedder import Embedder
 from ..router import Router
 from ..traces import Trace
-from .held_out import Part, Progress, TrainHead, held_out
-from .recording import RecordedAgent, Recording, learn_costs, task_of
+from .held_out import Part, Progress, held_out
+from .online import Online, stream
+from .recording import REFUSALS, RecordedAgent, Recording, learn_costs, task_of, with_router
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
     Floats = NDArray[numpy.float64]
-
-REFUSALS: Final = (PermissionDenied, BudgetExceeded, Unsupported)
-"""With which the router turns a single task away; any other error speaks of the policy as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,8 @@ class Replayed:
     """Traces that lack the score of an agent, and were left out."""
     refused: Mapping[str, int]
     """Tasks that the policy turns away, by the reason; left out too."""
+    online: Online | None = None
+    """The tasks as a stream over which a budget is held; None where the policy has none."""
 
     @property
     def near(self) -> list[str]:
@@ -123,9 +124,10 @@ def replay(
     policy: Policy,
     *,
     sides: Mapping[str, Side],
-    train: TrainHead,
+    embedder: Embedder | None,
     folds: int = 5,
     seed: int = 0,
+    far_share: float | None = None,
     progress: Progress = lambda _: None,
 ) -> Replayed:
     """Ask the router about every task that all agents were tried on.
@@ -135,19 +137,26 @@ def replay(
     Args:
         policy: as it is written. Its threshold is varied as strategy `route` with mode `auto` has it, for tasks that may leave the device.
         sides: of the agents that take part, by name; outcomes of others are passed over.
-        train: makes the heads.
+        embedder: of the heads that are trained where the policy names none; None: they look at words and classes alone.
         folds: parts of the tasks; at least 2.
-        seed: of the split into parts.
+        seed: of the split into parts, and of exploration.
+        far_share: budget to hold over the stream, instead of the policy's.
+        progress: is told in a sentence what is being done.
 
     Raises `ConfigError` where there is an agent without outcomes, a side without agents, too few tasks with an outcome of every agent, or
     no task that may go to either side; and what training a head raises.
     """
     recording = Recording.of(traces, sides)
-    with held_out(recording, head=policy.router.head, train=train, folds=folds, seed=seed, progress=progress) as parts:
-        return ask(recording, parts, policy, progress)
+    with held_out(recording, head=policy.router.head, embedder=embedder, folds=folds, seed=seed, progress=progress) as parts:
+        replayed = _ask(recording, parts, policy, progress)
+        share = far_share or policy.router.far_share
+        if share is None:
+            return replayed
+        progress(f"holding {share:.0%} of far tasks over a stream of {len(recording.cases):,}")
+        return replace(replayed, online=stream(recording, parts, policy, far_share=share, seed=seed))
 
 
-def ask(recording: Recording, parts: Sequence[Part], policy: Policy, progress: Progress) -> Replayed:
+def _ask(recording: Recording, parts: Sequence[Part], policy: Policy, progress: Progress) -> Replayed:
     """The replay proper. Raises `ConfigError` where no task may go to either side."""
     asked: dict[int, ReplayedTask] = {}
     refused: Counter[str] = Counter()
@@ -163,11 +172,6 @@ def ask(recording: Recording, parts: Sequence[Part], policy: Policy, progress: P
     if not any(task.is_free for task in tasks):
         raise ConfigError("no recorded task is free to go to either side", hint="rules or limits of the policy settle them all")
     return Replayed(tasks, recording.sides, len(parts), policy, len(recording.incomplete), dict(refused))
-
-
-def with_router(policy: Policy, **changes: object) -> Policy:
-    """The policy with other settings of its router."""
-    return policy.model_copy(update={"router": policy.router.model_copy(update=changes)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from typing import Final
 
 from ...html_page import page, table
 from ...study.figures import Picture
-from ...study.statistics import Estimate
-from .curve import CurveFigures
+from .curve import CurveFigures, Interval
 from .figures import draw
 from .online import Online
 from .simulation import ClassResult, Served, Simulation
@@ -138,5 +137,5 @@ def _figure(picture: Picture) -> str:
     return f"<figure>{picture.svg}<figcaption>{escape(picture.title)}</figcaption></figure>"
 
 
-def _share(estimate: Estimate) -> str:
+def _share(estimate: Interval) -> str:
     return f"{estimate.value:.1%} <span class='note'>[{estimate.low:.1%}, {estimate.high:.1%}]</span>"

@@ -8,14 +8,13 @@ from pydantic import Field
 from ....protocols import Sensitivity, Side
 from ....protocols.messages import Value
 from ...policy import Mode, Strategy
-from ...study.statistics import Estimate
 from ...task import Policy
+from ..learned.embedder import Embedder
 from ..traces import Trace
-from .curve import CurveFigures, Point, curve_figures, estimated_means, quantiles
-from .held_out import Progress, TrainHead, held_out
-from .online import Online, stream
-from .recording import Recording
-from .replayed import Replayed, ask
+from .curve import CurveFigures, Interval, Point, curve_figures, estimated_means, quantiles
+from .held_out import Progress
+from .online import Online
+from .replayed import Replayed, replay
 
 if TYPE_CHECKING:
     import numpy
@@ -32,10 +31,10 @@ class Served(Value):
     """What one way to serve the tasks comes to, as means per task with their 95 % intervals."""
 
     name: str
-    far_share: Estimate
+    far_share: Interval
     """Share of the tasks that a far agent serves."""
-    score: Estimate
-    dollars: Estimate | None
+    score: Interval
+    dollars: Interval | None
     """None where a far outcome was recorded without its price."""
     threshold: float | None = None
     """Advantage above which tasks go far; None where that is not how they are served."""
@@ -49,7 +48,7 @@ class ClassResult(Value):
     tasks: int
     far_share: float
     """That the policy sends far."""
-    score: Estimate
+    score: Interval
     """Of the policy."""
     near: float
     """Mean score where all of them go to the near side."""
@@ -106,39 +105,19 @@ def simulate(
     policy: Policy,
     *,
     sides: Mapping[str, Side],
-    train: TrainHead,
+    embedder: Embedder | None,
     folds: int = 5,
     seed: int = 0,
     far_share: float | None = None,
     progress: Progress = lambda _: None,
 ) -> Simulation:
-    """Replay recorded tasks through the router.
-
-    Args:
-        traces: in the order in which they came.
-        policy: as it is written.
-        sides: of the agents that take part, by name; outcomes of others are passed over.
-        train: makes heads, each from the traces that it is not judged on, where the policy names none.
-        folds: parts of the tasks that take turns in not being learned from; at least 2.
-        seed: of the split into parts, and of the resamples.
-        far_share: budget for the stream, instead of the policy's.
-        progress: is told in a sentence what is being done.
-
-    Raises what `replay` raises.
-    """
-    recording = Recording.of(traces, sides)
-    with held_out(recording, head=policy.router.head, train=train, folds=folds, seed=seed, progress=progress) as parts:
-        replayed = ask(recording, parts, policy, progress)
-        share = far_share or policy.router.far_share
-        online = None
-        if share is not None:
-            progress(f"holding {share:.0%} of far tasks over the stream of {len(recording.cases):,}")
-            online = stream(recording, parts, policy, far_share=share, seed=seed)
-    return simulation(replayed, online=online, seed=seed)
+    """Replay recorded tasks through the router. Arguments and errors are those of `replay`; the seed is that of the resamples too."""
+    replayed = replay(traces, policy, sides=sides, embedder=embedder, folds=folds, seed=seed, far_share=far_share, progress=progress)
+    return simulation(replayed, seed=seed)
 
 
-def simulation(replayed: Replayed, *, online: Online | None = None, seed: int = 0) -> Simulation:
-    """The figures of a replay."""
+def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
+    """What the policy came to in a replay, and what else could have been done with the same tasks. `seed` is that of the resamples."""
     ways = {agent: [agent] * len(replayed.tasks) for agent in replayed.sides}
     *found, policy, oracle = served(replayed, {**ways, "the policy": replayed.chosen, "oracle": _best_agents(replayed)}, seed=seed)
     return Simulation(
@@ -155,7 +134,7 @@ def simulation(replayed: Replayed, *, online: Online | None = None, seed: int = 
         oracle=oracle,
         oracle_front=_oracle_front(replayed),
         classes=_classes(replayed, seed),
-        online=online,
+        online=replayed.online,
         warnings=tuple(_warnings(replayed)),
     )
 
