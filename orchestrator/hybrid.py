@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Final, Self, TypedDict, Unpack
 
 import anyio
 from langchain_core.runnables import RunnableConfig
@@ -73,7 +73,7 @@ class TaskOptions(TypedDict, total=False):
     """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
 
 
-_OF_TASK = ("context", "idempotency_key", "language", "session", "tags", "task_class", "timeout", "unstick")
+_OF_TASK: Final = ("context", "idempotency_key", "language", "session", "tags", "task_class", "timeout", "unstick")
 """Options that are part of the task itself."""
 
 
@@ -246,11 +246,11 @@ class Hybrid:
         if output_schema is not None:
             check_schema(output_schema, "output_schema")
         policy = self._policy_of(options)
-        keys: dict[str, Any] = {name: options[name] for name in _OF_TASK if name in options}
+        keys = {name: value for name, value in options.items() if name in _OF_TASK}
         stated = frozenset(options) & {"mode", "strategy"}
         messages = conversation(prompt)
         try:
-            return Task(messages=messages, output_schema=output_schema, policy=policy, stated=stated, **keys)
+            return Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
         except ValidationError as error:
             problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
             raise InvalidRequest(

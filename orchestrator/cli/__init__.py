@@ -198,6 +198,64 @@ def explain_policy(
     explain_route(task, selection, {"task_class": task_class, "tags": tag or ()}, run=run, as_json=as_json)
 
 
+@policy.command("simulate")
+def simulate_policy(
+    traces: options.Traces,
+    out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("simulation"),
+    far_share: Annotated[float | None, typer.Option(min=0.001, max=0.999, help="Hold this share of far tasks over the stream.")] = None,
+    near_agent: options.NearAgents = None,
+    far_agent: options.FarAgents = None,
+    words_only: options.WordsOnly = False,
+    seed: options.Seed = 0,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Replay recorded outcomes through the router: score against far share and dollars, beside random, each agent and an oracle."""
+    from .replay import simulate_policy as simulate
+    from .traces import Recorded
+
+    recorded = Recorded(traces, near_agent or (), far_agent or (), config, embeds=not words_only, seed=seed)
+    simulate(recorded, far_share=far_share, out=out, as_json=as_json)
+
+
+@policy.command("calibrate")
+def calibrate_policy(
+    traces: options.Traces,
+    budget: Annotated[str | None, typer.Option(help="What may go far: 0.3 or 30% of the tasks, or $0.002 per task.")] = None,
+    quality: Annotated[str | None, typer.Option(help="What has to be kept: 95% of the far side's score, or a score such as 0.82.")] = None,
+    near_agent: options.NearAgents = None,
+    far_agent: options.FarAgents = None,
+    words_only: options.WordsOnly = False,
+    seed: options.Seed = 0,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find the router's threshold for a budget or a quality, and report what it gives on tasks that it was not chosen on."""
+    from .replay import calibrate_policy as calibrate
+    from .traces import Recorded
+
+    recorded = Recorded(traces, near_agent or (), far_agent or (), config, embeds=not words_only, seed=seed)
+    calibrate(recorded, budget=budget, quality=quality, as_json=as_json)
+
+
+@router.command("train")
+def train_router(
+    traces: options.Traces,
+    out: Annotated[Path, typer.Option(help="Folder of the head.")] = Path("head"),
+    near_agent: options.NearAgents = None,
+    far_agent: options.FarAgents = None,
+    words_only: options.WordsOnly = False,
+    seed: options.Seed = 0,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train the router's head on recorded outcomes, and report what it is worth on prompts that it has not seen."""
+    from .traces import Recorded
+    from .train_router import train_router as train
+
+    train(Recorded(traces, near_agent or (), far_agent or (), config, embeds=not words_only, seed=seed), out, as_json=as_json)
+
+
 @serve.command("gateway")
 def serve_gateway(
     config: options.Config = None,

@@ -20,6 +20,13 @@ ModeName = Annotated[
 ]
 Public = Annotated[bool, typer.Option("--public", help="The task's text may leave this device. Without it, it does not.")]
 Tools = Annotated[Path | None, typer.Option(help="Python file whose @tool functions the agents may call.")]
+Traces = Annotated[Path, typer.Option("--traces", help="Recorded outcomes: traces, a router's log, or the runs of a sweep.")]
+NearAgents = Annotated[
+    list[str] | None, typer.Option("--near-agent", help="Agent of the traces that is near; may be repeated. Else as configured.")
+]
+FarAgents = Annotated[list[str] | None, typer.Option("--far-agent", help="Agent of the traces that is far; may be repeated.")]
+WordsOnly = Annotated[bool, typer.Option("--words-only", help="Look at the words of prompts, and not at their meaning: faster.")]
+Seed = Annotated[int, typer.Option(help="Of the parts that the traces are divided into.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Address = Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one) or unix:/path.")]
 Certificate = Annotated[Path | None, typer.Option(help="TLS certificate chain (PEM); needed for any address off loopback.")]

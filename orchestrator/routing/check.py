@@ -94,12 +94,13 @@ def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iter
     if never is not None:
         closed = "; what is unknown counts as if it applied, so it always does" if rule.is_closed and "unknown" in never else ""
         yield _warning(_where(rule), f"it can never match: {never}{closed}")
-    if rule.mode is not None and rule.agent in agents and agents[rule.agent] not in SIDES_OF_MODE[rule.mode]:
+    side = agents.get(rule.agent or "")
+    if rule.mode is not None and side is not None and side not in SIDES_OF_MODE[rule.mode]:
         yield _error(_where(rule), f"mode {rule.mode} keeps out {rule.agent}, which it names", "change one of the two")
     is_for_private = rule.when.sensitivity is Sensitivity.PRIVATE
     if is_for_private and rule.mode is Mode.ONLY_IN_CLOUD:
         yield _error(_where(rule), "private tasks never leave the device, so that this refuses all of them", "deny says so plainly")
-    elif is_for_private and (rule.mode is Mode.PREFER_IN_CLOUD or agents.get(rule.agent or "") is Side.FAR):
+    elif is_for_private and (rule.mode is Mode.PREFER_IN_CLOUD or side is Side.FAR):
         yield _warning(_where(rule), "it can never have an effect: private tasks never leave the device")
     if rule.when.offline and rule.mode is Mode.ONLY_IN_CLOUD:
         yield _warning(_where(rule), "without a network, nothing in the cloud can be reached")

@@ -12,6 +12,8 @@ from pydantic.fields import FieldInfo
 from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.config import Config
+from nearfar.orchestrator.routing.rules import Rule, When
+from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from nearfar.orchestrator.selection.settings import AutoPolicy
 from nearfar.orchestrator.strategies.minions_policy import MinionsPolicy
 from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
@@ -27,6 +29,15 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "llama": LocalFarConfig,
     "gateway": GatewayConfig,
     "policy": Policy,
+    "rule": Rule,
+    "when": When,
+    "objective": Objective,
+    "limits": Limits,
+    "amounts": Amounts,
+    "fallback": Fallback,
+    "stickiness": Stickiness,
+    "evidence": EvidencePolicy,
+    "router": RouterPolicy,
     "supervision": Supervision,
     "minions": MinionsPolicy,
     "subtasks": SubtasksPolicy,
@@ -37,7 +48,7 @@ ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_table_matches_the_model(section: str) -> None:
-    table = re.search(rf"<!-- keys: {section} -->\n(.*?)\n(?:#|\Z)", PAGE, re.DOTALL)
+    table = re.search(rf"<!-- keys: {section} -->\n(.*?)\n(?:#|<!-- keys|\Z)", PAGE, re.DOTALL)
     assert table is not None
     documented = {key: default.strip() for key, default in ROW.findall(table[1])}
     assert documented == {name: shown_default(field) for name, field in SECTIONS[section].model_fields.items()}
