@@ -221,6 +221,18 @@ def test_the_policys_own_budget_is_held_without_being_asked_for(head: Path) -> N
     assert "running" not in found.summary()["online"]
 
 
+def test_a_budget_is_held_whatever_strategy_the_policy_has(head: Path) -> None:
+    cascade = with_router(PUBLIC, head=head).model_copy(update={"strategy": Strategy.CASCADE})
+    found = simulate(recorded(TASKS), cascade, sides=SIDES, embedder=None, folds=FOLDS, far_share=0.5)
+    assert found.online is not None
+    assert found.online.far_share == pytest.approx(0.5, abs=found.online.tolerance)
+
+
+def test_a_budget_that_is_no_share_is_refused(head: Path) -> None:
+    with pytest.raises(ConfigError, match="share"):
+        simulate(recorded(TASKS), with_router(PUBLIC, head=head), sides=SIDES, embedder=None, folds=FOLDS, far_share=30)
+
+
 def test_a_replay_writes_nothing_into_the_policys_log(head: Path, tmp_path: Path) -> None:
     log = tmp_path / "decisions.jsonl"
     simulate(recorded(40), with_router(PUBLIC, head=head, log=log), sides=SIDES, embedder=None, folds=FOLDS, far_share=0.3)

@@ -11,7 +11,7 @@ from ...task import Policy
 from ..budget import TOLERANCE
 from ..router import Router
 from .held_out import Part
-from .recording import REFUSALS, Recording, learn_costs, task_of, with_router
+from .recording import REFUSALS, Recording, freed, learn_costs, task_of, with_router
 
 _WINDOW: Final = 500
 """Of the running share: that over which the controller holds it, and a shorter one in a short stream."""
@@ -73,11 +73,12 @@ class _Stream:
 def stream(recording: Recording, parts: Sequence[Part], policy: Policy, *, far_share: float, seed: int) -> Online | None:
     """Serve the tasks one after the other as they were recorded, holding a share of far tasks. None where each of them is refused.
 
-    What agents take is learned on the way, as are corrections of the predictions, as far as the policy wants that.
+    What agents take is learned on the way, as are corrections of the predictions, as far as the policy wants that. The
+    choice between the sides is the router's, whatever strategy the policy has. Raises `ConfigError` for a share outside 0 to 1.
     """
     heads = {place: part.head for part in parts for place in part.places}
     changes = {"far_share": far_share, "dollars_per_hour": None, "shadow": False, "log": None}
-    policies = [with_router(policy, head=heads[place], **changes) for place in range(len(recording.cases))]
+    policies = [with_router(freed(policy), head=heads[place], **changes) for place in range(len(recording.cases))]
     served = _Stream(Router(seed=seed), recording, policies)
     chosen = {place: agent for place in range(len(recording.cases)) if (agent := served.served(place)) is not None}
     if not chosen:

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Side, Unsupported
+from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
+from ...policy import Mode, Strategy
 from ...task import Policy, Task, conversation
 from ..running import RunningEstimates, StepTaken
 from ..situation import estimated_tokens
@@ -68,17 +69,28 @@ def with_router(policy: Policy, **changes: object) -> Policy:
     return policy.model_copy(update={"router": policy.router.model_copy(update=changes)})
 
 
+def freed(policy: Policy) -> Policy:
+    """The policy with the choice between the sides left to the router."""
+    return policy.model_copy(update={"strategy": Strategy.ROUTE, "mode": Mode.AUTO, "sensitivity": Sensitivity.PUBLIC})
+
+
 def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str]) -> None:
     """Report what agents took for a task, as far as it was recorded. A recorded task counts as one step."""
     for agent in agents:
         outcome = case.outcomes[agent]
-        if outcome.seconds is not None and outcome.output_tokens is not None:
-            running.add_step(agent, _step(case, outcome, outcome.output_tokens, outcome.seconds))
+        if outcome.seconds is not None:
+            running.add_step(agent, _step(case, outcome, outcome.seconds))
 
 
-def _step(case: Trace, outcome: AgentOutcome, output_tokens: int, seconds: float) -> StepTaken:
-    tokens = estimated_tokens(case.prompt) if outcome.input_tokens is None else outcome.input_tokens
-    return StepTaken(tokens, output_tokens, seconds, dollars=outcome.dollars, joules=outcome.joules)
+def _step(case: Trace, outcome: AgentOutcome, seconds: float) -> StepTaken:
+    return StepTaken(
+        input_tokens=estimated_tokens(case.prompt) if outcome.input_tokens is None else outcome.input_tokens,
+        # Where nobody counted what was written, the price is learned per token read.
+        output_tokens=outcome.output_tokens or 0,
+        seconds=seconds,
+        dollars=outcome.dollars,
+        joules=outcome.joules,
+    )
 
 
 def _check_sides(sides: Mapping[str, Side], *, known: Sequence[str]) -> None:

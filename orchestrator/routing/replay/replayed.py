@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from ....protocols import ConfigError, Sensitivity, Side
-from ...policy import Mode, Strategy
+from ....protocols import ConfigError, Side
 from ...task import Policy
 from ..decision import RouteDecision
 from ..learned.embedder import Embedder
@@ -14,7 +13,7 @@ from ..router import Router
 from ..traces import Trace
 from .held_out import Part, Progress, held_out
 from .online import Online, stream
-from .recording import REFUSALS, RecordedAgent, Recording, learn_costs, task_of, with_router
+from .recording import REFUSALS, RecordedAgent, Recording, freed, learn_costs, task_of, with_router
 
 if TYPE_CHECKING:
     import numpy
@@ -149,7 +148,7 @@ def replay(
     recording = Recording.of(traces, sides)
     with held_out(recording, head=policy.router.head, embedder=embedder, folds=folds, seed=seed, progress=progress) as parts:
         replayed = _ask(recording, parts, policy, progress)
-        share = far_share or policy.router.far_share
+        share = policy.router.far_share if far_share is None else far_share
         if share is None:
             return replayed
         progress(f"holding {share:.0%} of far tasks over a stream of {len(recording.cases):,}")
@@ -191,8 +190,7 @@ class _Panel:
         for place in part.others:
             learn_costs(router.running, recording.cases[place], recording.sides)
         written = with_router(policy, head=part.head, far_share=None, dollars_per_hour=None, explore_share=0.0, shadow=False, log=None)
-        freed = written.model_copy(update={"strategy": Strategy.ROUTE, "mode": Mode.AUTO, "sensitivity": Sensitivity.PUBLIC})
-        return cls(router, recording.agents, written, freed)
+        return cls(router, recording.agents, written, freed(written))
 
     def asked(self, case: Trace, part: int) -> ReplayedTask:
         """What the router thinks of a task."""

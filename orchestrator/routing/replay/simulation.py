@@ -143,8 +143,8 @@ def thresholds(replayed: Replayed) -> list[float]:
     """The thresholds of a front, from the one above which nothing goes far to the one above which everything does."""
     import numpy
 
-    edges = quantiles(replayed.advantages)[::-1]
-    return [float(edges[0]), *(float(numpy.nextafter(edge, -numpy.inf)) for edge in edges)]
+    highest, *lower = quantiles(replayed.advantages)[::-1]
+    return [float(highest), *(float(numpy.nextafter(edge, -numpy.inf)) for edge in lower or [highest])]
 
 
 def served(replayed: Replayed, ways: Mapping[str, Sequence[str]], *, seed: int) -> list[Served]:
@@ -240,12 +240,12 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
     if policy.strategy not in _SINGLE:
         yield (
             f"Under strategy {policy.strategy} more than the first agent takes part in a task, which recorded outcomes do not show: "
-            "the policy's point counts the first agent alone. The front is that of strategy route."
+            "the policy's point counts the first agent alone. The front and the stream are those of strategy route."
         )
     if policy.sensitivity is not Sensitivity.PUBLIC:
-        yield "Tasks are private under this policy and stay on the device. The front is that of tasks that may leave it."
+        yield "Tasks are private under this policy and stay on the device. The front and the stream are those of tasks that may leave it."
     if policy.mode is not Mode.AUTO:
-        yield f"The policy has mode {policy.mode}. The front is that of mode auto."
+        yield f"The policy has mode {policy.mode}. The front and the stream are those of mode auto."
     if policy.router.dollars_per_hour is not None:
         yield "When the tasks came is not recorded, so dollars_per_hour is left aside, and the policy's threshold stands."
     if policy.rules:
