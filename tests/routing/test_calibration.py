@@ -129,7 +129,7 @@ def test_an_unreachable_quality_says_what_is_reachable() -> None:
 def test_a_budget_below_what_rules_send_far_is_refused() -> None:
     found = replayed()
     settled = [replace(task, near=FAR, far=FAR, advantage=0.0) for task in found.tasks[:100]]
-    with pytest.raises(ConfigError, match="rules send more far") as caught:
+    with pytest.raises(ConfigError, match="no threshold keeps to that") as caught:
         calibrate(replace(found, tasks=(*settled, *found.tasks[100:])), budget="10%")
     assert "0.2" in caught.value.hint
 

@@ -240,7 +240,7 @@ def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: in
 
 def _unreachable(search: _Search, miss: float, wanted: float) -> ConfigError:
     if search.is_budget:
-        return ConfigError(f"{search.target} cannot be kept to: rules send more far", hint=f"the least is {wanted + miss:.4g}")
+        return ConfigError(f"{search.target}: no threshold keeps to that on these tasks", hint=f"the least is {wanted + miss:.4g}")
     share = f", which is {wanted:.4g}," if search.target.measure is Measure.SCORE_SHARE else ""
     return ConfigError(
         f"{search.target}{share} cannot be reached on these tasks",
