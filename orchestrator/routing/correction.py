@@ -77,6 +77,8 @@ class Correction:
         self._policy = policy or CorrectionPolicy()
         known = (state or CorrectionState()).agents
         self._agents = {agent: _Agent(self._policy.deviation, learned) for agent, learned in known.items()}
+        self._unknown = _Agent(self._policy.deviation, AgentState())
+        """Stands for every agent that nothing was learned of."""
         self._lock = Lock()
 
     def corrected(self, agent: str, task_class: str, probability: float = PRIOR) -> Corrected:
@@ -91,7 +93,7 @@ class Correction:
         """
         _check("a probability", probability)
         with self._lock:
-            return self._of(agent).corrected(task_class, probability)
+            return self._agents.get(agent, self._unknown).corrected(task_class, probability)
 
     def learn(self, agent: str, task_class: str, probability: float, outcome: float | None) -> str | None:
         """Learn what a task came to; where nobody knows (None), nothing. The other arguments are those of `corrected`.
@@ -104,7 +106,7 @@ class Correction:
             return None
         _check("an outcome", outcome)
         with self._lock:
-            known = self._agents[agent] = self._of(agent)
+            known = self._agents.setdefault(agent, _Agent(self._policy.deviation, AgentState()))
             drift = known.learn(task_class, probability, outcome, kept=0.5 ** (1 / self._policy.half_life))
         return None if drift is None else _sentence(agent, drift)
 
@@ -113,9 +115,6 @@ class Correction:
         """What was learned so far."""
         with self._lock:
             return CorrectionState(agents={agent: known.state for agent, known in self._agents.items()})
-
-    def _of(self, agent: str) -> "_Agent":
-        return self._agents.get(agent) or _Agent(self._policy.deviation, AgentState())
 
 
 class _Agent:

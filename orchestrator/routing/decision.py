@@ -6,6 +6,7 @@ from enum import StrEnum
 from ...protocols import Side
 from ...protocols.messages import Value
 from ..policy import Mode, Strategy
+from .learned.prior import Impression
 
 
 class Source(StrEnum):
@@ -80,6 +81,8 @@ class RouteDecision(Value):
     """Advantage from which the far side goes first."""
     similarity: float | None = None
     """Of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
+    impression: Impression | None = None
+    """What the prior saw in the prompt, in numbers; None where a head knew it, or nobody looked."""
     is_bound: bool = False
     """A rule, the session or a limit settled who comes first, whatever the advantage."""
     task_class: str = ""

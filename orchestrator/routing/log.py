@@ -107,9 +107,10 @@ def log_score(path: Path, result: Result, score: float, *, task_class: str) -> N
 class LoggedOutcome:
     """What is learned from a task whose answer was scored."""
 
+    decision: RouteDecision
     agent: str
     task_class: str
-    predicted: float
+    """As the app named it with the score; empty: as it was known before."""
     score: float
     head: Path | None
 
@@ -127,8 +128,8 @@ def logged_outcomes(path: Path) -> Iterator[LoggedOutcome]:
             raise ConfigError(f"{path}, line {number} is no line of a router's log", hint="mend or delete that line") from error
         if isinstance(entry, LoggedTask):
             tasks[entry.id] = entry
-        elif (task := tasks.get(entry.id)) is not None and (expected := task.decision.estimate_of(entry.agent)) is not None:
-            yield LoggedOutcome(entry.agent, entry.task_class or task.task_class, expected.predicted, entry.score, task.head)
+        elif (task := tasks.get(entry.id)) is not None:
+            yield LoggedOutcome(task.decision, entry.agent, entry.task_class, entry.score, task.head)
 
 
 def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | None:

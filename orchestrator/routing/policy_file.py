@@ -2,9 +2,11 @@
 
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
 from ...protocols import ConfigError, Side
 from ..config import load_config
@@ -13,25 +15,32 @@ from .check import require_usable
 
 logger = logging.getLogger(__name__)
 
+SETTLED: Final = 0.1
+"""Seconds after the last change from which a file counts as written to its end: editors that write in place empty it first."""
+
 _Stamp = tuple[int, int, int]
-"""Of one content of a file: when it was written, how long it is, and which file it is."""
+"""Of one content of a file: when it was written, in nanoseconds, how long it is, and which file it is."""
 
 
 class PolicyFile:
     """Reads the file again when it has changed. A policy is replaced as a whole; one that cannot be used leaves the old one in force.
 
+    A file that was replaced, as most editors do, is never seen half written. One that is written in place is read once it has rested.
+
     Args:
         path: of the file.
         agents: that the policy may name; None: not looked at.
+        now: seconds since the epoch, as file systems have them.
 
     Raises `ConfigError` where the file cannot be used from the start. Calls may come from any thread.
     """
 
-    def __init__(self, path: Path, agents: Mapping[str, Side] | None = None) -> None:
+    def __init__(self, path: Path, agents: Mapping[str, Side] | None = None, *, now: Callable[[], float] = time.time) -> None:
         self.problem: str | None = None
         """Why the newest content is not in force; None where it is."""
         self._path = path
         self._agents = agents
+        self._now = now
         self._lock = Lock()
         self._stamp = self._look()
         self._policy = self._read()
@@ -40,7 +49,7 @@ class PolicyFile:
     def current(self) -> Policy:
         """The policy in force. Whoever holds one keeps it, whatever becomes of the file."""
         stamp = self._look()
-        if stamp != self._stamp:
+        if stamp != self._stamp and self._has_settled(stamp):
             with self._lock:
                 self._reload(stamp)
         return self._policy
@@ -48,21 +57,34 @@ class PolicyFile:
     def _reload(self, stamp: _Stamp | None) -> None:
         if stamp == self._stamp:
             return  # another thread was quicker
-        try:
-            policy = self._read()
-        except ConfigError as error:
-            self.problem = str(error)
-            logger.warning("%s changed and cannot be used; the policy read before stays in force: %s", self._path, error)
-        else:
-            self._policy, self.problem = policy, None
+        policy, problem = self._tried()
+        if self._look() != stamp:
+            return  # it changed while it was read; the next call sees it again
+        if problem is None:
             logger.info("%s changed; tasks that start now are served under the new policy", self._path)
-        self._stamp = stamp  # taken before the file was read, so that a change in between is seen next time
+        else:
+            logger.warning("%s changed and cannot be used; the policy read before stays in force: %s", self._path, problem)
+        self._policy, self._stamp, self.problem = policy, stamp, problem
+
+    def _tried(self) -> tuple[Policy, str | None]:
+        """The policy as it is read now, or the one in force and why."""
+        try:
+            return self._read(), None
+        except ConfigError as error:
+            return self._policy, str(error)
 
     def _read(self) -> Policy:
         policy = load_config(self._path).policy
+        stamp = self._look()
+        if stamp is not None and stamp[1] == 0:
+            raise ConfigError(f"{self._path} is empty", hint="no rule would be left; write [policy] to mean that")
         if self._agents is not None:
             require_usable(policy, self._agents)
         return policy
+
+    def _has_settled(self, stamp: _Stamp | None) -> bool:
+        """A clock that was set back must not make a file wait for ever."""
+        return stamp is None or not 0 <= self._now() - stamp[0] / 1e9 < SETTLED
 
     def _look(self) -> _Stamp | None:
         """None where there is no file, as for a moment while an editor replaces it."""

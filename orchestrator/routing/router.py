@@ -27,6 +27,7 @@ from .success import Success, SuccessModel
 _CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE})
 """Strategies in which any agent may come first: in the others each has a role."""
 _NO_LIMITS = Limits()
+_GUESS = "nothing is known yet of how these agents do, so the near side goes first, since it is free"
 _UNKNOWN_DOLLARS = 0.01
 """Of a task whose price nobody knows, where no other price is known either: not nothing."""
 
@@ -101,9 +102,10 @@ class Router:
         )
         remaining.reasons[:0] = [*task.reasons, *found.reasons]
         success, judged = self._judged(task, remaining)
-        self._hold_limits(task, remaining, judged, spent)
-        judged = [each for each in judged if each.agent in remaining.agents]
-        return self._decision(task, mode, found, remaining, judged, agents=agents, similarity=success.similarity)
+        if policy.limits != _NO_LIMITS:
+            self._hold_limits(task, remaining, judged, spent)
+            judged = [each for each in judged if each.agent in remaining.agents]
+        return self._decision(task, mode, found, remaining, judged, agents=agents, success=success)
 
     def decide(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
         """Settle who serves a task.
@@ -117,13 +119,14 @@ class Router:
         `BudgetExceeded` where every one would go beyond a limit.
         """
         decision = self.explain(task, agents, tools=tools, spent=spent)
+        if decision.impression is not None:
+            self.success.observe(decision.impression)
         return self.steering.steered(decision, task.policy.router, quality=task.policy.objective.quality)
 
     def learn(self, task: Task, decision: RouteDecision, agent: str, *, score: float) -> None:
         """Take in how well an agent did a task, 0 to 1, unless the policy wants nothing learned. Unknown outcomes are not reported here."""
-        expected = decision.estimate_of(agent)
-        if task.policy.router.learn and expected is not None:
-            self.success.learn(agent, task.task_class, predicted=expected.predicted, outcome=score, head=task.policy.router.head)
+        if task.policy.router.learn:
+            self.success.learn(decision, agent, outcome=score, head=task.policy.router.head)
 
     def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
         """Take note of a task that was answered. Raises `ConfigError` where the log cannot be written."""
@@ -138,10 +141,8 @@ class Router:
         """Learn how good an answer was, 0 to 1. Raises `ConfigError` where the log cannot be written."""
         if settings.learn and settings.log is not None:
             self._relearn(settings.log)  # before this score is in it, which would count twice
-        expected = result.decision.estimate_of(result.agent)
-        if settings.learn and expected is not None:
-            known = task_class or result.decision.task_class
-            self.success.learn(result.agent, known, predicted=expected.predicted, outcome=score, head=settings.head)
+        if settings.learn:
+            self.success.learn(result.decision, result.agent, outcome=score, head=settings.head, task_class=task_class)
         if settings.log is not None:
             log_score(settings.log, result, score, task_class=task_class)
 
@@ -152,7 +153,7 @@ class Router:
                 return
             self._relearned.add(log)
             for known in logged_outcomes(log):
-                self.success.learn(known.agent, known.task_class, predicted=known.predicted, outcome=known.score, head=known.head)
+                self.success.learn(known.decision, known.agent, outcome=known.score, head=known.head, task_class=known.task_class)
 
     def _ruling(self, task: Task, tools: Collection[str]) -> Ruling:
         policy = task.policy
@@ -185,14 +186,16 @@ class Router:
 
     def _judged(self, task: Task, remaining: Eligible) -> tuple[Success, list[_Judged]]:
         """What is expected of each agent that remains. A prompt is looked into only where there is a choice."""
-        names = [agent.name for agent in remaining.agents]
-        head = task.policy.router.head if len(names) > 1 and task.policy.strategy in _CHOOSING else None
-        success = self.success.success(last_words(task.messages), task.task_class, names, head=head)
+        agents = remaining.agents
+        if len(agents) > 1 and task.policy.strategy in _CHOOSING:
+            success = self.success.success(last_words(task.messages), task.task_class, agents, head=task.policy.router.head)
+        else:
+            success = self.success.unread(agents, task.task_class)
         tokens = _tokens(task)
-        estimates = {agent.name: self._estimate(agent, success, tokens) for agent in remaining.agents}
+        estimates = {agent.name: self._estimate(agent, success, tokens) for agent in agents}
         dearest = max((each.dollars.value for each in estimates.values() if each.dollars is not None), default=0.0)
         utilities = {name: _utility(task.policy.objective, each, dearest or _UNKNOWN_DOLLARS) for name, each in estimates.items()}
-        return success, [_Judged(agent, estimates[agent.name], utilities[agent.name]) for agent in remaining.agents]
+        return success, [_Judged(agent, estimates[agent.name], utilities[agent.name]) for agent in agents]
 
     def _estimate(self, agent: Candidate, success: Success, tokens: int) -> AgentEstimate:
         costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices)
@@ -207,13 +210,13 @@ class Router:
 
     def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[_Judged], spent: Spent) -> None:
         """Leave out whoever would go beyond a limit. Only what was measured speaks against an agent, and the price of the prompt alone."""
-        if task.policy.limits == _NO_LIMITS:
-            return
         for each in judged:
             expected = _expected(each, tokens=_tokens(task))
             reason = self.spending.objection(task.policy.limits, expected, session=task.session, task=spent)
             if reason is not None:
                 remaining.leave_out(each.agent, reason)
+                # One that lacks what only the executor needs may still supervise; one that nobody may pay for may not.
+                remaining.supervisor = None if each.agent.name == remaining.supervisor else remaining.supervisor
         if not remaining.agents:
             objections = "; ".join(f"{name}: {reason}" for name, reason in remaining.objections.items())
             raise BudgetExceeded(f"no agent is left within the limits: {objections}", hint="[policy.limits] sets them")
@@ -227,7 +230,7 @@ class Router:
         judged: Sequence[_Judged],
         *,
         agents: Sequence[Candidate],
-        similarity: float | None,
+        success: Success,
     ) -> RouteDecision:
         policy = task.policy
         threshold = self.steering.threshold(policy.router)
@@ -235,23 +238,25 @@ class Router:
         advantage = _advantage(judged)
         if policy.strategy in _CHOOSING:
             is_free = policy.strategy is Strategy.ROUTE and mode is Mode.AUTO
-            order = _by_utility(judged, threshold, advantage) if is_free else _by_side(judged)
+            is_guess = _is_guess(judged, policy.router)
+            order = _by_utility(judged, threshold, advantage) if is_free and not is_guess else _by_side(judged)
             order = self._preferred(task, best := order, found, remaining)
             is_bound = order[0] is not best[0]
             if is_free and advantage is not None and not is_bound:
-                remaining.reasons.append(_why(order, advantage, threshold))
-        supervisor = remaining.supervisor if remaining.supervisor in {each.agent.name for each in order} else None
+                remaining.reasons.append(_GUESS if is_guess else _why(order, advantage, threshold))
+                remaining.reasons.extend([success.reason] * bool(success.reason))
         return RouteDecision(
             strategy=policy.strategy,
             mode=mode,
             candidates=tuple(each.agent.name for each in order),
             judged=policy.strategy is Strategy.CASCADE and order[0].agent.side is Side.NEAR,
             reasons=tuple(remaining.reasons),
-            supervisor=supervisor,
+            supervisor=remaining.supervisor,
             considered=(*map(_considered, order), *_left_out(agents, remaining)),
             advantage=advantage,
             threshold=threshold,
-            similarity=similarity,
+            similarity=success.similarity,
+            impression=success.impression,
             is_bound=is_bound,
             task_class=task.task_class,
         )
@@ -339,6 +344,12 @@ def _by_utility(judged: Sequence[_Judged], threshold: float, advantage: float | 
     ranked = sorted(judged, key=lambda each: -each.utility)
     best = next((each for each in ranked if each.agent.side is first), ranked[0])
     return [best, *(each for each in ranked if each is not best)]
+
+
+def _is_guess(judged: Sequence[_Judged], settings: RouterPolicy) -> bool:
+    """Nothing is known of how these agents do, and no budget asks for some tasks to go far whatever is known."""
+    has_budget = settings.far_share is not None or settings.dollars_per_hour is not None
+    return not has_budget and all(each.estimate.success.source is Source.PRIOR for each in judged)
 
 
 def _considered(each: _Judged) -> Considered:

@@ -29,7 +29,7 @@ class StepTaken:
 
     input_tokens: int
     output_tokens: int
-    seconds: float
+    seconds: float | None = None
     first_token_seconds: float | None = None
     dollars: float | None = None
     joules: float | None = None
@@ -94,6 +94,19 @@ class _Agent:
     steps: Window = field(default_factory=Window)
     """Per task."""
     dollars_per_token: Window = field(default_factory=Window)
+    expected: "dict[int, _Expected]" = field(default_factory=dict)
+    """What follows from all this, by the size of the prompt, until something new is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What does not depend on the prompt but by its size."""
+
+    steps: Estimate
+    first_token_seconds: Estimate
+    seconds: Estimate
+    output_tokens: Estimate
+    joules: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +130,10 @@ class RunningEstimates:
         """Learn what a step took."""
         size = _size(step.input_tokens)
         with self._lock:
-            known = self._agents.setdefault(agent, _Agent())
-            known.step.setdefault(size, Window()).add(step.seconds)
+            known = self._known(agent)
+            known.expected.clear()
+            if step.seconds is not None:
+                known.step.setdefault(size, Window()).add(step.seconds)
             known.output_tokens.add(step.output_tokens)
             if step.first_token_seconds is not None:
                 known.first_token.setdefault(size, Window()).add(step.first_token_seconds)
@@ -131,7 +146,9 @@ class RunningEstimates:
     def add_task(self, agent: str, steps: int) -> None:
         """Learn how many steps a task took."""
         with self._lock:
-            self._agents.setdefault(agent, _Agent()).steps.add(steps)
+            known = self._known(agent)
+            known.expected.clear()
+            known.steps.add(steps)
 
     def latency(self, agent: str, tokens: int) -> Quantiles | None:
         """Seconds of a step on prompts of about so many tokens; None where none was seen."""
@@ -142,17 +159,32 @@ class RunningEstimates:
 
     def costs(self, agent: str, side: Side, *, tokens: int, prices: Prices | None) -> Costs:
         """What a task with a prompt of so many tokens is expected to take. `prices` are the agent's own, where they are known."""
+        size = _size(tokens)
         with self._lock:
-            known = self._agents.get(agent) or _Agent()
-            steps = _figure(known.steps, _PRIOR_STEPS)
-            first_token, seconds = _PRIOR_SECONDS[side]
-            size = _size(tokens)
-            return Costs(
-                first_token_seconds=_figure(_nearest(known.first_token, size), first_token),
-                seconds=_times(steps, _figure(_nearest(known.step, size), seconds)),
-                dollars=_dollars(known, side, tokens=tokens, steps=steps, prices=prices),
-                joules=_times(steps, _figure(known.joules, 0.0)) if len(known.joules) else None,
-            )
+            known = self._known(agent)
+            expected = known.expected.get(size)
+            if expected is None:
+                expected = known.expected[size] = _expected(known, side, size)
+            dollars = _dollars(known, side, expected, tokens=tokens, prices=prices)
+        return Costs(expected.first_token_seconds, expected.seconds, dollars, expected.joules)
+
+    def _known(self, agent: str) -> _Agent:
+        known = self._agents.get(agent)
+        if known is None:
+            known = self._agents[agent] = _Agent()
+        return known
+
+
+def _expected(known: _Agent, side: Side, size: int) -> _Expected:
+    steps = _figure(known.steps, _PRIOR_STEPS)
+    first_token, seconds = _PRIOR_SECONDS[side]
+    return _Expected(
+        steps=steps,
+        first_token_seconds=_figure(_nearest(known.first_token, size), first_token),
+        seconds=_times(steps, _figure(_nearest(known.step, size), seconds)),
+        output_tokens=_figure(known.output_tokens, _PRIOR_OUTPUT_TOKENS),
+        joules=_times(steps, _figure(known.joules, 0.0)) if len(known.joules) else None,
+    )
 
 
 def _size(tokens: int) -> int:
@@ -180,8 +212,8 @@ def _times(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(value, sqrt(variance), other.source)
 
 
-def _dollars(known: _Agent, side: Side, *, tokens: int, steps: Estimate, prices: Prices | None) -> Estimate | None:
-    output = _figure(known.output_tokens, _PRIOR_OUTPUT_TOKENS)
+def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, prices: Prices | None) -> Estimate | None:
+    steps, output = expected.steps, expected.output_tokens
     if prices is not None:
         per_step = (tokens * float(prices.input) + output.value * float(prices.output)) / 1e6
         deviation = output.deviation * float(prices.output) / 1e6

@@ -8,19 +8,18 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from .correction import Correction, CorrectionPolicy
-from .decision import Estimate, Source
+from ..policy import Candidate
+from .correction import PRIOR, Corrected, Correction
+from .decision import Estimate, RouteDecision, Source
+from .learned.adaptive import AdaptivePrior
 from .learned.embedder import Embedder
 from .learned.head import Head, read_card
+from .learned.prior import Impression, Prior
 
 logger = logging.getLogger(__name__)
 
-PRIOR: Final = 0.5
-"""Before anything is known, an agent is as likely to be right as wrong, whatever its side."""
-_FREE: Final = 1.0
-"""Standard deviation, in log-odds, of what outcomes may add to a prior."""
 _ENOUGH: Final = 10
-"""Outcomes of an agent on such tasks from which an estimate counts as measured."""
+"""Outcomes of an agent from which an estimate is more than a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +29,12 @@ class Success:
     estimates: Mapping[str, Estimate]
     predicted: Mapping[str, float]
     """The same before they were corrected by outcomes."""
-    similarity: float | None
+    similarity: float | None = None
     """Of the prompt to those that the head was trained on."""
+    impression: Impression | None = None
+    """What the prior saw in the prompt; None where the head knew it, or nobody looked."""
+    reason: str = ""
+    """What the prior makes of it."""
 
 
 class SuccessModel:
@@ -40,48 +43,90 @@ class SuccessModel:
     def __init__(self) -> None:
         self._corrections: dict[Path | None, Correction] = {}
         self._heads: dict[Path, Head] = {}
+        self._prior = Prior()
+        self._adaptive = AdaptivePrior()
         self._lock = Lock()
 
-    def success(self, prompt: str, task_class: str, agents: Sequence[str], *, head: Path | None) -> Success:
-        """Look at a prompt. Raises `ConfigError` where the folder holds no head, or one that was trained for other agents."""
-        if head is None:
-            return self._corrected(head, dict.fromkeys(agents, PRIOR), task_class, Source.PRIOR, similarity=None)
-        known = self._head(head)
-        known.require(agents)
-        seen = known.predict(prompt, task_class)
-        predicted = {agent: seen.probabilities[agent] for agent in agents}
-        source = Source.LEARNED if seen.is_familiar else Source.PRIOR
-        return self._corrected(head, predicted, task_class, source, similarity=seen.similarity)
+    def unread(self, agents: Sequence[Candidate], task_class: str) -> Success:
+        """What is expected where the prompt is not looked at, since there is no choice."""
+        return self._corrected(None, {agent.name: PRIOR for agent in agents}, task_class)
 
-    def learn(self, agent: str, task_class: str, *, predicted: float, outcome: float, head: Path | None) -> None:
-        """Take in how an agent did on a task, 0 to 1, of which the head had predicted something."""
-        drift = self._correction(head).learn(agent, task_class, predicted, outcome)
+    def success(self, prompt: str, task_class: str, agents: Sequence[Candidate], *, head: Path | None) -> Success:
+        """Look at a prompt. Raises `ConfigError` where the folder holds no head, or one that was trained for other agents."""
+        similarity = None
+        if head is not None:
+            known = self._head(head)
+            known.require([agent.name for agent in agents])
+            seen = known.predict(prompt, task_class)
+            if seen.is_familiar:
+                predicted = {agent.name: seen.probabilities[agent.name] for agent in agents}
+                return self._corrected(head, predicted, task_class, similarity=seen.similarity)
+            similarity = seen.similarity
+        impression = self._prior.look(prompt)
+        believed = {agent.name: self._adaptive.probability(agent.name, agent.side, impression) for agent in agents}
+        return self._corrected(None, believed, task_class, similarity=similarity, impression=impression)
+
+    def observe(self, impression: Impression) -> None:
+        """Count a prompt that is really served to the traffic that the prior is judged by."""
+        self._prior.observe(impression)
+
+    def learn(self, decision: RouteDecision, agent: str, *, outcome: float, head: Path | None, task_class: str = "") -> None:
+        """Take in how an agent did on a task, 0 to 1.
+
+        Args:
+            decision: by which it was served, with what was predicted.
+            head: of the policy.
+            task_class: as it is known by now; empty: as it was known then.
+        """
+        expected = next((each for each in decision.considered if each.agent == agent and each.estimate is not None), None)
+        if expected is None or expected.estimate is None:
+            return
+        basis = head if decision.impression is None else None
+        drift = self._correction(basis).learn(agent, task_class or decision.task_class, expected.estimate.predicted, outcome)
+        if decision.impression is not None:
+            self._adaptive.learn(agent, expected.side, decision.impression, outcome)
         if drift is not None:
             logger.warning("%s", drift)
 
-    def _correction(self, head: Path | None) -> Correction:
-        """Of what one head predicts. Without any head a prediction says nothing, so that outcomes may move it further."""
+    def _correction(self, basis: Path | None) -> Correction:
+        """Of what one head, or the prior, predicts."""
         with self._lock:
-            if head not in self._corrections:
-                self._corrections[head] = Correction(CorrectionPolicy(deviation=_FREE) if head is None else None)
-            return self._corrections[head]
+            if basis not in self._corrections:
+                self._corrections[basis] = Correction()
+            return self._corrections[basis]
 
     def _corrected(
-        self, head: Path | None, predicted: Mapping[str, float], task_class: str, source: Source, *, similarity: float | None
+        self,
+        basis: Path | None,
+        predicted: Mapping[str, float],
+        task_class: str,
+        *,
+        similarity: float | None = None,
+        impression: Impression | None = None,
     ) -> Success:
-        correction = self._correction(head)
-        estimates = {}
-        for agent, probability in predicted.items():
-            found = correction.corrected(agent, task_class, probability)
-            known = Source.MEASURED if found.outcomes >= _ENOUGH else source
-            estimates[agent] = Estimate(found.probability, found.deviation, known)
-        return Success(estimates, predicted, similarity)
+        correction = self._correction(basis)
+        found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
+        learned = Source.LEARNED if basis is not None else Source.PRIOR
+        estimates = {
+            agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, learned)) for agent, each in found.items()
+        }
+        reason = "" if impression is None else self._prior.reason(impression)
+        return Success(estimates, predicted, similarity, impression, reason)
 
     def _head(self, folder: Path) -> Head:
         with self._lock:
             if folder not in self._heads:
                 self._heads[folder] = Head(folder, _embedder() if read_card(folder).embedder is not None else None)
             return self._heads[folder]
+
+
+def _source(found: Corrected, correction: Correction, agent: str, learned: Source) -> Source:
+    """Measured on such tasks, learned from others, or a guess."""
+    if found.outcomes >= _ENOUGH:
+        return Source.MEASURED
+    if learned is Source.PRIOR and correction.corrected(agent, "").outcomes >= _ENOUGH:
+        return Source.LEARNED
+    return learned
 
 
 @cache

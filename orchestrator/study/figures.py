@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK: Final = "#010203"
+INK: Final = "#010203"
 """Of text and lines; in a page it becomes the page's own colour."""
 _COLOURS: Final = {
     Strategy.DEVICE: "#2a9d8f",
@@ -55,17 +55,17 @@ def draw_all(outcomes: Outcomes, world: str, folder: Path | None = None) -> list
     require_matplotlib()
     pictures = [_pareto(outcomes, world, cost) for cost in COSTS]
     pictures += [_interventions(outcomes, world), _context(outcomes, world)]
-    return [_finish(figure, name, title, folder) for figure, name, title in filter(None, pictures)]
+    return [finish(figure, name, title, folder) for figure, name, title in filter(None, pictures)]
 
 
 def draw_regret(curve: Sequence[float], *, against: str, folder: Path | None = None) -> Picture:
     """The regret of `auto` against a fixed configuration over a stream of tasks."""
     require_matplotlib()
-    figure, axes = _blank("task of the mixed stream", f"perfect answers, less dollars, behind {against}")
+    figure, axes = blank("task of the mixed stream", f"perfect answers, less dollars, behind {against}")
     axes.plot(range(1, len(curve) + 1), curve, color=_COLOURS[Strategy.PEVR])
-    axes.axhline(0, color=_INK, linewidth=0.5)
+    axes.axhline(0, color=INK, linewidth=0.5)
     title = f"Regret of auto against {against}, in hindsight the most useful single configuration; below zero auto is ahead"
-    return _finish(figure, "regret", title, folder)
+    return finish(figure, "regret", title, folder)
 
 
 def require_matplotlib() -> None:
@@ -98,13 +98,13 @@ def _pareto(outcomes: Outcomes, world: str, cost: str) -> Drawn | None:
     }
     if not points:
         return None
-    figure, axes = _blank(COSTS[cost], "score")
+    figure, axes = blank(COSTS[cost], "score")
     for label, (costs, score) in points.items():
         _point(axes, outcomes, world, label, costs, score)
     middles = {label: (costs.value, score.value) for label, (costs, score) in points.items()}
     real = [label for label in points if not outcomes.first(world, label).oracle]
     front = [real[index] for index in statistics.pareto_front([middles[label] for label in real])]
-    axes.plot([middles[label][0] for label in front], [middles[label][1] for label in front], color=_INK, linewidth=0.8, linestyle="--")
+    axes.plot([middles[label][0] for label in front], [middles[label][1] for label in front], color=INK, linewidth=0.8, linestyle="--")
     named = {*front, outcomes.near_alone(world), outcomes.far_alone(world)} if len(points) > _NAMED else set(points)
     _name(axes, {label: middle for label, middle in middles.items() if label in named})
     _explain_marks(axes, outcomes, world, list(points))
@@ -136,8 +136,8 @@ def _name(axes: "Axes", points: dict[str, tuple[float, float]]) -> None:
         while any(abs(across - x) < _LABEL_WIDTH * width and abs(height - y) < high for x, y in placed):
             height += high / 4
         placed.append((across, height))
-        line = {"arrowstyle": "-", "color": _INK, "alpha": 0.3, "linewidth": 0.5}
-        axes.annotate(label, (across, up), (across + 0.015 * width, height + high / 4), fontsize=7, color=_INK, arrowprops=line)
+        line = {"arrowstyle": "-", "color": INK, "alpha": 0.3, "linewidth": 0.5}
+        axes.annotate(label, (across, up), (across + 0.015 * width, height + high / 4), fontsize=7, color=INK, arrowprops=line)
     axes.set_ylim(bottom, max([top, *(height + 2 * high for _, height in placed)]))
 
 
@@ -146,9 +146,9 @@ def _explain_marks(axes: "Axes", outcomes: Outcomes, world: str, labels: Sequenc
     from matplotlib.lines import Line2D
 
     marks = {outcomes.first(world, label).strategy: ("o", colour(outcomes.first(world, label).strategy)) for label in labels}
-    marks |= {name: (mark, _INK) for label in labels for name, mark in [_kind(outcomes, world, label)] if name}
+    marks |= {name: (mark, INK) for label in labels for name, mark in [_kind(outcomes, world, label)] if name}
     handles = [Line2D([], [], linestyle="", marker=mark, color=shade, markersize=5, label=name) for name, (mark, shade) in marks.items()]
-    axes.legend(handles=handles, fontsize=7, labelcolor=_INK, framealpha=0, loc="best")
+    axes.legend(handles=handles, fontsize=7, labelcolor=INK, framealpha=0, loc="best")
 
 
 def _kind(outcomes: Outcomes, world: str, label: str) -> tuple[str, str]:
@@ -163,7 +163,7 @@ def _interventions(outcomes: Outcomes, world: str) -> Drawn | None:
     labels = [label for label in outcomes.configurations(world) if _intervenes(outcomes, world, label)]
     if not labels:
         return None
-    figure, axes = _blank("interventions in a run", "runs")
+    figure, axes = blank("interventions in a run", "runs")
     width = 0.8 / len(labels)
     for place, label in enumerate(labels):
         groups = outcomes.interventions(world, label)
@@ -172,7 +172,7 @@ def _interventions(outcomes: Outcomes, world: str) -> Drawn | None:
             places, [group.runs for group in groups], width, label=label, color=_shade(colour(outcomes.first(world, label).strategy), place)
         )
         if len(labels) <= _LABELLED:
-            axes.bar_label(bars, [f"{group.median_score:.2f}" for group in groups], fontsize=6, color=_INK, rotation=90, padding=2)
+            axes.bar_label(bars, [f"{group.median_score:.2f}" for group in groups], fontsize=6, color=INK, rotation=90, padding=2)
     _whole_numbers(axes)
     _legend(axes)
     return figure, f"{world}-interventions", f"{world}: runs by number of interventions; above each bar the median score of its runs"
@@ -188,7 +188,7 @@ def _context(outcomes: Outcomes, world: str) -> Drawn | None:
     labels = [label for label in (outcomes.near_alone(world), outcomes.far_alone(world), *supervised) if label is not None]
     if not labels:
         return None
-    figure, axes = _blank("turn of the executor", "mean context in tokens")
+    figure, axes = blank("turn of the executor", "mean context in tokens")
     for place, label in enumerate(labels):
         growth = outcomes.context_growth(world, label)
         shade = _shade(colour(outcomes.first(world, label).strategy), place)
@@ -212,18 +212,18 @@ def _score(outcomes: Outcomes, world: str, label: str) -> Estimate | None:
     return outcomes.estimate(world, label, "score")
 
 
-def _blank(across: str, up: str) -> "tuple[Figure, Axes]":
+def blank(across: str, up: str) -> "tuple[Figure, Axes]":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_xlabel(across, color=_INK)
-    axes.set_ylabel(up, color=_INK)
-    axes.tick_params(colors=_INK)
-    axes.grid(visible=True, color=_INK, alpha=0.12)
+    axes.set_xlabel(across, color=INK)
+    axes.set_ylabel(up, color=INK)
+    axes.tick_params(colors=INK)
+    axes.grid(visible=True, color=INK, alpha=0.12)
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
-        spine.set_color(_INK)
+        spine.set_color(INK)
     axes.patch.set_alpha(0)
     return figure, axes
 
@@ -235,7 +235,7 @@ def _whole_numbers(axes: "Axes") -> None:
 
 
 def _legend(axes: "Axes") -> None:
-    axes.legend(fontsize=7, labelcolor=_INK, framealpha=0)
+    axes.legend(fontsize=7, labelcolor=INK, framealpha=0)
 
 
 def _shade(base: str, place: int) -> str:
@@ -247,7 +247,7 @@ def _shade(base: str, place: int) -> str:
     return to_hex((red, green, blue))
 
 
-def _finish(figure: "Figure", name: str, title: str, folder: Path | None) -> Picture:
+def finish(figure: "Figure", name: str, title: str, folder: Path | None) -> Picture:
     """The picture, and its files."""
     import matplotlib
 
@@ -258,7 +258,7 @@ def _finish(figure: "Figure", name: str, title: str, folder: Path | None) -> Pic
         figure.patch.set_alpha(0)
         figure.savefig(text, format="svg", metadata={"Date": None})
         if folder is not None:
-            (folder / f"{safe}.svg").write_text(text.getvalue().replace(_INK, "#000000"), encoding="utf-8")
+            (folder / f"{safe}.svg").write_text(text.getvalue().replace(INK, "#000000"), encoding="utf-8")
             figure.patch.set_alpha(1)
             figure.savefig(folder / f"{safe}.png", dpi=150)
     return Picture(safe, title, _inline(text.getvalue(), title))
@@ -271,4 +271,4 @@ def _inline(svg: str, title: str) -> str:
     start = svg.index("<svg")
     named = svg[start:].replace("<svg", f'<svg role="img" aria-label="{escape(title, quote=True)}"', 1)
     without_metadata = re.sub(r"<metadata>.*?</metadata>", "", named, flags=re.DOTALL)
-    return without_metadata.replace(_INK, "currentColor")
+    return without_metadata.replace(INK, "currentColor")

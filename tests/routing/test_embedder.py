@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from nearfar.orchestrator.routing.learned.embedder import MAXIMUM_TOKENS, WIDTH, Embedder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TEXTS = (
     "How do I bake bread?",
@@ -99,7 +103,7 @@ def test_eight_bits_agree_with_the_exact_weights(embedder: Embedder) -> None:
         assert early @ found / numpy.linalg.norm(early) / numpy.linalg.norm(found) > 0.98
 
 
-def exact(tokens: list[int]) -> tuple["numpy.ndarray", "numpy.ndarray"]:
+def exact(tokens: list[int]) -> "tuple[NDArray[numpy.float32], NDArray[numpy.float32]]":
     """Mean hidden state after two layers, and the unit vector after all six, in 32 bits."""
     import torch
     from torch.nn import functional

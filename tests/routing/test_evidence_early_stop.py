@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.evidence import objection
+from nearfar.orchestrator.routing.evidence.checks import objection
 from nearfar.orchestrator.routing.evidence.early_stop import ConfidenceWatch, EarlyStop, learn_early_stop
 from nearfar.protocols import ConfigError
 

@@ -15,9 +15,10 @@ AGENTS = {"near": Side.NEAR, "far": Side.FAR}
 
 
 def write(path: Path, text: str) -> Path:
-    """Replace the file in one step, as editors do, and so that its time differs even on a coarse clock."""
+    """Replace the file in one step, as editors do; it was written long enough ago to have settled."""
     fresh = path.with_suffix(".new")
     fresh.write_text(text, encoding="utf-8")
+    os.utime(fresh, (0, 0))
     fresh.replace(path)
     return path
 
@@ -54,6 +55,27 @@ def test_a_broken_file_leaves_the_old_policy_and_says_why(
     assert len(caplog.records) == 1
     write(tmp_path / "nearfar.toml", '[policy]\nmode = "prefer_in_cloud"\n')
     assert (file.current.mode, file.problem) == ("prefer_in_cloud", None)
+
+
+def test_a_file_that_is_being_written_in_place_is_left_until_it_has_rested(tmp_path: Path) -> None:
+    path = write(tmp_path / "nearfar.toml", '[policy]\nmode = "only_on_device"\n')
+    moment = 1000.0
+    file = PolicyFile(path, now=lambda: moment)
+    for text, seconds in (("", 1000.0), ('[policy]\nmode = "auto"\n', 1000.05)):
+        path.write_text(text, encoding="utf-8")
+        os.utime(path, (seconds, seconds))
+        moment = seconds + 0.02
+        assert file.current.mode == "only_on_device"
+    moment = 1000.2
+    assert (file.current.mode, file.problem) == ("auto", None)
+
+
+def test_an_emptied_file_takes_no_rule_away(tmp_path: Path) -> None:
+    file = PolicyFile(write(tmp_path / "nearfar.toml", '[policy]\nmode = "only_on_device"\n'))
+    write(tmp_path / "nearfar.toml", "")
+    assert file.current.mode == "only_on_device"
+    assert file.problem is not None
+    assert "is empty" in file.problem
 
 
 def test_a_file_that_vanishes_leaves_the_old_policy(tmp_path: Path) -> None:
@@ -105,7 +127,6 @@ async def test_a_running_task_keeps_the_policy_it_began_with(tmp_path: Path) -> 
 
     def edit_and_answer(_: object) -> str:
         write(path, '[policy]\nstrategy = "route"\nmode = "prefer_in_cloud"\nsensitivity = "public"\n')
-        os.utime(path, (0, 0))
         return "near"
 
     near, far = ScriptedAgent(edit_and_answer, name="near"), ScriptedAgent(["far"], name="far", side=Side.FAR)

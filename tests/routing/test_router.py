@@ -26,9 +26,11 @@ def learned(*, near: float, far: float, task_class: str = "") -> Router:
     """A router to which a hundred tasks were reported, on which the agents succeeded so often."""
     taught = router()
     for number in range(100):
+        asked = task(f"What is the capital of country {number}?", task_class=task_class)
+        decision = taught.decide(asked, PAIR)
         for agent, rate in (("near", near), ("far", far)):
             done = (number * 37) % 100 < 100 * rate
-            taught.success.learn(agent, task_class, predicted=0.5, outcome=float(done), head=None)
+            taught.learn(asked, decision, agent, score=float(done))
     return taught
 
 
@@ -65,8 +67,9 @@ def test_an_unknown_price_is_not_free() -> None:
     unpriced = Stand("far", Side.FAR)
     decision = router().decide(task(), (NEAR, unpriced))
     assert decision.candidates == ("near", "far")
-    assert decision.advantage is not None
-    assert decision.advantage < 0
+    utilities = {each.agent: each.utility or 0 for each in decision.considered}
+    successes = {each.agent: each.estimate.success.value for each in decision.considered if each.estimate}
+    assert utilities["far"] < successes["far"]
 
 
 def test_a_class_of_tasks_has_estimates_of_its_own() -> None:
@@ -75,7 +78,7 @@ def test_a_class_of_tasks_has_estimates_of_its_own() -> None:
     assert of_law.estimate is not None
     assert of_law.estimate.success.source is Source.MEASURED
     assert of_sport.estimate is not None
-    assert of_sport.estimate.success.source is Source.PRIOR
+    assert of_sport.estimate.success.source is Source.LEARNED  # from other classes
 
 
 def test_the_far_side_has_to_be_ahead_by_the_threshold() -> None:

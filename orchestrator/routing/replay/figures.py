@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ....protocols import Side
-from ...study.figures import _INK as INK
-from ...study.figures import Picture, require_matplotlib
-from ...study.figures import _blank as blank
-from ...study.figures import _finish as finish
+from ...study.figures import INK, Picture, blank, finish, require_matplotlib
 from .online import Online
 from .simulation import Served, Simulation
 

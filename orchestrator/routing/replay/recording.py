@@ -77,17 +77,15 @@ def freed(policy: Policy) -> Policy:
 def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str]) -> None:
     """Report what agents took for a task, as far as it was recorded. A recorded task counts as one step."""
     for agent in agents:
-        outcome = case.outcomes[agent]
-        if outcome.seconds is not None:
-            running.add_step(agent, _step(case, outcome, outcome.seconds))
+        running.add_step(agent, _step(case, case.outcomes[agent]))
 
 
-def _step(case: Trace, outcome: AgentOutcome, seconds: float) -> StepTaken:
+def _step(case: Trace, outcome: AgentOutcome) -> StepTaken:
     return StepTaken(
         input_tokens=estimated_tokens(case.prompt) if outcome.input_tokens is None else outcome.input_tokens,
         # Where nobody counted what was written, the price is learned per token read.
         output_tokens=outcome.output_tokens or 0,
-        seconds=seconds,
+        seconds=outcome.seconds,
         dollars=outcome.dollars,
         joules=outcome.joules,
     )
