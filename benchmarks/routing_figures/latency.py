@@ -1,4 +1,6 @@
-"""How long a decision by the prompt takes while llama.cpp is generating: `Head.predict` on one thread, with embedding and without.
+"""How long a decision takes while llama.cpp is generating: the whole `Router.decide` on one thread, and the head's part of it.
+
+`decide` looks at a prompt's words and meaning, `decide_words` at its words alone; `predict` and `predict_words` are `Head.predict` in each.
 
 The head is trained on 1,000 prompts of MMLU and asked about others. Its time does not depend on how many prompts it was trained on: it
 remembers as many landmarks in any case. Meanwhile another process keeps the other core busy with generations of the shipped near model.
@@ -13,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy
 
@@ -24,6 +26,10 @@ from nearfar.orchestrator.routing.learned.embedder import Embedder
 from nearfar.orchestrator.routing.learned.export import write_head
 from nearfar.orchestrator.routing.learned.head import Head
 from nearfar.orchestrator.routing.learned.training import train_head
+from nearfar.orchestrator.routing.replay.recording import RecordedAgent
+from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.task import Policy, Task
+from nearfar.protocols import Message, Side
 
 from .prompt_only import FEW, mmlu
 
@@ -56,11 +62,16 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     asked = QUICK if quick else ASKED
     examples = mmlu(folder, most=FEW + asked + WARM_UP)
     prompts = examples.prompts[FEW:]
+    known = examples.part(numpy.arange(FEW))
     with TemporaryDirectory() as name:
-        write_head(train_head(examples.part(numpy.arange(FEW))), Path(name))
-        heads = {"decide": Head(Path(name), Embedder()), "decide_words": Head(Path(name))}
+        folders = {"": Path(name) / "meaning", "_words": Path(name) / "words"}
+        write_head(train_head(known), folders[""])
+        write_head(train_head(replace(known, embeddings=None)), folders["_words"])
         with busy_core():
-            found = {name: measure(head.predict, prompts) for name, head in heads.items()}
+            found = {}
+            for kind, folder in folders.items():
+                found[f"decide{kind}"] = measure(_decide(examples.agents), [_task(prompt, folder) for prompt in prompts])
+                found[f"predict{kind}"] = measure(Head(folder, Embedder()).predict, prompts)
     return {
         f"{name}_ms_{quantile}": round(value, 3)
         for name, percentiles in found.items()
@@ -68,12 +79,26 @@ def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     }
 
 
-def measure(decide: Callable[[str], object], prompts: Sequence[str]) -> Percentiles:
-    """Time a decision on each of the prompts but the first 30, one after the other."""
+def _task(prompt: str, head: Path) -> Task:
+    policy = {"strategy": "route", "sensitivity": "public", "router": {"head": head}}
+    return Task(messages=(Message.user(prompt),), policy=Policy.model_validate(policy))
+
+
+def _decide(agents: Sequence[str]) -> Callable[[Task], object]:
+    router = Router()
+    team = [RecordedAgent(name, side) for name, side in zip(agents, Side, strict=True)]
+    return lambda task: router.decide(task, team)
+
+
+T = TypeVar("T")
+
+
+def measure(decide: Callable[[T], object], asked: Sequence[T]) -> Percentiles:
+    """Time a decision on each of the tasks or prompts but the first 30, one after the other."""
     seconds = []
-    for prompt in prompts:
+    for each in asked:
         begin = time.perf_counter()
-        decide(prompt)
+        decide(each)
         seconds.append(time.perf_counter() - begin)
     p50, p99 = numpy.quantile(seconds[WARM_UP:], (0.5, 0.99))
     return Percentiles(1000 * float(p50), 1000 * float(p99))

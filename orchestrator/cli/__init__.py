@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from . import options
+
+if TYPE_CHECKING:
+    from ..hybrid import TaskOptions
 
 
 class JsonGroup(TyperGroup):
@@ -63,13 +66,17 @@ def run(
     context: Annotated[Path | None, typer.Option(help="Text file that the task is about; `minions` keeps it on this device.")] = None,
     schema: Annotated[Path | None, typer.Option(help="JSON Schema file that the answer must be valid against.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0.001, help="Seconds for the whole task.")] = None,
+    task_class: options.TaskClass = "",
+    tag: options.Tags = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Run one task and print the answer, who gave it and what it cost."""
     from .run import run_task
 
     selection = options.Selection(config, near, far, strategy, mode, public, tools)
-    run_task(sys.stdin.read() if prompt == "-" else prompt, selection, context=context, schema=schema, timeout=timeout, as_json=as_json)
+    files = options.Files(context=context, schema=schema)
+    known: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or ()}
+    run_task(sys.stdin.read() if prompt == "-" else prompt, selection, files, known, as_json=as_json)
 
 
 @app.command()
@@ -179,8 +186,8 @@ def policy_schema() -> None:
 def explain_policy(
     prompt: Annotated[str, typer.Argument(help="The task. `-` reads it from standard input.")],
     run: Annotated[bool, typer.Option("--run", help="Serve the task too, and print what really happened.")] = False,
-    task_class: Annotated[str, typer.Option("--class", help="What the task is, from coarse to fine: billing/refund.")] = "",
-    tag: Annotated[list[str] | None, typer.Option(help="A word that rules can ask for; may be repeated.")] = None,
+    task_class: options.TaskClass = "",
+    tag: options.Tags = None,
     config: options.Config = None,
     near: options.Near = None,
     far: options.Far = None,

@@ -19,6 +19,10 @@ ModeName = Annotated[
     str | None, typer.Option("--mode", "-m", help="only_on_device, prefer_on_device, auto, prefer_in_cloud or only_in_cloud.")
 ]
 Public = Annotated[bool, typer.Option("--public", help="The task's text may leave this device. Without it, it does not.")]
+TaskClass = Annotated[
+    str, typer.Option("--class", help="What the task is, from coarse to fine: billing/refund. For rules and learning.")
+]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules can ask for; may be repeated.")]
 Tools = Annotated[Path | None, typer.Option(help="Python file whose @tool functions the agents may call.")]
 Traces = Annotated[Path, typer.Option("--traces", help="Recorded outcomes: traces, a router's log, or the runs of a sweep.")]
 NearAgents = Annotated[
@@ -49,6 +53,14 @@ class Selection:
     mode: str | None
     public: bool
     tools: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a task is given as files."""
+
+    context: Path | None
+    schema: Path | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import json
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from rich.markup import escape
 from rich.text import Text
@@ -26,19 +27,19 @@ from ..events import (
 from ..hybrid import Hybrid, TaskOptions
 from ..results import Result
 from .console import execute, notes, output, print_json, reported
-from .options import Selection
+from .options import Files, Selection
 from .selection import chosen_config, open_hybrid, warn_outside_world
 
 _SHOWN_RESULT = 200
 
 
-def run_task(prompt: str, selection: Selection, *, context: Path | None, schema: Path | None, timeout: float | None, as_json: bool) -> None:
+def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions, *, as_json: bool) -> None:
     """Run one task; the answer goes to standard output, what happens on the way to standard error."""
 
     async def work() -> None:
-        options: TaskOptions = {"output_schema": _read_schema(schema) if schema else None, "timeout": timeout}
-        if context is not None:
-            options["context"] = _read_context(context)
+        options: TaskOptions = {**known, "output_schema": _read_schema(files.schema) if files.schema else None}
+        if files.context is not None:
+            options["context"] = _read_context(files.context)
         config = chosen_config(selection)
         warn_outside_world(prompt, config)
         async with open_hybrid(selection, config) as hybrid:
@@ -70,12 +71,13 @@ def chat_with(selection: Selection) -> None:
 
 def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config) -> None:
     history: list[Message] = []
+    options: TaskOptions = {"session": uuid4().hex}
     while (said := _read_turn()) is not None:
         if not said.strip():
             continue
         warn_outside_world(said, config)
         try:
-            result = runner.run(_show(hybrid, [*history, Message.user(said)], {}))
+            result = runner.run(_show(hybrid, [*history, Message.user(said)], options))
         except NearfarError as error:
             notes.print(f"\n[red]error:[/red] {escape(str(error))}", soft_wrap=True)
             continue

@@ -74,7 +74,7 @@ async def test_a_head_that_was_trained_here_routes_here(folder: Path) -> None:
     pair = next(each for each in trained["report"]["pairs"] if (each["near"], each["far"]) == ("near", "far"))
     assert pair["recovered"]["low"] > 0.6
     assert Path(trained["escalation"]).is_file()
-    policy = f'[policy]\nstrategy = "route"\nsensitivity = "public"\n[policy.router]\nhead = "{trained["head"]}"\n'
+    policy = f'[policy]\nstrategy = "route"\nsensitivity = "public"\n[policy.router]\nhead = "{trained["head"]}"\nthreshold = 0.2\n'
     (folder / "nearfar.toml").write_text(f'[near]\n[far]\nprovider = "llama"\n{policy}', encoding="utf-8")
     async with Hybrid.from_config("nearfar.toml") as hybrid:
         assert hybrid.explain_route("Prove the theorem of Ada for 12 points.").candidates[0] == "far"
