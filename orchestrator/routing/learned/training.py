@@ -53,7 +53,7 @@ def fit_head(examples: Examples, *, seed: int) -> Parts:
     classes: ClassLogits = {}
     if examples.embeddings is not None:
         offset = unseen[Part.WORDS] / numpy.float32(alone.temperature) + numpy.array(alone.bias, dtype=numpy.float32)
-        likeness, unseen[Part.LIKENESS] = fit_likeness(examples.embeddings, examples.outcomes, offset, seed)
+        likeness, unseen[Part.LIKENESS] = fit_likeness(examples.embeddings, features.surface, examples.outcomes, offset, seed)
     if any(examples.classes):
         classes, unseen[Part.CLASS] = fit_classes(examples.classes, examples.outcomes)
     return Parts(
