@@ -45,12 +45,12 @@ DRAWS: Final = 10
 """Of these labels."""
 T_QUANTILE: Final = 2.262
 """97.5 % of Student's distribution with nine degrees of freedom."""
-QUICK: Final = 2400
+QUICK: Final = 1800
 """Prompts that a quick run draws; it tests a single fold of them."""
 
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
-    """All figures by name; shares of far calls in percent. Those of a quick run come from a sixth of the prompts."""
+    """All figures by name; shares of far calls in percent. Those of a quick run come from an eighth of the prompts."""
     examples = mmlu(folder, most=QUICK if quick else None)
     folds = folds_of(examples.prompts, FOLDS, seed=0)
     tested = range(1) if quick else range(FOLDS)

@@ -1,7 +1,7 @@
 """What a prompt shows at a glance: hashed n-grams of its words, and its surface. Pure Python, tens of microseconds."""
 
 import re
-from itertools import pairwise
+from collections import Counter
 from math import log, log1p
 from typing import Final
 from zlib import crc32
@@ -44,13 +44,10 @@ def windowed(text: str) -> str:
 def hashed(text: str) -> tuple[list[int], list[float]]:
     """Buckets of the text's words and pairs of neighbouring words, each once, and 1 + the logarithm of how often it occurs."""
     words = _WORD.findall(windowed(text).lower().encode("utf-8", "replace"))
-    counts: dict[int, int] = {}
-    for word in words:
-        bucket = crc32(word) % BUCKETS
-        counts[bucket] = counts.get(bucket, 0) + 1
-    for first, second in pairwise(words):
-        bucket = crc32(b"%b %b" % (first, second)) % BUCKETS
-        counts[bucket] = counts.get(bucket, 0) + 1
+    sums = [crc32(word) for word in words]
+    # A checksum can be continued: this is that of both words with a space between them.
+    sums += [crc32(b" " + word, before) for word, before in zip(words[1:], sums, strict=False)]
+    counts = Counter([checksum % BUCKETS for checksum in sums])
     return list(counts), [1.0 if count == 1 else 1.0 + log(count) for count in counts.values()]
 
 
