@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-PARTS: Final = ("prompt_only", "transfer", "evidence", "budget", "correction", "litellm", "latency", "reload")
+PARTS: Final = ("prompt_only", "dcrouter", "transfer", "evidence", "budget", "correction", "litellm", "latency", "reload")
 """Modules of `routing_figures`."""
 
 
@@ -32,6 +32,8 @@ def main() -> None:
         print(f"{part} ...", end=" ", flush=True, file=sys.stderr)
         found |= import_module(f"routing_figures.{part}").figures(options.data, quick=options.quick)
         print(f"{time.monotonic() - started:.1f} s", file=sys.stderr)
+    if "litellm" in (options.only or PARTS):
+        found |= import_module("routing_figures.versus").compared(found)
     _print(found, as_json=options.json)
 
 

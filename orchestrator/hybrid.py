@@ -114,7 +114,10 @@ class Hybrid:
             hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
             raise ConfigError("neither a near nor a far agent is given", hint=hint)
         self.team = Team((*members, *(other_member(name, other) for name, other in (others or {}).items())))
-        require_usable(self.policy, {member.name: member.side for member in self.team})
+        self._agents = {member.name: member.side for member in self.team}
+        if isinstance(policy, PolicyFile):
+            policy.require(self._agents)
+        require_usable(self.policy, self._agents)
         self._tools = tuple(tools)
         self._own_context = TaskContext.of(tools)
         self._has_checkpointer = checkpointer is not None
@@ -223,7 +226,7 @@ class Hybrid:
 
         Raises `InvalidRequest` for a score outside 0 to 1.
         """
-        if not 0 <= score <= 1:
+        if not isinstance(score, (int, float)) or not 0 <= score <= 1:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
         policy = self.policy
         self._router.report(result, policy.router, score=score, task_class=task_class)
@@ -254,7 +257,7 @@ class Hybrid:
         except ValidationError as error:
             problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
             raise InvalidRequest(
-                "; ".join(problems), hint="timeout is in seconds, context a string, an idempotency_key has 1 to 100 characters"
+                "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
             ) from error
 
     async def _serve(self, task: Task, context: TaskContext, options: TaskOptions) -> dict[str, Any]:
@@ -303,6 +306,8 @@ class Hybrid:
         policy = options.get("policy", self.policy)
         if not isinstance(policy, Policy):
             raise InvalidRequest(f"a policy is a Policy, not {type(policy).__name__}", hint="from nearfar.orchestrator import Policy")
+        if policy is not self.policy and "policy" in options:
+            require_usable(policy, self._agents)
         try:
             given = Policy.model_validate(changes)
         except ValidationError as error:

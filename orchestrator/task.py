@@ -73,13 +73,13 @@ class Task(Value):
     policy: Policy = Policy()
     stated: frozenset[str] = frozenset()
     """Keys of the policy that were said with the task, such as `mode`: rules that merely prefer something yield to them."""
-    task_class: str = ""
+    task_class: str = Field(default="", max_length=200, pattern=r"^[^/]*(/[^/]+){0,9}$")
     """What the task is, from coarse to fine, as the app knows it: `billing/refund`. Empty: unknown."""
     tags: tuple[str, ...] = ()
     """Words of the app's own that rules can ask for."""
     language: str | None = None
     """ISO 639-1 code of the prompt's language; None: looked for where a rule asks for it."""
-    session: str | None = None
+    session: str | None = Field(default=None, min_length=1)
     """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
     unstick: bool = False
     """Choose anew, whoever answered last in the session."""

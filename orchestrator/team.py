@@ -71,7 +71,9 @@ class Team:
     def __init__(self, members: tuple[Member, ...]) -> None:
         self._members = {member.name: member for member in members}
         if len(self._members) < len(members):
-            raise ConfigError(f"two agents are called {members[0].name!r}", hint="give them different names")
+            names = [member.name for member in members]
+            taken = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"two agents are called {taken!r}", hint="give them different names")
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ..hybrid import TaskOptions
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; ./nearfar.toml unless given.", show_default=False)]
 Near = Annotated[str | None, typer.Option(help="Model on this device: a GGUF file, or `near`, which ships with nearfar.")]
@@ -19,9 +22,7 @@ ModeName = Annotated[
     str | None, typer.Option("--mode", "-m", help="only_on_device, prefer_on_device, auto, prefer_in_cloud or only_in_cloud.")
 ]
 Public = Annotated[bool, typer.Option("--public", help="The task's text may leave this device. Without it, it does not.")]
-TaskClass = Annotated[
-    str, typer.Option("--class", help="What the task is, from coarse to fine: billing/refund. For rules and learning.")
-]
+TaskClass = Annotated[str, typer.Option("--class", help="What the task is, from coarse to fine: billing/refund. For rules and learning.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules can ask for; may be repeated.")]
 Tools = Annotated[Path | None, typer.Option(help="Python file whose @tool functions the agents may call.")]
 Traces = Annotated[Path, typer.Option("--traces", help="Recorded outcomes: traces, a router's log, or the runs of a sweep.")]
@@ -53,6 +54,16 @@ class Selection:
     mode: str | None
     public: bool
     tools: Path | None
+
+    @property
+    def stated(self) -> "TaskOptions":
+        """What was said on the command line, which stands above rules that merely prefer something."""
+        given: TaskOptions = {}
+        if self.strategy is not None:
+            given["strategy"] = self.strategy
+        if self.mode is not None:
+            given["mode"] = self.mode
+        return given
 
 
 @dataclass(frozen=True, slots=True)

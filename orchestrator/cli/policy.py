@@ -15,7 +15,6 @@ from ..hybrid import Hybrid, TaskOptions
 from ..results import Result
 from ..routing.check import Finding, findings
 from ..routing.decision import AgentEstimate, Considered, Estimate, RouteDecision
-from ..routing.learned.head import read_card
 from .console import EXIT_USAGE, execute, notes, output, print_json, reported
 from .options import Selection
 from .run import summary
@@ -36,28 +35,13 @@ def check_policy(path: Path | None, *, as_json: bool) -> None:
         config = read_config(path)
         if config is None:
             raise ConfigError(f"there is no {DEFAULT_CONFIG}", hint="create it, or name another with --config")
-        found = [*findings(config.policy, config.agents), *_on_head(config)]
+        found = findings(config.policy, config.agents)
         if as_json:
             print_json({"findings": [finding.model_dump() for finding in found]})
         else:
             _show_findings(found, config)
         if any(finding.kind == "error" for finding in found):
             raise Exit(EXIT_USAGE)
-
-
-def _on_head(config: Config) -> list[Finding]:
-    """What is wrong with the trained head that the policy names."""
-    folder = config.policy.router.head
-    if folder is None:
-        return []
-    try:
-        missing = sorted(set(config.agents) - set(read_card(folder).agents))
-    except ConfigError as error:
-        return [Finding(kind="error", where="policy.router.head", problem=error.message, hint=error.hint)]
-    if not missing:
-        return []
-    problem = f"the head in {folder} was not trained for {', '.join(missing)}"
-    return [Finding(kind="error", where="policy.router.head", problem=problem, hint="nearfar router train --traces ...")]
 
 
 def _show_findings(found: list[Finding], config: Config) -> None:
@@ -74,6 +58,8 @@ def _show_findings(found: list[Finding], config: Config) -> None:
 
 def explain_route(prompt: str, selection: Selection, options: TaskOptions, *, run: bool, as_json: bool) -> None:
     """Print who would serve a task and why; with `run`, serve it and print what really happened beside what was expected."""
+
+    options = {**options, **selection.stated}
 
     async def work() -> None:
         config = chosen_config(selection)

@@ -37,7 +37,7 @@ def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions
     """Run one task; the answer goes to standard output, what happens on the way to standard error."""
 
     async def work() -> None:
-        options: TaskOptions = {**known, "output_schema": _read_schema(files.schema) if files.schema else None}
+        options: TaskOptions = {**known, **selection.stated, "output_schema": _read_schema(files.schema) if files.schema else None}
         if files.context is not None:
             options["context"] = _read_context(files.context)
         config = chosen_config(selection)
@@ -64,14 +64,13 @@ def chat_with(selection: Selection) -> None:
         hybrid = open_hybrid(selection, config)
         try:
             notes.print("[dim]end with Ctrl-D[/dim]")
-            _converse(runner, hybrid, config)
+            _converse(runner, hybrid, config, {"session": uuid4().hex, **selection.stated})
         finally:
             runner.run(hybrid.aclose())
 
 
-def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config) -> None:
+def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config, options: TaskOptions) -> None:
     history: list[Message] = []
-    options: TaskOptions = {"session": uuid4().hex}
     while (said := _read_turn()) is not None:
         if not said.strip():
             continue

@@ -34,6 +34,9 @@ def recorded_traces(recorded: Recorded) -> tuple[list[Trace], dict[str, Side]]:
     """The traces, and the sides of the agents that take part. Raises `ConfigError` where a side has none."""
     traces = read_traces(recorded.traces)
     told = agents_of(traces)
+    both = sorted(set(recorded.near) & set(recorded.far))
+    if both:
+        raise ConfigError(f"{both[0]} is named for both sides", hint="an agent is near or far")
     named = {**dict.fromkeys(recorded.near, Side.NEAR), **dict.fromkeys(recorded.far, Side.FAR)}
     unknown = [agent for agent in named if agent not in told]
     if unknown:

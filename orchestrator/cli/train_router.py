@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...protocols import ConfigError, Side
+from ..routing.evidence.early_stop import learn_early_stop
 from ..routing.evidence.escalation import Escalation, EscalationCard
 from ..routing.evidence.escalation_training import examples_of, train_escalation
 from ..routing.evidence.signals import Cost
@@ -32,15 +33,17 @@ def train_router(recorded: Recorded, out: Path, *, as_json: bool) -> None:
             write_head(trained.parts, out)
             progress("learning when to escalate")
             card, reason = _escalation(traces, sides, seed=recorded.seed)
+            stop = _early_stop(traces, next(agent for agent, side in sides.items() if side is Side.NEAR))
         if card is not None:
             Escalation(card).save(out / ESCALATION)
         (out / REPORT).write_text(trained.report.model_dump_json(indent=2) + "\n", encoding="utf-8")
         if as_json:
             report = trained.report.model_dump(mode="json")
-            print_json({"head": str(out), "escalation": None if card is None else str(out / ESCALATION), "report": report})
+            escalation = None if card is None else str(out / ESCALATION)
+            print_json({"head": str(out), "escalation": escalation, "stop_below": stop, "report": report})
         else:
             _show(trained.report)
-            _show_lines(out, card, reason)
+            _show_lines(out, card, stop, reason)
 
 
 def _escalation(traces: Sequence[Trace], sides: Mapping[str, Side], *, seed: int) -> tuple[EscalationCard | None, str]:
@@ -53,6 +56,15 @@ def _escalation(traces: Sequence[Trace], sides: Mapping[str, Side], *, seed: int
         return train_escalation(examples_of(traces, draft=draft, far=far, opinions=opinions), seed=seed), ""
     except ConfigError as error:
         return None, str(error)
+
+
+def _early_stop(traces: Sequence[Trace], draft: str) -> float:
+    """The confidence below which drafts nearly always failed; 0: there is none, or too few confidences were recorded."""
+    outcomes = [trace.outcomes[draft] for trace in traces if draft in trace.outcomes]
+    try:
+        return learn_early_stop([outcome.confidence for outcome in outcomes], [outcome.score for outcome in outcomes]).threshold
+    except ConfigError:
+        return 0.0
 
 
 def _answered(trace: Trace, agent: str) -> bool:
@@ -85,10 +97,12 @@ def _show(report: HeldOutReport) -> None:
     notes.print(f"[dim]on {report.prompts:,} prompts, each predicted by a head that had not seen it; 0.5 is what chance recovers[/dim]")
 
 
-def _show_lines(out: Path, card: EscalationCard | None, reason: str) -> None:
+def _show_lines(out: Path, card: EscalationCard | None, stop: float, reason: str) -> None:
     """What to put into nearfar.toml."""
     output.print(f"[policy.router]\nhead = {json.dumps(str(out))}", markup=False, soft_wrap=True)
-    if card is not None:
-        output.print(f"\n[policy.evidence]\nescalation = {json.dumps(str(out / ESCALATION))}", markup=False, soft_wrap=True)
-    else:
+    learned = [] if card is None else [f"escalation = {json.dumps(str(out / ESCALATION))}"]
+    learned += [f"stop_below = {stop:.4g}"] * (stop > 0)
+    if learned:
+        output.print("\n".join(["\n[policy.evidence]", *learned]), markup=False, soft_wrap=True)
+    if card is None:
         notes.print(f"[dim]no escalation was learned: {reason}[/dim]", soft_wrap=True)

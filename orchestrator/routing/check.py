@@ -1,7 +1,8 @@
 """Checking a policy beyond its types: rules that never apply, sides that contradict each other, agents that there are none of."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
+from pathlib import Path
 from typing import Final, Literal
 
 from ...protocols import ConfigError, Sensitivity, Side
@@ -9,6 +10,8 @@ from ...protocols.messages import Value
 from ..policy import Mode, Strategy
 from ..task import Policy
 from .eligibility import SIDES_OF_MODE
+from .evidence.escalation import Escalation
+from .learned.head import read_card
 from .rules import RESTRICTIONS, Range, Rule, When
 from .settings import FallbackTrigger
 
@@ -31,7 +34,7 @@ class Finding(Value):
 
 def findings(policy: Policy, agents: Mapping[str, Side]) -> list[Finding]:
     """Everything that is wrong or strange, errors first. `agents` are those of the team, by name."""
-    found = [*_on_modes(policy), *_on_agents(policy, agents), *_on_rules(policy, agents), *_on_settings(policy)]
+    found = [*_on_modes(policy), *_on_agents(policy, agents), *_on_rules(policy, agents), *_on_settings(policy), *_on_files(policy, agents)]
     return sorted(found, key=lambda finding: finding.kind)
 
 
@@ -102,6 +105,8 @@ def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iter
         yield _error(_where(rule), "private tasks never leave the device, so that this refuses all of them", "deny says so plainly")
     elif is_for_private and (rule.mode is Mode.PREFER_IN_CLOUD or side is Side.FAR):
         yield _warning(_where(rule), "it can never have an effect: private tasks never leave the device")
+    if rule.when.thermal:
+        yield _warning(_where(rule), "the thermal state is unknown, unless the app passes device_state", "unknown: closed rules apply")
     if rule.when.offline and rule.mode is Mode.ONLY_IN_CLOUD:
         yield _warning(_where(rule), "without a network, nothing in the cloud can be reached")
 
@@ -146,6 +151,27 @@ def _on_settings(policy: Policy) -> Iterator[Finding]:
     if Strategy.CASCADE in strategies and FallbackTrigger.LOW_CONFIDENCE not in policy.fallback.triggers:
         yield _warning("policy.fallback.triggers", "without low_confidence a cascade never doubts a draft")
     yield from _on_limits(policy)
+
+
+def _on_files(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+    """What was trained, and for whom."""
+    if policy.router.head is not None:
+        yield from _unless_usable("policy.router.head", lambda head: _require_head(head, agents), policy.router.head)
+    if policy.evidence.escalation is not None:
+        yield from _unless_usable("policy.evidence.escalation", Escalation.load, policy.evidence.escalation)
+
+
+def _require_head(folder: Path, agents: Mapping[str, Side]) -> None:
+    missing = sorted(set(agents) - set(read_card(folder).agents))
+    if missing:
+        raise ConfigError(f"the head in {folder} was not trained for {', '.join(missing)}", hint="nearfar router train --traces ...")
+
+
+def _unless_usable(where: str, use: Callable[[Path], object], path: Path) -> Iterator[Finding]:
+    try:
+        use(path)
+    except ConfigError as error:
+        yield _error(where, error.message, error.hint)
 
 
 def _on_limits(policy: Policy) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from ...protocols import Side
 from ...protocols.messages import Value
@@ -81,6 +82,8 @@ class RouteDecision(Value):
     """Advantage from which the far side goes first."""
     similarity: float | None = None
     """Of the prompt to those that the head was trained on, 0 to 1; None: there was no head, or it does not look."""
+    predictor: Literal["head", "prior", "nobody"] = "nobody"
+    """Who looked at the prompt to predict success."""
     impression: Impression | None = None
     """What the prior saw in the prompt, in numbers; None where a head knew it, or nobody looked."""
     is_bound: bool = False

@@ -53,20 +53,22 @@ class Explorer:
         self._dollars = 0.0
         self._lock = Lock()
 
-    def choose(self, prospects: Sequence[Prospect]) -> Prospect:
+    def choose(self, prospects: Sequence[Prospect], *, best: str | None = None) -> Prospect:
         """The best one, or where exploration is due the one that is best in one draw from what is believed: Thompson sampling
         (arXiv 1111.1797).
 
         Args:
             prospects: at least one, all of which the task may have; of equals the first counts as the best.
+            best: the agent that would serve without exploration; None: the one with the highest utility.
         """
-        best = max(prospects, key=lambda prospect: prospect.utility)
+        named = (prospect for prospect in prospects if prospect.agent == best)
+        known = next(named, None) or max(prospects, key=lambda prospect: prospect.utility)
         with self._lock:
             self._decisions += 1
-            chosen = max(prospects, key=self._drawn) if self._explored + 1 <= self._share * self._decisions else best
-            if chosen is not best:
+            chosen = max(prospects, key=self._drawn) if self._explored + 1 <= self._share * self._decisions else known
+            if chosen is not known:
                 self._explored += 1
-                self._given_up += best.utility - chosen.utility
+                self._given_up += max(known.utility - chosen.utility, 0.0)
         return chosen
 
     def paid(self, dollars: float) -> None:

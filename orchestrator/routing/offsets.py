@@ -63,6 +63,8 @@ class NestedOffsets:
     def belief(self, task_class: str) -> tuple[float, float]:
         """Mean and variance of the offset of a class; one that was never met inherits from the wider ones."""
         path = _path(task_class)
+        if not self.evidence:
+            return 0.0, len(path) * self._variance
         told = [*(self._told(name) for name in path[1:]), _NOTHING]
         mean = variance = 0.0
         for name, (counted, shifted) in zip(path, told, strict=True):

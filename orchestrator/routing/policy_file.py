@@ -45,6 +45,10 @@ class PolicyFile:
         self._stamp = self._look()
         self._policy = self._read()
 
+    def require(self, agents: Mapping[str, Side]) -> None:
+        """From now on, a policy that cannot be used with these agents counts as broken."""
+        self._agents = agents
+
     @property
     def current(self) -> Policy:
         """The policy in force. Whoever holds one keeps it, whatever becomes of the file."""
@@ -70,8 +74,8 @@ class PolicyFile:
         """The policy as it is read now, or the one in force and why."""
         try:
             return self._read(), None
-        except ConfigError as error:
-            return self._policy, str(error)
+        except (ConfigError, OSError, RecursionError, RuntimeError, ValueError) as error:  # whatever a file may hold, the old one stays
+            return self._policy, str(error) or type(error).__name__
 
     def _read(self) -> Policy:
         policy = load_config(self._path).policy

@@ -1,5 +1,6 @@
 """`Router`: decides which agent serves each task and subtask, and learns from what comes of it."""
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,17 @@ from datetime import datetime
 from pathlib import Path
 from threading import Lock
 
-from ...protocols import BudgetExceeded, DeviceState, DeviceStateSource, PermissionDenied, PrivacyViolation, Side, Usage
+from ...protocols import (
+    BudgetExceeded,
+    ConfigError,
+    DeviceState,
+    DeviceStateSource,
+    PermissionDenied,
+    PrivacyViolation,
+    Sensitivity,
+    Side,
+    Usage,
+)
 from ..policy import Candidate, Mode, Strategy
 from ..results import Result
 from ..selection.profile import last_words
@@ -19,10 +30,12 @@ from .rules import RESTRICTIONS, Ruling, ruling
 from .running import RunningEstimates
 from .sessions import Sessions
 from .settings import Limits, Objective, RouterPolicy
-from .situation import Situation, estimated_tokens, language_of
+from .situation import Situation, estimated_tokens, language_of, primary_language
 from .spending import Account, Spending, Spent
 from .steering import Steering
 from .success import Success, SuccessModel
+
+logger = logging.getLogger(__name__)
 
 _CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE})
 """Strategies in which any agent may come first: in the others each has a role."""
@@ -71,14 +84,15 @@ class Router:
         self._now = now
 
     def ruled(self, task: Task, *, tools: Collection[str] = ()) -> Task:
-        """The task with the mode and the strategy that the rules give it.
+        """The task with the mode and the strategy that the rules give it. One that they keep on the device is private from here on, so
+        that every agent in the cloud refuses it as well.
 
         Raises `PermissionDenied` where a rule denies it, `PrivacyViolation` where it was to leave the device and a rule keeps it there.
         """
         if not task.policy.rules:
             return task
         found = self._ruling(task, tools)
-        changes = {"mode": _mode(task, found), "strategy": _strategy(task, found)}
+        changes = {"mode": _mode(task, found), "strategy": _strategy(task, found), "sensitivity": _sensitivity(task, found)}
         return task.model_copy(update={"policy": task.policy.model_copy(update=changes)})
 
     def account(self, task: Task) -> Account:
@@ -96,7 +110,7 @@ class Router:
             agents,
             strategy=policy.strategy,
             mode=mode,
-            sensitivity=policy.sensitivity,
+            sensitivity=_sensitivity(task, found),
             needs=task.needs(has_tools=bool(tools)),
             executor=policy.supervision.executor,
         )
@@ -129,13 +143,16 @@ class Router:
             self.success.learn(decision, agent, outcome=score, head=task.policy.router.head)
 
     def conclude(self, task: Task, result: Result, *, tools: Collection[str]) -> None:
-        """Take note of a task that was answered. Raises `ConfigError` where the log cannot be written."""
+        """Take note of a task that was answered."""
         if task.session is not None:
             self.sessions.keep(task.session, result.agent)
         if result.decision.explored and result.dollars is not None:
             self.steering.paid_to_explore(task.policy.router, float(result.dollars))
         if task.policy.router.log is not None:
-            log_task(task.policy.router.log, task, result, tools=tools, time=self._now())
+            try:
+                log_task(task.policy.router.log, task, result, tools=tools, time=self._now())
+            except ConfigError as error:  # the answer is paid for, and stands without its record
+                logger.warning("a decision is not on record: %s", error)
 
     def report(self, result: Result, settings: RouterPolicy, *, score: float, task_class: str = "") -> None:
         """Learn how good an answer was, 0 to 1. Raises `ConfigError` where the log cannot be written."""
@@ -151,8 +168,9 @@ class Router:
         with self._lock:
             if log in self._relearned:
                 return
+            outcomes = list(logged_outcomes(log))
             self._relearned.add(log)
-            for known in logged_outcomes(log):
+            for known in outcomes:
                 self.success.learn(known.decision, known.agent, outcome=known.score, head=known.head, task_class=known.task_class)
 
     def _ruling(self, task: Task, tools: Collection[str]) -> Ruling:
@@ -168,10 +186,8 @@ class Router:
         return found
 
     def _situation(self, task: Task, tools: Collection[str]) -> Situation:
-        policy, prompt = task.policy, last_words(task.messages)
-        language = task.language
-        if language is None and any(rule.when.language for rule in policy.rules):
-            language = language_of(prompt)
+        policy = task.policy
+        asks = any(rule.when.language for rule in policy.rules)
         return Situation(
             sensitivity=policy.sensitivity,
             tokens=_tokens(task),
@@ -179,7 +195,7 @@ class Router:
             task_class=task.task_class,
             tools=frozenset(tools),
             tags=frozenset(task.tags),
-            language=language,
+            languages=_languages(task) if asks else frozenset({None}),
             device=self._device_state(),
             budget_left=self.spending.share_left(policy.limits, session=task.session),
         )
@@ -217,6 +233,8 @@ class Router:
                 remaining.leave_out(each.agent, reason)
                 # One that lacks what only the executor needs may still supervise; one that nobody may pay for may not.
                 remaining.supervisor = None if each.agent.name == remaining.supervisor else remaining.supervisor
+        if remaining.agents and remaining.agents[0].name == remaining.supervisor:
+            remaining.supervisor = None  # nobody supervises itself
         if not remaining.agents:
             objections = "; ".join(f"{name}: {reason}" for name, reason in remaining.objections.items())
             raise BudgetExceeded(f"no agent is left within the limits: {objections}", hint="[policy.limits] sets them")
@@ -239,9 +257,8 @@ class Router:
         if policy.strategy in _CHOOSING:
             is_free = policy.strategy is Strategy.ROUTE and mode is Mode.AUTO
             is_guess = _is_guess(judged, policy.router)
-            order = _by_utility(judged, threshold, advantage) if is_free and not is_guess else _by_side(judged)
-            order = self._preferred(task, best := order, found, remaining)
-            is_bound = order[0] is not best[0]
+            order = _by_utility(judged, threshold, advantage) if is_free and not is_guess else _by_side(judged, policy.strategy)
+            order, is_bound = self._preferred(task, order, found, remaining)
             if is_free and advantage is not None and not is_bound:
                 remaining.reasons.append(_GUESS if is_guess else _why(order, advantage, threshold))
                 remaining.reasons.extend([success.reason] * bool(success.reason))
@@ -256,18 +273,19 @@ class Router:
             advantage=advantage,
             threshold=threshold,
             similarity=success.similarity,
+            predictor=success.predictor,
             impression=success.impression,
             is_bound=is_bound,
             task_class=task.task_class,
         )
 
-    def _preferred(self, task: Task, order: list[_Judged], found: Ruling, remaining: Eligible) -> list[_Judged]:
-        """The order once rules, the session and the order of fallback have had their say."""
+    def _preferred(self, task: Task, order: list[_Judged], found: Ruling, remaining: Eligible) -> tuple[list[_Judged], bool]:
+        """The order once rules, the session and the order of fallback have had their say, and whether one of them settled the first."""
         names = [each.agent.name for each in order]
         first = self._first(task, names, found, remaining)
         rest = [name for name in (first, *names[:1], *task.policy.fallback.order, *names) if name in names]
         by_name = {each.agent.name: each for each in order}
-        return [by_name[name] for name in dict.fromkeys(rest)]
+        return [by_name[name] for name in dict.fromkeys(rest)], first is not None
 
     def _first(self, task: Task, names: Sequence[str], found: Ruling, remaining: Eligible) -> str | None:
         """Who is to try first, whatever it is worth; None where nobody says so."""
@@ -286,14 +304,30 @@ class Router:
 
 
 def _mode(task: Task, found: Ruling) -> Mode:
-    """What a rule restricts holds against everybody; what it prefers yields to what was said with the task."""
-    policy, is_stated = task.policy, "mode" in task.stated
-    if found.mode is None or (is_stated and found.mode not in RESTRICTIONS):
-        return policy.mode
-    if is_stated and policy.mode in RESTRICTIONS and policy.mode is not found.mode:
-        error = PrivacyViolation if found.mode is Mode.ONLY_ON_DEVICE else PermissionDenied
-        raise error(f"mode {policy.mode} was asked for, but the policy says otherwise: {'; '.join(found.reasons)}")
-    return found.mode
+    """What a rule restricts holds against everybody; what it prefers yields to what was said with the task, and to any restriction."""
+    own = task.policy.mode
+    if found.mode is None:
+        return own
+    if found.mode not in RESTRICTIONS:
+        return own if own in RESTRICTIONS or "mode" in task.stated else found.mode
+    if own is found.mode or own not in RESTRICTIONS:
+        return found.mode
+    if own is Mode.ONLY_IN_CLOUD and "mode" not in task.stated:
+        return found.mode  # the policy's own mode is what holds where no rule says otherwise
+    error = PrivacyViolation if found.mode is Mode.ONLY_ON_DEVICE else PermissionDenied
+    raise error(f"the task has mode {own}, but the policy says otherwise: {'; '.join(found.reasons)}")
+
+
+def _sensitivity(task: Task, found: Ruling) -> Sensitivity:
+    return Sensitivity.PRIVATE if found.mode is Mode.ONLY_ON_DEVICE else task.policy.sensitivity
+
+
+def _languages(task: Task) -> frozenset[str | None]:
+    """Of everything that the user said and gave, or as the app states it."""
+    if task.language is not None:
+        return frozenset({primary_language(task.language)})
+    texts = [message.text for message in task.messages if message.role == "user"]
+    return frozenset(language_of(text) for text in [*texts, *([task.context] if task.context else [])] if text.strip())
 
 
 def _strategy(task: Task, found: Ruling) -> Strategy:
@@ -301,7 +335,7 @@ def _strategy(task: Task, found: Ruling) -> Strategy:
 
 
 def _tokens(task: Task) -> int:
-    return sum(estimated_tokens(message.text) for message in task.messages)
+    return sum(estimated_tokens(message.text) for message in task.messages) + estimated_tokens(task.context or "")
 
 
 def _utility(objective: Objective, estimate: AgentEstimate, unknown_dollars: float) -> float:
@@ -320,7 +354,8 @@ def _expected(judged: _Judged, *, tokens: int) -> Spent:
 
     estimate, prices = judged.estimate, judged.agent.prices
     prompt = 0.0 if prices is None else float(prices.dollars(Usage(input_tokens=tokens)))
-    dollars = None if estimate.dollars is None else max(prompt, measured(estimate.dollars))
+    is_met = judged.agent.capabilities is not None  # else its price may be known once it is opened, and holds the call back then
+    dollars = None if estimate.dollars is None and is_met else max(prompt, measured(estimate.dollars))
     return Spent(dollars, tokens, measured(estimate.seconds), measured(estimate.joules))
 
 
@@ -332,10 +367,11 @@ def _advantage(judged: Sequence[_Judged]) -> float | None:
     return best[Side.FAR] - best[Side.NEAR] if len(best) == 2 else None
 
 
-def _by_side(judged: Sequence[_Judged]) -> list[_Judged]:
-    """The sides in the order that they have, the most useful agent of each first."""
+def _by_side(judged: Sequence[_Judged], strategy: Strategy) -> list[_Judged]:
+    """The sides in the order that they have, the most useful agent of each first. A near draft that is doubted goes to the far side."""
     sides = list(dict.fromkeys(each.agent.side for each in judged))
-    return sorted(judged, key=lambda each: (sides.index(each.agent.side), -each.utility))
+    order = sorted(judged, key=lambda each: (sides.index(each.agent.side), -each.utility))
+    return [*order[:1], *sorted(order[1:], key=lambda each: each.agent.side is Side.NEAR)] if strategy is Strategy.CASCADE else order
 
 
 def _by_utility(judged: Sequence[_Judged], threshold: float, advantage: float | None) -> list[_Judged]:

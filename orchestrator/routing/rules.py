@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 from ...protocols import PowerSource, Sensitivity, Thermal
 from ...protocols.messages import ToolName, Value
 from ..policy import Mode, Strategy
-from .situation import Situation
+from .situation import Situation, primary_language
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ class Weekday(StrEnum):
 class Range(Value):
     """Values from `at_least`, itself included, to `below`, itself excluded; either may be left open."""
 
-    at_least: float | None = None
-    below: float | None = None
+    at_least: float | None = Field(default=None, allow_inf_nan=False)
+    below: float | None = Field(default=None, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _holds_something(self) -> Self:
@@ -67,6 +67,8 @@ class Hours(Value):
     def _holds_something(self) -> Self:
         if not self.days:
             raise ValueError("days names no day")
+        if self.start.tzinfo is not None or (self.end is not None and self.end.tzinfo is not None):
+            raise ValueError("hours are local, and have no time zone")
         if self.start == self.end:
             raise ValueError("start and end are the same, so that no time lies between them")
         return self
@@ -79,8 +81,8 @@ class Hours(Value):
         return (today in self.days and clock >= self.start) or (yesterday in self.days and clock < self.end)
 
 
-def _lower(languages: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(language.lower() for language in languages)
+def _primary(languages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(primary_language(language) for language in languages)
 
 
 class When(Value):
@@ -95,7 +97,7 @@ class When(Value):
     """The task has one of these."""
     tokens: Range | None = None
     """Of the prompt, estimated from its length."""
-    language: Annotated[tuple[str, ...], AfterValidator(_lower)] = ()
+    language: Annotated[tuple[str, ...], AfterValidator(_primary)] = ()
     """ISO 639-1 codes."""
     offline: bool | None = None
     battery: Range | None = None
@@ -200,6 +202,13 @@ def _is_in(value: float | None, wanted: Range | None) -> bool | None:
     return None if value is None or wanted is None else value in wanted
 
 
+def _is_in_language(spoken: Iterable[str | None], wanted: Iterable[str]) -> bool | None:
+    """Any of the texts is in one of the languages; unknown where none surely is, and one of them may be."""
+    if _any_of(wanted, spoken):
+        return True
+    return None if None in set(spoken) else False
+
+
 def _is_of_class(task_class: str, wanted: Iterable[str]) -> bool | None:
     if not task_class:
         return None
@@ -212,7 +221,7 @@ _CONDITIONS: Final[dict[str, Callable[[When, Situation], bool | None]]] = {
     "tools": lambda when, now: _any_of(when.tools, now.tools),
     "tags": lambda when, now: _any_of(when.tags, now.tags),
     "tokens": lambda when, now: _is_in(now.tokens, when.tokens),
-    "language": lambda when, now: None if now.language is None else now.language in when.language,
+    "language": lambda when, now: _is_in_language(now.languages, when.language),
     "offline": lambda when, now: None if now.device.is_offline is None else now.device.is_offline is when.offline,
     "battery": lambda when, now: _is_in(now.device.battery, when.battery),
     "thermal": lambda when, now: None if now.device.thermal is None else now.device.thermal in when.thermal,

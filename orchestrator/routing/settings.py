@@ -24,7 +24,7 @@ from ...protocols import (
 )
 from ...protocols.messages import Value
 
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -139,7 +139,7 @@ class RouterPolicy(Value):
     """Utility by which a far agent has to be ahead of the near ones; `nearfar policy calibrate` finds it."""
     far_share: Share | None = None
     """Share of the tasks that the router is free to place, which goes far: the threshold follows it. None: the threshold stands."""
-    dollars_per_hour: float | None = Field(default=None, gt=0)
+    dollars_per_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The same for what is spent in an hour."""
     explore_share: float = Field(default=0.0, ge=0, le=1)
     """Largest share of tasks that may go to another agent than the best known one, to learn about it."""

@@ -33,8 +33,8 @@ class Situation:
     """From coarse to fine: `search/hops`; empty: unknown."""
     tools: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
-    language: str | None = None
-    """ISO 639-1 code of the prompt's language."""
+    languages: frozenset[str | None] = frozenset({None})
+    """ISO 639-1 codes of what the user said and gave; None among them: of some of it nobody knows."""
     device: DeviceState = DeviceState()
     budget_left: float | None = None
     """Of the limits for the session and the day, the share that is left where least is; None: there are none."""
@@ -43,6 +43,11 @@ class Situation:
 def estimated_tokens(text: str) -> int:
     """Tokens of a text, from its length."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+def primary_language(code: str) -> str:
+    """`de` for `DE` and `de-AT`."""
+    return code.replace("_", "-").partition("-")[0].lower()
 
 
 def language_of(text: str) -> str | None:

@@ -13,6 +13,8 @@ from .settings import Amounts, Limits
 _MEASURES: Final = ("dollars", "tokens", "seconds", "joules")
 _NO_LIMITS: Final = Limits()
 _LEAST_BYTES_PER_TOKEN: Final = 3
+_UNBOUNDED_OUTPUT: Final = 8192
+"""Tokens that an agent writes at most which states no bound."""
 _SESSIONS: Final = 10_000
 """Kept; of more, those are forgotten that spent nothing for the longest time."""
 
@@ -82,7 +84,7 @@ class Spending:
 
     def _scopes(self, limits: Limits, *, session: str | None, task: Spent) -> Iterator[tuple[str, Amounts, Spent]]:
         with self._lock:
-            of_session, of_day = self._sessions.get(session or "", Spent()), self._today()
+            of_session, of_day = Spent() if session is None else self._sessions.get(session, Spent()), self._today()
         yield "call", limits.call, Spent()
         yield "task", limits.task, task
         yield "session", limits.session, of_session
@@ -132,6 +134,12 @@ class Account:
         }
         return request.model_copy(update=changes)
 
+    def most_dollars(self, request: StepRequest, card: AgentCard) -> float | None:
+        """What a call may have cost of which nobody heard the end; None where prices are unknown."""
+        most = request.max_output_tokens or card.limits.max_output_tokens or _UNBOUNDED_OUTPUT
+        usage = Usage(input_tokens=_most_prompt_tokens(request), output_tokens=most)
+        return None if card.prices is None else float(card.prices.dollars(usage))
+
     def charge(self, spent: Spent) -> None:
         """Count a call that has ended, well or not."""
         self.spent += spent
@@ -144,6 +152,8 @@ class Account:
         reason = self._spending.objection(self._limits, expected, session=self._session, task=self.spent, is_call=True)
         if reason is not None:
             raise BudgetExceeded(f"{card.name} was not asked: {reason}", hint="[policy.limits] sets the limits")
+        if self._whole is not None:
+            self._whole._require(card, expected)
 
     def _output_tokens(self, prices: Prices | None, prompt: int) -> int | None:
         """How many tokens may be written, which cost more than those read."""
@@ -154,8 +164,9 @@ class Account:
         return max(min(bounds), 1) if bounds else None
 
     def _left(self, measure: str) -> float | None:
-        """Of the tightest limit; None: there is none."""
-        return self._spending.left(self._limits, measure, session=self._session, task=self.spent)
+        """Of the tightest limit, also of the whole that this is a part of; None: there is none."""
+        own = self._spending.left(self._limits, measure, session=self._session, task=self.spent)
+        return own if self._whole is None else _least(own, self._whole._left(measure))
 
 
 def _most_prompt_tokens(request: StepRequest) -> int:
@@ -192,10 +203,10 @@ def _share_left(amounts: Amounts, spent: Spent) -> float | None:
 
 def _excess(measure: str, limit: float | None, spent: float | None, expected: float | None) -> str | None:
     """Joules that nobody measures are let pass; dollars that nobody knows are not, since they are not free."""
-    if limit is None:
-        return None
+    if limit is None or (measure == "dollars" and expected == 0):
+        return None  # what is free may follow when all dollars are spent, or nobody knows how many
     if spent is None or expected is None:
         return None if measure == "joules" else f"the price is unknown, and no more than {limit:g} {measure} may be spent"
-    if spent + expected > limit or (spent >= limit and measure != "dollars"):  # what is free may follow when all dollars are spent
+    if spent + expected > limit or spent >= limit:
         return f"{spent:.4g} of {limit:g} {measure} are spent, and about {expected:.4g} more would be"
     return None

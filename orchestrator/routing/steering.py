@@ -55,8 +55,8 @@ class Steering:
 
     def _explored(self, decision: RouteDecision, settings: RouterPolicy, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]
-        chosen = self._explorer(settings).choose(prospects).agent
         best = decision.candidates[0]
+        chosen = self._explorer(settings).choose(prospects, best=best).agent
         if chosen == best:
             return decision
         candidates = (chosen, *(agent for agent in decision.candidates if agent != chosen))
@@ -114,9 +114,10 @@ def _in_order(considered: Sequence[Considered], candidates: Sequence[str]) -> tu
 
 def _in_shadow(decision: RouteDecision) -> RouteDecision:
     """What would be done without the router, with what it would have done on record."""
-    if decision.strategy is not Strategy.ROUTE or decision.mode is not Mode.AUTO:
+    if decision.strategy is not Strategy.ROUTE or decision.mode is not Mode.AUTO or decision.is_bound:
         return decision
     sides = {each.agent: each.side for each in decision.considered}
     plain = tuple(sorted(decision.candidates, key=lambda agent: _SIDES_IN_SHADOW.index(sides[agent])))
     note = f"in shadow: the router would try {' then '.join(decision.candidates)}"
-    return decision.model_copy(update={"candidates": plain, "shadowed": decision.candidates, "reasons": (*decision.reasons, note)})
+    changes = {"candidates": plain, "considered": _in_order(decision.considered, plain), "shadowed": decision.candidates}
+    return decision.model_copy(update={**changes, "reasons": (*decision.reasons, note)})

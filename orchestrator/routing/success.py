@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, Literal
 
 from ..policy import Candidate
 from .correction import PRIOR, Corrected, Correction
@@ -29,12 +29,19 @@ class Success:
     estimates: Mapping[str, Estimate]
     predicted: Mapping[str, float]
     """The same before they were corrected by outcomes."""
+    is_learned: bool = False
+    """A head predicted it."""
     similarity: float | None = None
     """Of the prompt to those that the head was trained on."""
     impression: Impression | None = None
     """What the prior saw in the prompt; None where the head knew it, or nobody looked."""
     reason: str = ""
     """What the prior makes of it."""
+
+    @property
+    def predictor(self) -> Literal["head", "prior", "nobody"]:
+        """Who looked at the prompt."""
+        return "prior" if self.impression is not None else "head" if self.is_learned else "nobody"
 
 
 class SuccessModel:
@@ -81,7 +88,7 @@ class SuccessModel:
         expected = next((each for each in decision.considered if each.agent == agent and each.estimate is not None), None)
         if expected is None or expected.estimate is None:
             return
-        basis = head if decision.impression is None else None
+        basis = head if decision.predictor == "head" else None
         drift = self._correction(basis).learn(agent, task_class or decision.task_class, expected.estimate.predicted, outcome)
         if decision.impression is not None:
             self._adaptive.learn(agent, expected.side, decision.impression, outcome)
@@ -111,7 +118,7 @@ class SuccessModel:
             agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, learned)) for agent, each in found.items()
         }
         reason = "" if impression is None else self._prior.reason(impression)
-        return Success(estimates, predicted, similarity, impression, reason)
+        return Success(estimates, predicted, basis is not None, similarity, impression, reason)
 
     def _head(self, folder: Path) -> Head:
         with self._lock:

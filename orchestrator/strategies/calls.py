@@ -65,10 +65,11 @@ class CallLog:
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
 
-    def _end(self, call: Call, account: Account | None) -> None:
+    def _end(self, call: Call, charging: tuple[Account, float | None] | None) -> None:
         self.made.append(call)
-        if account is not None:
-            account.charge(spent_by(call))
+        if charging is not None:
+            account, most = charging
+            account.charge(spent_by(call, most))
         emit(self._runtime, CallEnded(call=call))
 
     @property
@@ -134,7 +135,7 @@ class CallLog:
                 error=None if error is None else type(error).__name__,
                 **listening.figures(agent.card, error, started=started),
             )
-            self._end(call, account)
+            self._end(call, None if account is None else (account, account.most_dollars(request, agent.card)))
 
 
 class _Listening:
@@ -186,7 +187,7 @@ class _Listening:
         return None if was_at_work and not is_free else Decimal(0)
 
 
-def spent_by(call: Call) -> Spent:
-    """What a call counts for. What a near agent costs is its energy, which nobody measures in dollars."""
-    dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else call.dollars
-    return Spent(None if dollars is None else float(dollars), call.usage.total_tokens, call.seconds, None)
+def spent_by(call: Call, most: float | None) -> Spent:
+    """What a call counts for: where its price was never heard, the most that it can be. A near agent costs energy, and no dollars."""
+    dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else most if call.dollars is None else float(call.dollars)
+    return Spent(dollars, call.usage.total_tokens, call.seconds, None)

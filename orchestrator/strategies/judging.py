@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ...protocols import Message, Side, StepRequest, ToolChoice
+from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..results import Attempt
 from ..routing.decision import RouteDecision
 from ..routing.evidence.answers import Answer, agree
@@ -67,7 +67,10 @@ class Judging:
     async def objection(self) -> str | None:
         """The reason to distrust the draft, or None. Raises `ConfigError` for an escalation that was trained for other agents or looks."""
         path = self._turn.task.policy.evidence.escalation
-        return await self._fixed() if path is None or not self._text.strip() else await self._learned(self._escalations[path])
+        following = self._team[self._turn.decision.candidates[self._turn.position + 1]]
+        if path is None or not self._text.strip() or following.side is Side.NEAR:
+            return await self._fixed()
+        return await self._learned(self._escalations[path], following)
 
     @property
     def _text(self) -> str:
@@ -86,12 +89,11 @@ class Judging:
         second = policy.evidence.second_opinion
         if reason is not None or second is None:
             return reason
-        opinion = await self._ask(self._team[second])
+        opinion = await self._ask(self._member(second))
         return None if opinion is None or agree(self._text, opinion) else f"{second} answers otherwise: {opinion[:80]}"
 
-    async def _learned(self, escalation: Escalation) -> str | None:
-        """Look until a further look is not worth its price any more."""
-        following = self._team[self._turn.decision.candidates[self._turn.position + 1]]
+    async def _learned(self, escalation: Escalation, following: Member) -> str | None:
+        """Look until a further look is not worth its price any more. `following` is the agent in the cloud that would take over."""
         others = [member.name for member in self._team if member.side is Side.NEAR and member is not self._turn.member]
         escalation.require(draft=self._turn.member.name, far=following.name, looks=[*FREE, *others])
         findings = {name: found for name, found in self._free().items() if name in escalation.looks}
@@ -116,12 +118,15 @@ class Judging:
 
     async def _look(self, name: str) -> Finding:
         """A second opinion; an agent that gives none is a look that could not be had."""
-        opinion = await self._ask(self._team[name]) if name in self._names else None
+        opinion = await self._ask(self._member(name))
         return Finding() if opinion is None else second_opinion(Answer.of_text(self._text), Answer.of_text(opinion))
 
-    @property
-    def _names(self) -> set[str]:
-        return {member.name for member in self._team}
+    def _member(self, name: str) -> Member:
+        """Raises `ConfigError` for an agent that there is none of, or that is in the cloud: looks stay on this device."""
+        found = next((member for member in self._team if member.name == name and member.side is Side.NEAR), None)
+        if found is None:
+            raise ConfigError(f"there is no agent {name!r} on this device to give a second opinion", hint="[other_near.NAME] adds one")
+        return found
 
     async def _ask(self, member: Member) -> str | None:
         """What another agent answers from the same conversation, without acting; None where it fails."""

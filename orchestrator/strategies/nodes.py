@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import anyio
 
-from ...protocols import InvalidOutput, Message, ToolCall, ToolResult
+from ...protocols import DeadlineExceeded, InvalidOutput, Message, Stalled, ToolCall, ToolResult
 from ..events import AgentText, Routed, ToolFinished, ToolStarted
 from ..results import Call
 from ..routing.router import Router
@@ -41,10 +41,12 @@ class TaskNodes:
         task = Task.model_validate(state["task"])
         context = self.context(runtime)
         spent = Spent() if context.account is None else context.account.spent
+        ruled = self.router.ruled(task, tools=context.tools).policy
+        task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
         decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent)
         emit(runtime, Routed(decision=decision))
         empty: TaskState = {"attempts": [], "standby": None, "calls": [], "reasons": [], "guidance": "", "watch": None}
-        return {"decision": as_json(decision), **empty, **fresh_start(task, position=0)}
+        return {"task": as_json(task), "decision": as_json(decision), **empty, **fresh_start(task, position=0)}
 
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
@@ -62,6 +64,8 @@ class TaskNodes:
         except FALLBACK_ERRORS as error:
             if log.made and not turn.is_counted:
                 turn.count(log.made[-1])
+            if log.made and isinstance(error, (DeadlineExceeded, Stalled)):
+                self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
             if isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]:
                 return {**turn.correct(error, started), "calls": log.as_json}
             if isinstance(error, InvalidOutput):

@@ -126,7 +126,7 @@ class Panel:
             temperature=policy.temperature,
             timeout=None if is_last else policy.attempt_timeout,
             sensitivity=policy.sensitivity,
-            idempotency_key=f"{self.task.idempotency_key}/{question.key}/{agent.card.side}",
+            idempotency_key=f"{self.task.idempotency_key}/{question.key}/{agent.card.name}",
         )
 
 

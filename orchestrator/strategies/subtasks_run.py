@@ -179,6 +179,7 @@ class PlanRun:
             "idempotency_key": sha256(f"{self._task.idempotency_key}/{subtask.id}".encode()).hexdigest(),
             "policy": part_policy(self._task, turns=turns).model_copy(update={"limits": limits}),
             "reasons": (),
+            "unstick": True,  # each part is routed by itself; the session is that of the whole
         }
         return self._task.model_copy(update=changes).with_context_in_prompt()
 

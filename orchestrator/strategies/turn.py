@@ -12,6 +12,7 @@ from ..events import AttemptEnded, AttemptStarted
 from ..policy import SUPERVISED
 from ..results import Attempt, Call
 from ..routing.decision import RouteDecision
+from ..routing.evidence.early_stop import ConfidenceWatch, EarlyStop
 from ..routing.settings import FallbackTrigger
 from ..task import Task
 from ..team import Member, Team
@@ -49,7 +50,7 @@ class Turn:
 
     def is_doubtful(self, call: Call) -> bool:
         """The agent was so unsure in a step that the draft is not worth finishing."""
-        return call.confidence is not None and call.confidence < self.task.policy.evidence.stop_below
+        return ConfidenceWatch(EarlyStop(threshold=self.task.policy.evidence.stop_below)).stops(call.confidence)
 
     @property
     def is_exhausted(self) -> bool:

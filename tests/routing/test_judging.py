@@ -29,7 +29,7 @@ class Trio:
         self.far = ScriptedAgent(far, name="far", side=Side.FAR, prices=priced(10))
 
     async def ask(self, policy: dict[str, Any], **options: Any) -> Result:  # noqa: ANN401 - options of any task
-        given = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "fallback": {"order": ["far"]}, **policy})
+        given = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", **policy})
         async with Hybrid(near=self.near, far=self.far, others={"second": self.second}, policy=given) as hybrid:
             return await hybrid.run(ASKED, **options)
 

@@ -25,7 +25,7 @@ HOT = DeviceState(battery=0.1, power_source=PowerSource.BATTERY, thermal=Thermal
         ({"tags": ["vip", "legal"]}, situation(tags=frozenset({"legal"})), situation()),
         ({"tokens": {"at_least": 100}}, situation(tokens=100), situation(tokens=99)),
         ({"tokens": {"below": 100}}, situation(tokens=99), situation(tokens=100)),
-        ({"language": ["DE"]}, situation(language="de"), situation(language="en")),
+        ({"language": ["DE"]}, situation(languages=frozenset({"de", None})), situation(languages=frozenset({"en"}))),
         ({"offline": True}, situation(device=DeviceState(is_offline=True)), situation(device=HOT)),
         ({"battery": {"below": 0.2}}, situation(device=HOT), situation(device=DeviceState(battery=0.2))),
         ({"thermal": ["serious", "critical"]}, situation(device=HOT), situation(device=DeviceState(thermal=Thermal.FAIR))),

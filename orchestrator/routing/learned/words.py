@@ -110,7 +110,12 @@ def minimise(parameters: "list[torch.Tensor]", loss: "Callable[[], torch.Tensor]
         value.backward()
         return float(value.detach())
 
-    optimizer.step(closure)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # beside other work, threads that wait for each other take minutes for what one does in seconds
+    try:
+        optimizer.step(closure)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def errors(logits: "torch.Tensor", wanted: "torch.Tensor") -> "torch.Tensor":
