@@ -13,8 +13,8 @@ from .settings import Amounts, Limits
 _MEASURES: Final = ("dollars", "tokens", "seconds", "joules")
 _NO_LIMITS: Final = Limits()
 _LEAST_BYTES_PER_TOKEN: Final = 3
-_UNBOUNDED_OUTPUT: Final = 8192
-"""Tokens that an agent writes at most which states no bound."""
+_USUAL_OUTPUT: Final = 8192
+"""Tokens that an agent hardly ever goes beyond which states no bound."""
 _SESSIONS: Final = 10_000
 """Kept; of more, those are forgotten that spent nothing for the longest time."""
 
@@ -135,8 +135,8 @@ class Account:
         return request.model_copy(update=changes)
 
     def most_dollars(self, request: StepRequest, card: AgentCard) -> float | None:
-        """What a call may have cost of which nobody heard the end; None where prices are unknown."""
-        most = request.max_output_tokens or card.limits.max_output_tokens or _UNBOUNDED_OUTPUT
+        """What a call may well have cost of which nobody heard the end; None where prices are unknown."""
+        most = min(request.max_output_tokens or _USUAL_OUTPUT, card.limits.max_output_tokens or _USUAL_OUTPUT)
         usage = Usage(input_tokens=_most_prompt_tokens(request), output_tokens=most)
         return None if card.prices is None else float(card.prices.dollars(usage))
 

@@ -10,12 +10,17 @@ from situations import priced
 
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.routing.decision import Source
+from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.team import Member, Team
 from nearfar.protocols import (
+    Agent,
     BudgetExceeded,
     ConfigError,
     ContextOverflow,
     DeviceState,
     InvalidRequest,
+    Message,
     NearfarError,
     PermissionDenied,
     ScriptedAgent,
@@ -231,3 +236,53 @@ async def test_a_part_cannot_take_the_dollars_of_the_others() -> None:
     assert [call.role for call in result.calls if call.side is Side.FAR][:3] == ["plan", "execute", "execute"]
     assert result.dollars is not None
     assert result.dollars <= 0.012
+
+
+async def test_a_far_agent_that_was_never_opened_is_not_held_to_be_too_dear() -> None:
+    far = ScriptedAgent(["far"], name="far", side=Side.FAR, prices=priced(10))
+
+    async def open_far() -> Agent:
+        return far
+
+    policy = {"strategy": "route", "sensitivity": "public", "mode": "prefer_in_cloud", "limits": {"day": {"dollars": 1}}}
+    router, team = Router(), Team((Member("near", Side.NEAR, ScriptedAgent([], name="near")), Member("far", Side.FAR, open_far)))
+    task = Task.model_validate({"messages": (Message.user("Which city?"),), "policy": policy})
+    assert router.decide(task, list(team)).candidates == ("far", "near")
+
+
+async def test_a_far_step_that_breaks_counts_for_the_most_it_can_have_cost() -> None:
+    pair = Pair(["near"], [[Stalled("silent")]], far_dollars=10)
+    async with pair.hybrid({"mode": "prefer_in_cloud", "limits": {"day": {"dollars": 100}}}) as hybrid:
+        result = await hybrid.run("Which city?")
+        assert (result.text, result.was_fallback) == ("near", True)
+        left = hybrid._router.spending.share_left(hybrid.policy.limits, session=None)
+    assert left is not None
+    assert 0.99 < left < 1
+
+
+async def test_the_seconds_of_a_task_hold_for_its_parts_together() -> None:
+    plan = json.dumps({"subtasks": [{"id": name, "task": f"Look up fact {name}.", "needs": []} for name in "abcd"]})
+    pair = Pair([], [plan, *["fact"] * 5])
+    policy = {"strategy": "subtasks", "mode": "only_in_cloud", "subtasks": {"strategy": "route", "parallel": 1}}
+    async with pair.hybrid({**policy, "limits": {"task": {"seconds": 1e-6}}}) as hybrid:
+        with pytest.raises(BudgetExceeded, match="limit for the task"):
+            await hybrid.run("Find four facts.")
+    assert len(pair.far.requests) <= 1
+
+
+async def test_parts_of_a_later_task_do_not_stick_to_the_agent_of_the_session() -> None:
+    plan = '{"subtasks": [{"id": "a", "task": "Where is it?", "needs": []}, {"id": "b", "task": "How far?", "needs": ["a"]}]}'
+    pair = Pair(["near"] * 4, [plan, "far", "far"])
+    async with pair.hybrid({"strategy": "subtasks", "subtasks": {"strategy": "route"}}) as hybrid:
+        hybrid._router.sessions.keep("chat", "far")
+        result = await hybrid.run("Find out where it is, and how far.", session="chat")
+    assert {call.agent for call in result.calls if call.role == "execute"} == {"near"}
+
+
+@pytest.mark.parametrize("score", ["1", None, float("nan"), 2])
+async def test_a_score_that_is_none_is_refused(score: Any) -> None:  # noqa: ANN401 - anything
+    pair = Pair(["near"], [])
+    async with pair.hybrid({}) as hybrid:
+        result = await hybrid.run("Which city?")
+        with pytest.raises(InvalidRequest, match="between 0 and 1"):
+            hybrid.report(result, score=score)

@@ -1,6 +1,7 @@
 """The router: who serves a task, and why."""
 
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -286,3 +287,47 @@ def _assert_stays(decided: Router, asked: Task) -> None:
         return
     assert decision.candidates == ("near",)
     assert decision.supervisor is None
+
+
+def test_exploration_is_bounded_while_nothing_is_known() -> None:
+    fresh = router()
+    asked = task(policy={"router": {"explore_share": 0.05}})
+    decisions = [fresh.decide(asked, PAIR) for _ in range(100)]
+    assert sum(each.candidates[0] == "far" for each in decisions) == sum(each.explored for each in decisions) <= 5
+
+
+def test_an_agent_that_a_rule_names_is_not_explored_away_nor_counted_for_the_budget() -> None:
+    fresh = router()
+    named = {"rules": [{"name": "named", "agent": "near"}], "router": {"explore_share": 1.0}}
+    decisions = [fresh.decide(task(policy=named), PAIR) for _ in range(50)]
+    assert {each.candidates[0] for each in decisions} == {"near"}
+    assert all(each.is_bound for each in decisions)
+
+
+def test_shadow_mode_leaves_a_rules_agent_alone_and_shows_the_order_that_is_served() -> None:
+    named = {"rules": [{"name": "named", "agent": "far"}], "router": {"shadow": True}}
+    assert router().decide(task(policy=named), PAIR).candidates == ("far", "near")
+    shadowed = learned(near=0.1, far=0.9).decide(task(policy={"router": {"shadow": True}}), PAIR)
+    assert tuple(each.agent for each in shadowed.considered) == shadowed.candidates == ("near", "far")
+
+
+def test_a_doubted_near_draft_goes_to_the_cloud_before_another_near_agent() -> None:
+    agents = (NEAR, Stand("second", Side.NEAR, prices=priced(0)), FAR)
+    decision = router().decide(task(policy={"strategy": "cascade"}), agents)
+    assert decision.candidates == ("near", "far", "second")
+
+
+def test_nobody_supervises_itself_where_a_limit_leaves_the_executor_out() -> None:
+    dear = Stand("near", Side.NEAR, prices=priced(1e6))
+    policy = {"strategy": "pevr", "limits": {"task": {"dollars": 0.01}}}
+    decision = router().decide(task(policy=policy), (dear, FAR))
+    assert (decision.candidates, decision.supervisor) == (("far",), None)
+
+
+def test_tasks_that_nobody_looked_at_leave_what_a_head_predicts_alone() -> None:
+    taught = router()
+    head = Path("head")
+    private = task(policy={"sensitivity": "private"})
+    for _ in range(50):
+        taught.success.learn(taught.decide(private, PAIR), "near", outcome=1.0, head=head)
+    assert taught.success._correction(head).corrected("near", "", 0.2).probability == pytest.approx(0.2)
