@@ -32,10 +32,10 @@ def _ours(found: Mapping[str, Any], name: str) -> float | None:
 def _best(found: Mapping[str, Any], name: str) -> float:
     """Of the versions: on the pair of agents that ours was measured on, or as the mean over all."""
     if name == "dcrouter":
-        return max(found["litellm_apgr"][name].values())
+        return float(max(found["litellm_apgr"][name].values()))
     if name in _PAIR_OF:
         near, _, far = found.get(f"{_PAIR_OF[name]}_pair", ("", "", ""))
         pair = f"{near} -> {far}"
     else:
         pair = _BFCL if name == "bfcl" else f"{NEAR} -> {FAR}"
-    return max((version[pair] for version in found["litellm_apgr_by_pair"][name].values() if pair in version), default=0.0)
+    return max((float(version[pair]) for version in found["litellm_apgr_by_pair"][name].values() if pair in version), default=0.0)

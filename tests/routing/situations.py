@@ -1,5 +1,6 @@
 """Tasks, agents and situations for the tests of the router."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -37,7 +38,7 @@ def situation(**changes: object) -> Situation:
     return Situation(**given)  # type: ignore[arg-type]  # keywords of several types
 
 
-def task(prompt: str = "What is the capital of Peru?", *, policy: dict[str, object] | None = None, **changes: object) -> Task:
+def task(prompt: str = "What is the capital of Peru?", *, policy: Mapping[str, object] | None = None, **changes: object) -> Task:
     """A public task under the strategy `route`, with changes to both."""
     routed = Policy.model_validate({"strategy": "route", "sensitivity": "public", **(policy or {})})
     return Task.model_validate({"messages": (Message.user(prompt),), "policy": routed, **changes})

@@ -160,9 +160,9 @@ def test_traces_that_lack_some_outcomes_can_be_learned_from(folder: Path) -> Non
 async def test_a_prompt_is_routed_by_the_pair_that_it_was_trained_for(folder: Path) -> None:
     in_json("router", "train", "--near-agent", "near", "--far-agent", "far")
     policy: dict[str, Any] = {"strategy": "route", "sensitivity": "public", "router": {"head": folder / "head"}}
-    agents = {"near": ScriptedAgent(["a"], name="near"), "far": ScriptedAgent(["b"], name="far", side=Side.FAR)}
+    near, far = ScriptedAgent(["a"], name="near"), ScriptedAgent(["b"], name="far", side=Side.FAR)
     from nearfar.orchestrator import Policy
 
-    async with Hybrid(**agents, policy=Policy.model_validate(policy)) as hybrid:
+    async with Hybrid(near=near, far=far, policy=Policy.model_validate(policy)) as hybrid:
         result = await hybrid.run("Prove the theorem of Noor for 5 points.")
     assert (result.text, result.decision.considered[0].estimate is not None) == ("b", True)

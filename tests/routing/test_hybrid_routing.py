@@ -73,11 +73,12 @@ async def test_what_steps_really_took_replaces_the_prior() -> None:
 async def test_reports_move_later_tasks_of_the_class_to_the_other_side() -> None:
     pair = Pair(["wrong"] * 20, ["right"] * 5)
     async with pair.hybrid({}) as hybrid:
-        for _ in range(20):
-            result = await hybrid.run("Is it legal?", task_class="law")
+        result = await hybrid.run("Is it legal?", task_class="law")
+        for _ in range(19):
             hybrid.report(result, score=0.0)
             if hybrid.explain_route("Is it legal?", task_class="law").candidates[0] == "far":
                 break
+            result = await hybrid.run("Is it legal?", task_class="law")
         assert (await hybrid.run("Is it legal?", task_class="law")).text == "right"
         assert sum(attempt.agent == "far" for attempt in result.attempts) == 0
 

@@ -52,7 +52,7 @@ policies = st.fixed_dictionaries(
                 ]
             ),
             max_size=3,
-            unique_by=lambda rule: rule["name"],
+            unique_by=str,
         ),
         "router": st.sampled_from([{}, {"threshold": -9.0}, {"far_share": 0.9}, {"explore_share": 1.0}, {"shadow": True}]),
         "evidence": st.sampled_from([{}, {"second_opinion": "second"}, {"stop_below": 0.9}]),

@@ -12,13 +12,10 @@ from nearfar.protocols import ConfigError, ScriptedAgent, Side
 pytestmark = pytest.mark.anyio
 
 
-def pair(log: Path, *, near: list[object], far: list[object], strategy: str = "route", sensitivity: str = "public") -> Hybrid:
+def pair(log: Path, *, near: list[str], far: list[str], strategy: str = "route", sensitivity: str = "public") -> Hybrid:
     policy = Policy.model_validate({"strategy": strategy, "sensitivity": sensitivity, "router": {"log": log}})
-    agents = {
-        "near": ScriptedAgent(near, name="near", confidence=0.4),  # type: ignore[arg-type]  # texts
-        "far": ScriptedAgent(far, name="far", side=Side.FAR),  # type: ignore[arg-type]  # texts
-    }
-    return Hybrid(**agents, policy=policy)
+    agents = ScriptedAgent(near, name="near", confidence=0.4), ScriptedAgent(far, name="far", side=Side.FAR)
+    return Hybrid(near=agents[0], far=agents[1], policy=policy)
 
 
 async def test_reported_tasks_become_traces(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Programs that measure; each is run by itself."""
