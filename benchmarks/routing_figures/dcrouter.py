@@ -21,7 +21,7 @@ from nearfar.orchestrator.routing.traces import agents_of
 from . import data
 
 FOLDS: Final = 5
-QUICK: Final = 500
+QUICK: Final = 300
 """Prompts that a quick run draws; it tests a single fold of them."""
 
 

@@ -37,6 +37,7 @@ from .prompt_only import mmlu
 MODEL: Final = Path(__file__).parent.parent.parent / "device" / "models" / "near.gguf"
 ASKED: Final = 1500
 QUICK: Final = 400
+"""Prompts that a quick run asks, and trains on: the head then remembers fewer of them than it might."""
 WARM_UP: Final = 30
 """Decisions that are not counted."""
 
@@ -60,10 +61,10 @@ class Percentiles:
 
 def figures(folder: Path, *, quick: bool) -> dict[str, Any]:
     """All figures by name."""
-    asked = QUICK if quick else ASKED
-    examples = mmlu(folder, most=LANDMARKS + asked + WARM_UP)
-    prompts = examples.prompts[LANDMARKS:]
-    known = examples.part(numpy.arange(LANDMARKS))
+    asked, trained = (QUICK, QUICK) if quick else (ASKED, LANDMARKS)
+    examples = mmlu(folder, most=trained + asked + WARM_UP)
+    prompts = examples.prompts[trained:]
+    known = examples.part(numpy.arange(trained))
     with TemporaryDirectory() as name:
         folders = {"": Path(name) / "meaning", "_words": Path(name) / "words"}
         write_head(train_head(known), folders[""])

@@ -45,7 +45,7 @@ DRAWS: Final = 10
 """Of these labels."""
 T_QUANTILE: Final = 2.262
 """97.5 % of Student's distribution with nine degrees of freedom."""
-QUICK: Final = 1800
+QUICK: Final = 1400
 """Prompts that a quick run draws; it tests a single fold of them."""
 
 
