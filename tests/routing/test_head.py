@@ -39,7 +39,18 @@ from pathlib import Path
 from nearfar.orchestrator.routing.learned.embedder import Embedder
 from nearfar.orchestrator.routing.learned.head import Head
 
-head = Head(Path(sys.argv[1]), Embedder())
+from nearfar.orchestrator.policy import Mode
+from nearfar.orchestrator.routing.replay.recording import RecordedAgent
+from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.task import Policy, Task
+from nearfar.protocols import Message, Side
+
+folder = Path(sys.argv[1])
+head = Head(folder, Embedder())
+policy = Policy.model_validate({"strategy": "route", "sensitivity": "public", "router": {"head": folder}})
+task = Task(messages=(Message.user("What is 17 plus 25?"),), task_class="arithmetic/sums", policy=policy)
+decision = Router().decide(task, [RecordedAgent(name, Side(name)) for name in ("near", "far")])
+assert (decision.mode, decision.predictor) == (Mode.AUTO, "head"), decision
 print(head.predict("What is 17 plus 25?", "arithmetic/sums").probabilities["far"])
 """
 
