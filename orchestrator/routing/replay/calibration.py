@@ -259,7 +259,10 @@ def _toml(policy: Policy, threshold: float) -> str:
 def _notes(policy: Policy) -> Iterator[str]:
     router = policy.router
     if router.head is None:
-        yield "The policy names no head: without one, every task has the same advantage. nearfar router train makes one of the same traces."
+        yield (
+            "The policy names no head, so heads were trained for this calibration. The threshold is for a head of the same traces: "
+            "make it with nearfar router train, and name it in [policy.router]."
+        )
     else:
         yield f"If the head in {router.head} was trained on these tasks, the expectation flatters it."
     for name in ("far_share", "dollars_per_hour"):
