@@ -5,11 +5,9 @@
 The head is trained on 2,048 prompts of MMLU and asked about others. Trained on more it would take no longer: it remembers no more than so
 many. Meanwhile another process keeps the other core busy with generations of the shipped near model.
 
-``python -m benchmarks.routing_figures.latency --data ../shared/data/routing`` prints these figures alone.
+``python benchmarks/routing.py --data ../shared/data/routing --only latency`` prints these figures alone.
 """
 
-import argparse
-import json
 import subprocess
 import sys
 import time
@@ -118,16 +116,3 @@ def busy_core() -> Iterator[None]:
     finally:
         process.terminate()
         process.wait()
-
-
-def main() -> None:
-    """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    print(json.dumps(figures(arguments.data, quick=arguments.quick), indent=2))
-
-
-if __name__ == "__main__":
-    main()

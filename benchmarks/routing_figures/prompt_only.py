@@ -8,11 +8,9 @@ Chosen by looking at MMLU, on fifths and thousands of these same prompts: that e
 MiniLM (`Embedder.early`) and from 64 tokens, all constants of the likeness part, and the weight decay of the words part. The last thirty
 variants that were tried lie between 0.695 and 0.702 of APGR, so that of the best a little is luck.
 
-``python -m benchmarks.routing_figures.prompt_only --data ../shared/data/routing`` prints these figures alone.
+``python benchmarks/routing.py --data ../shared/data/routing --only prompt_only`` prints these figures alone.
 """
 
-import argparse
-import json
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -146,16 +144,3 @@ def _few(name: str, draws: list[dict[str, float]]) -> dict[str, Any]:
             reach = T_QUANTILE * stdev(values) / sqrt(DRAWS)
             found[f"{name}{suffix}_interval"] = [round(fmean(values) - reach, 4), round(fmean(values) + reach, 4)]
     return found
-
-
-def main() -> None:
-    """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    print(json.dumps(figures(arguments.data, quick=arguments.quick), indent=2))
-
-
-if __name__ == "__main__":
-    main()
