@@ -4,7 +4,7 @@ The gRPC side lives in `nearfar.protocols.client` and `nearfar.protocols.server`
 """
 
 from .agent import Agent, StepStream, complete, stream
-from .cards import AgentCard, Capabilities, Limits, Prices, Side
+from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
 from .device_state import DeviceState, DeviceStateSource, PowerSource, Thermal
 from .errors import (
     AgentError,
@@ -38,7 +38,19 @@ from .errors import (
 from .fakes import ScriptedAgent
 from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
 from .recordings import ReplayAgent, record
-from .steps import Finished, FinishReason, StepEvent, StepReply, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
+from .steps import (
+    EnergySource,
+    Finished,
+    FinishReason,
+    Performance,
+    StepEvent,
+    StepReply,
+    StepRequest,
+    TextDelta,
+    ToolCalled,
+    ToolChoice,
+    Usage,
+)
 
 __all__ = [
     "Agent",
@@ -53,6 +65,8 @@ __all__ = [
     "DeadlineExceeded",
     "DeviceState",
     "DeviceStateSource",
+    "EnergySource",
+    "Execution",
     "FinishReason",
     "Finished",
     "IdempotencyConflict",
@@ -66,6 +80,7 @@ __all__ = [
     "ModelNotFound",
     "NearfarError",
     "NotFound",
+    "Performance",
     "PermissionDenied",
     "PowerSource",
     "Prices",

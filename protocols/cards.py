@@ -65,6 +65,23 @@ class Prices(Value):
         return total / _MILLION
 
 
+class Execution(Value):
+    """What really runs an agent's model, read back once it is loaded, and never what was asked for."""
+
+    engine: str = Field(min_length=1)
+    """`llama.cpp` or `onnxruntime-genai`."""
+    provider: str = Field(min_length=1)
+    """The backend or execution provider, in lower case: `cpu`, `cuda`, `metal`, `vulkan`, `coreml`, `qnn` ..."""
+    device: str = ""
+    """The device's own name, where the backend tells it."""
+    layers: int | None = Field(default=None, ge=0)
+    """Layers of the model."""
+    offloaded_layers: int | None = Field(default=None, ge=0)
+    """Those of `layers` that do not run on the CPU; None: the engine does not tell."""
+    threads: int | None = Field(default=None, gt=0)
+    """CPU threads that compute a single token."""
+
+
 class AgentCard(Value):
     """An agent's description of itself."""
 
@@ -80,5 +97,9 @@ class AgentCard(Value):
     """None: the price is unknown, which is not the same as free."""
     parameters: int | None = Field(default=None, gt=0)
     """Weights of the model; None: unknown."""
+    adapters: tuple[str, ...] = ()
+    """Names of the LoRA adapters that a step may ask for."""
+    execution: Execution | None = None
+    """What really runs the model; None: unknown, as of a provider's."""
     kv_bytes_per_token: int | None = Field(default=None, gt=0)
     """Bytes that one token of context takes in the model's key-value cache, summed over all layers; None: unknown."""

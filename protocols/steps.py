@@ -49,6 +49,35 @@ class Usage(Value):
         return self.input_tokens + self.output_tokens
 
 
+class EnergySource(StrEnum):
+    """How a figure of energy came about."""
+
+    MEASURED = "measured"
+    ESTIMATED = "estimated"
+    UNAVAILABLE = "unavailable"
+
+
+class Performance(Value):
+    """What one step took on the machine that computed it. None means that nobody measured it."""
+
+    first_token_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """From the step's first pass through the model to its first generated token; time in the queue is not part of it."""
+    prefill_tokens_per_second: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Over the prompt tokens that were not found in the prefix cache."""
+    decode_tokens_per_second: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    joules: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """The step's share of the device's energy; None where `joules_source` is `unavailable`."""
+    joules_source: EnergySource = EnergySource.UNAVAILABLE
+    kv_bytes: int | None = Field(default=None, ge=0)
+    """Most memory that the step's own tokens took in the key-value cache, prefix included."""
+
+    @model_validator(mode="after")
+    def _joules_have_a_source(self) -> "Performance":
+        if (self.joules is None) != (self.joules_source is EnergySource.UNAVAILABLE):
+            raise ValueError("joules are given exactly where their source is not 'unavailable'")
+        return self
+
+
 class StepRequest(Value):
     """Everything an agent needs for one turn; steps are stateless, so this holds the whole conversation."""
 
@@ -64,6 +93,10 @@ class StepRequest(Value):
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=8)
     timeout: float | None = Field(default=None, gt=0)
     """Seconds the whole step may take; None: no limit of its own."""
+    adapter: str | None = Field(default=None, min_length=1)
+    """Name of the LoRA adapter (Hu et al. 2021, arXiv 2106.09685) that the model wears for the prompt and for text; None: none."""
+    call_adapter: str | None = Field(default=None, min_length=1)
+    """The adapter for the tokens inside a tool call; None: the same as `adapter`."""
     sensitivity: Sensitivity = Sensitivity.PRIVATE
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=128)
     """Names this step: asking again with the same key and content replays it and is paid once."""
@@ -103,6 +136,8 @@ class Finished(Value):
     confidence: float | None = Field(default=None, ge=0.0, le=1.0)
     """exp of the lowest mean token log-probability over any 4 consecutive generated tokens (DeepConf's
     lowest-group confidence, arXiv 2508.15260, on a short window); None where log-probabilities are not known."""
+    performance: Performance | None = None
+    """None where the agent does not measure, as a provider's model."""
 
 
 StepEvent = Annotated[TextDelta | ToolCalled | Finished, Field(discriminator="type")]

@@ -43,8 +43,8 @@ def parse_json(text: str) -> JsonValue:
 def check_request(card: AgentCard, request: StepRequest) -> None:
     """What every agent refuses before it computes or sends anything.
 
-    Raises `PrivacyViolation` for private text at a far agent, `Unsupported` for tools or a schema that the agent does not
-    handle, `InvalidRequest` for an empty prompt or a broken schema. A seed is a hint: agents without seeds ignore it.
+    Raises `PrivacyViolation` for private text at a far agent, `Unsupported` for tools, a schema or an adapter that the agent does
+    not handle, `InvalidRequest` for an empty prompt or a broken schema. A seed is a hint: agents without seeds ignore it.
     """
     check_privacy(card, request)
     last = request.messages[-1]
@@ -54,6 +54,10 @@ def check_request(card: AgentCard, request: StepRequest) -> None:
         raise Unsupported(f"agent {card.name!r} cannot call tools", hint="leave out tools or ask another agent")
     if request.output_schema is not None and not card.capabilities.json_schema:
         raise Unsupported(f"agent {card.name!r} cannot enforce output_schema", hint="leave it out or ask another agent")
+    for adapter in (request.adapter, request.call_adapter):
+        if adapter is not None and adapter not in card.adapters:
+            known = ", ".join(card.adapters) or "none"
+            raise Unsupported(f"agent {card.name!r} has no adapter {adapter!r}", hint=f"it has: {known}")
     if request.output_schema is not None:
         check_schema(request.output_schema, "output_schema")
     for tool in request.tools:

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+from google.protobuf.message import Message as ProtobufMessage
 from pydantic import JsonValue, ValidationError
 
-from .cards import AgentCard, Capabilities, Limits, Prices, Side
+from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
 from .errors import InvalidOutput, InvalidRequest, NearfarError
 from .messages import Message, Sensitivity, ToolCall, ToolResult, ToolSpec
-from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
+from .steps import EnergySource, Finished, FinishReason, Performance, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
 from .v1 import agent_pb2 as pb
 from .validation import parse_json
 
@@ -39,6 +40,12 @@ _REASONS = {
     FinishReason.TOOL_CALLS: pb.FINISH_REASON_TOOL_CALLS,
     FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
 }
+_ENERGY_SOURCES = {
+    EnergySource.UNAVAILABLE: pb.ENERGY_SOURCE_UNAVAILABLE,
+    EnergySource.MEASURED: pb.ENERGY_SOURCE_MEASURED,
+    EnergySource.ESTIMATED: pb.ENERGY_SOURCE_ESTIMATED,
+}
+_ENERGY_SOURCE_OF = {number: source for source, number in _ENERGY_SOURCES.items()}
 _ROLE_OF = {number: role for role, number in _ROLES.items()}
 _TOOL_CHOICE_OF = {number: choice for choice, number in _TOOL_CHOICES.items()}
 _REASON_OF = {number: reason for reason, number in _REASONS.items()}
@@ -56,6 +63,8 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
             temperature=request.temperature,
             seed=request.seed,
             stop=request.stop,
+            adapter=request.adapter,
+            call_adapter=request.call_adapter,
             sensitivity=pb.SENSITIVITY_PUBLIC if request.sensitivity is Sensitivity.PUBLIC else pb.SENSITIVITY_PRIVATE,
         )
 
@@ -72,6 +81,8 @@ def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout
             temperature=message.temperature,
             seed=message.seed if message.HasField("seed") else None,
             stop=tuple(message.stop),
+            adapter=message.adapter if message.HasField("adapter") else None,
+            call_adapter=message.call_adapter if message.HasField("call_adapter") else None,
             timeout=timeout,
             sensitivity=Sensitivity.PUBLIC if message.sensitivity == pb.SENSITIVITY_PUBLIC else Sensitivity.PRIVATE,
             idempotency_key=idempotency_key,
@@ -118,6 +129,8 @@ def card_to_proto(card: AgentCard) -> pb.AgentCard:
             prices=None if card.prices is None else _prices_to_proto(card.prices),
             parameters=card.parameters,
             kv_bytes_per_token=card.kv_bytes_per_token,
+            adapters=card.adapters,
+            execution=None if card.execution is None else pb.Execution(**card.execution.model_dump()),
         )
 
 
@@ -140,6 +153,8 @@ def card_from_proto(message: pb.AgentCard) -> AgentCard:
             prices=_prices_from_proto(message.prices) if message.HasField("prices") else None,
             parameters=message.parameters if message.HasField("parameters") else None,
             kv_bytes_per_token=message.kv_bytes_per_token if message.HasField("kv_bytes_per_token") else None,
+            adapters=tuple(message.adapters),
+            execution=Execution(**_present(message.execution)) if message.HasField("execution") else None,
         )
 
 
@@ -188,6 +203,7 @@ def _finished_to_proto(finished: Finished) -> pb.Finished:
         usage=pb.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cached_tokens=usage.cached_tokens),
         model=finished.model,
         confidence=finished.confidence,
+        performance=None if finished.performance is None else _performance_to_proto(finished.performance),
     )
 
 
@@ -198,7 +214,23 @@ def _finished_from_proto(message: pb.Finished) -> Finished:
         usage=Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cached_tokens=usage.cached_tokens),
         model=message.model,
         confidence=message.confidence if message.HasField("confidence") else None,
+        performance=_performance_from_proto(message.performance) if message.HasField("performance") else None,
     )
+
+
+def _performance_to_proto(performance: Performance) -> pb.Performance:
+    figures = performance.model_dump(exclude={"joules_source"})
+    return pb.Performance(**figures, joules_source=_ENERGY_SOURCES[performance.joules_source])
+
+
+def _performance_from_proto(message: pb.Performance) -> Performance:
+    source = _known(_ENERGY_SOURCE_OF, message.joules_source, "source of joules")
+    return Performance(**{**_present(message), "joules_source": source})
+
+
+def _present(message: ProtobufMessage) -> dict[str, Any]:
+    """The fields of a flat message that are set."""
+    return {field.name: value for field, value in message.ListFields()}
 
 
 def _prices_to_proto(prices: Prices) -> pb.Prices:

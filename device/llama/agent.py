@@ -1,73 +1,34 @@
 """`LlamaAgent`: any GGUF model as an agent, run by llama.cpp in a process of its own."""
 
-import asyncio
-import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
-from datetime import UTC, datetime
-from decimal import Decimal
-from importlib.util import find_spec
 from pathlib import Path
-from secrets import token_hex
-from typing import Final, Self, cast
+from typing import Final, Self
 
 import anyio
-from pydantic import JsonValue
 
-from ...protocols import (
-    AgentCard,
-    Capabilities,
-    ConfigError,
-    DeadlineExceeded,
-    Finished,
-    FinishReason,
-    InvalidOutput,
-    Limits,
-    Prices,
-    Side,
-    StepEvent,
-    StepRequest,
-    TextDelta,
-    ToolCall,
-    ToolCalled,
-    Unavailable,
-    Usage,
-    WorkerCrashed,
-)
-from ...protocols.validation import check_arguments, check_request, parse_output
+from ...protocols import AgentCard, Capabilities, Limits, Prices, Side
+from ..worker.agent import LocalAgent, check_counts, check_installed, free_if_near
+from ..worker.process import WorkerProcess
+from ..worker.protocol import WorkerReady
 from .gguf_header import GgufHeader, read_header
-from .process import WorkerProcess
-from .protocol import StepEventKind, WorkerOptions, WorkerReady, WorkerStatistics, error_from_frame
+from .options import LlamaOptions
 
-_MOST_CRASHES: Final = 3
-_COOL_DOWN_SECONDS: Final = 30.0
 _BYTES_PER_KV_ELEMENT: Final = 2
 """llama.cpp keeps keys and values as 16-bit floats unless told otherwise, and the worker tells it nothing else."""
 
 
-class LlamaAgent:
-    """An agent whose model runs in a worker process on this machine. Make one with `load`, and close it with `aclose` or `async with`.
-
-    Concurrent steps are decoded together and share the cached prefixes of their prompts. If the worker dies, the steps under way raise
-    `WorkerCrashed` and the next one starts a new worker.
+class LlamaAgent(LocalAgent):
+    """An agent on a GGUF model. Make one with `load`, and close it with `aclose` or `async with`.
 
     The same request with the same seed gets the same reply, as far as llama.cpp computes the same numbers: other steps in the batch and
     cached prefixes change their rounding, which can tip a choice between tokens that are nearly equally likely.
-
-    What a model thinks between `<think>` and `</think>` before it answers is generated and counted in `Usage`, but is neither emitted nor
-    part of `confidence`. A step with an `output_schema` or a required tool call does not reason: its grammar holds from the first token.
     """
 
-    def __init__(self, card: AgentCard, options: WorkerOptions, worker: WorkerProcess) -> None:
-        """Used by `load`."""
-        self.card = card
-        self._options = options
-        self._worker = worker
-        self._starting = anyio.Lock()
-        self._closed = False
-        self._crashes = 0
-        self._crashed: WorkerProcess | None = None
-        self._last_crash = 0.0
+    worker_module = "nearfar.device.llama.worker"
+
+    @staticmethod
+    def check_model(path: Path) -> None:
+        """Read and check the file's header."""
+        read_header(path)
 
     @classmethod
     async def load(
@@ -98,120 +59,14 @@ class LlamaAgent:
         Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model, `ConfigError` if llama-cpp-python is
         not installed or a number makes no sense.
         """
-        _check_installed()
-        _check_counts(context_tokens=context_tokens, parallel=parallel, threads=threads)
+        check_installed("llama_cpp", "llguidance", extra="llama")
+        check_counts(context_tokens=context_tokens, parallel=parallel, threads=threads)
         path = Path(await anyio.Path(model).absolute())
         header = await anyio.to_thread.run_sync(read_header, path)
-        options = WorkerOptions(path=str(path), context_tokens=context_tokens, parallel=parallel, threads=threads, gpu_layers=gpu_layers)
-        worker, ready = await WorkerProcess.start(options)
-        if prices is None and side is Side.NEAR:
-            prices = Prices(input=Decimal(0), output=Decimal(0), source="runs on this device", as_of=datetime.now(UTC).date())
-        return cls(_card(name or path.stem, side, header, ready, parallel, prices, path), options, worker)
-
-    @property
-    def live_steps(self) -> int:
-        """Steps that the worker has not yet reported as over."""
-        return len(self._worker.live)
-
-    @property
-    def tokens_decoded(self) -> int:
-        """Tokens that this worker had generated, over all steps, when it last reported."""
-        return self._worker.decoded_tokens
-
-    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """Take one turn. Closing the stream early stops the decoding."""
-        check_request(self.card, request)
-        begin = time.monotonic()
-        worker = await self._living_worker(request.timeout)
-        timeout = None if request.timeout is None else request.timeout - (time.monotonic() - begin)
-        said: list[str] = []
-        try:
-            async with aclosing(worker.step(request, timeout)) as events:
-                async for kind, payload in events:
-                    event = self._event(kind, payload, request)
-                    if isinstance(event, TextDelta):
-                        said.append(event.text)
-                    elif isinstance(event, Finished):
-                        self._crashes = 0
-                        _check_answer("".join(said), event.reason, request)
-                    yield event
-        except WorkerCrashed:
-            self._note_crash(worker)
-            raise
-
-    async def statistics(self) -> WorkerStatistics:
-        """The worker's counts. Raises `Unavailable` if the agent is closed or its worker does not answer."""
-        return await (await self._living_worker(None)).statistics()
-
-    async def aclose(self) -> None:
-        """End the worker process; steps under way raise `Unavailable`."""
-        self._closed = True
-        async with self._starting:  # A worker that is just being started would be left behind.
-            await self._worker.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def _living_worker(self, seconds: float | None) -> WorkerProcess:
-        """The worker, or a new one if it has died."""
-        if self._worker.alive and not self._closed:
-            return self._worker
-        try:
-            async with asyncio.timeout(seconds), self._starting:
-                return await self._restarted()
-        except TimeoutError as error:
-            raise DeadlineExceeded("the step's timeout passed while its worker was started", hint="give a longer timeout") from error
-
-    async def _restarted(self) -> WorkerProcess:
-        if self._closed:
-            raise Unavailable(f"agent {self.card.name!r} is closed", hint="load it again")
-        if not self._worker.alive:
-            self._refuse_hopeless()
-            await self._worker.close()
-            await anyio.to_thread.run_sync(read_header, Path(self._options.path))  # The file may have changed since.
-            self._worker, _ = await WorkerProcess.start(self._options)
-        return self._worker
-
-    def _refuse_hopeless(self) -> None:
-        wait = self._last_crash + _COOL_DOWN_SECONDS - time.monotonic()
-        if self._crashes >= _MOST_CRASHES and wait > 0:
-            message = f"the llama worker died {self._crashes} times without finishing a step"
-            raise Unavailable(message, hint="check the machine's free memory, or use a smaller model or context", retry_after=wait)
-
-    def _note_crash(self, worker: WorkerProcess) -> None:
-        # All steps of one worker see its one death.
-        if worker is not self._crashed:
-            self._crashed = worker
-            self._crashes += 1
-            self._last_crash = time.monotonic()
-
-    def _event(self, kind: StepEventKind, payload: JsonValue, request: StepRequest) -> StepEvent:
-        if kind is StepEventKind.TEXT:
-            return TextDelta(text=cast(str, payload))
-        if kind is StepEventKind.CALL:
-            call = ToolCall.model_validate({"id": f"call_{token_hex(8)}", **cast("dict[str, JsonValue]", payload)})
-            check_arguments(call, request.tools)
-            return ToolCalled(call=call)
-        if kind is StepEventKind.FINISHED:
-            return _finished(cast("dict[str, JsonValue]", payload), self.card.model)
-        raise error_from_frame(payload)
-
-
-def _check_installed() -> None:
-    for module in ("llama_cpp", "llguidance"):
-        with suppress(ModuleNotFoundError):
-            if find_spec(module) is not None:
-                continue
-        raise ConfigError(f"the Python package {module} is not installed", hint="pip install 'nearfar[llama]'")
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ConfigError(f"{name} is {count}", hint=f"give a {name} of at least 1")
+        options = LlamaOptions(path=str(path), context_tokens=context_tokens, parallel=parallel, threads=threads, gpu_layers=gpu_layers)
+        worker, ready = await WorkerProcess.start(cls.worker_module, options)
+        card = _card(name or path.stem, side, header, ready, parallel, free_if_near(prices, side), path)
+        return cls(card, options, worker)
 
 
 def _card(name: str, side: Side, header: GgufHeader, ready: WorkerReady, parallel: int, prices: Prices | None, path: Path) -> AgentCard:
@@ -224,28 +79,7 @@ def _card(name: str, side: Side, header: GgufHeader, ready: WorkerReady, paralle
         capabilities=Capabilities(tools=True, json_schema=True, confidence=True, seed=True, cancellation=True),
         limits=Limits(context_tokens=ready.context_tokens, concurrency=parallel),
         prices=prices,
+        execution=ready.execution,
         parameters=header.parameters,
         kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
     )
-
-
-def _finished(payload: dict[str, JsonValue], model: str) -> Finished:
-    counts = {name: payload[name] for name in ("input_tokens", "output_tokens", "cached_tokens")}
-    return Finished(
-        reason=FinishReason(str(payload["reason"])),
-        usage=Usage.model_validate(counts),
-        model=model,
-        confidence=cast("float | None", payload["confidence"]),
-    )
-
-
-def _check_answer(text: str, reason: FinishReason, request: StepRequest) -> None:
-    """Raise `InvalidOutput` if a final answer does not keep `output_schema`."""
-    if request.output_schema is None or reason is FinishReason.TOOL_CALLS:
-        return
-    try:
-        parse_output(text, request.output_schema)
-    except InvalidOutput as error:
-        if reason is FinishReason.LENGTH:
-            raise InvalidOutput(f"the JSON output was cut after {len(text)} characters", hint="give a larger max_output_tokens") from error
-        raise

@@ -13,10 +13,12 @@ from typing import Final
 
 import llama_cpp
 import numpy as np
+from llguidance import LLTokenizer
+from llguidance.llamacpp import lltokenizer_from_vocab
 
 from ...protocols import ModelError
-from .reasoning import REASONING_END, REASONING_START
-from .sampling import Logits
+from ..worker.reasoning import REASONING_END, REASONING_START
+from ..worker.sampling import Logits
 from .threads import ThreadTuner
 
 _BATCH: Final = 512
@@ -153,6 +155,10 @@ class Vocabulary:
             piece = self._pieces[token] = self._render(token)
         return piece
 
+    def guidance_tokenizer(self) -> LLTokenizer:
+        """This vocabulary as llguidance wants it."""
+        return lltokenizer_from_vocab(self.handle, eos_token=sorted(self.ends))
+
     def _render(self, token: int) -> bytes:
         room, special = _PIECE_BYTES, self._literal(token) in (REASONING_START, REASONING_END)
         while True:
@@ -243,9 +249,10 @@ class Context:
         needed = start - self._window
         return not self._window or needed <= 0 or 0 <= llama_cpp.llama_memory_seq_pos_min(self._memory, sequence) <= needed
 
-    def share(self, source: int, target: int, end: int) -> None:
+    def share(self, source: int, target: int, end: int) -> bool:
         """Let `target` use the cells of `source` up to position `end`, exclusive."""
         llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, end)
+        return True
 
 
 class Batch:

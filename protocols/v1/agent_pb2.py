@@ -24,23 +24,25 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n nearfar/protocols/v1/agent.proto\x12\nnearfar.v1\"\x11\n\x0f\x44\x65scribeRequest\"9\n\x10\x44\x65scribeResponse\x12%\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x15.nearfar.v1.AgentCard\"\x96\x01\n\x08StepCall\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\x18\n\x0bresume_from\x18\x03 \x01(\rH\x00\x88\x01\x01\x12(\n\x07request\x18\x04 \x01(\x0b\x32\x17.nearfar.v1.StepRequest\x12\x0e\n\x06reader\x18\x05 \x01(\tB\x0e\n\x0c_resume_from\"8\n\rCancelRequest\x12\x17\n\x0fidempotency_key\x18\x01 \x01(\t\x12\x0e\n\x06reader\x18\x02 \x01(\t\"\x10\n\x0e\x43\x61ncelResponse\"\xc5\x02\n\x0bStepRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.nearfar.v1.Message\x12#\n\x05tools\x18\x02 \x03(\x0b\x32\x14.nearfar.v1.ToolSpec\x12+\n\x0btool_choice\x18\x03 \x01(\x0e\x32\x16.nearfar.v1.ToolChoice\x12\x1a\n\x12output_schema_json\x18\x04 \x01(\t\x12\x1e\n\x11max_output_tokens\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0btemperature\x18\x06 \x01(\x01\x12\x11\n\x04seed\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12,\n\x0bsensitivity\x18\t \x01(\x0e\x32\x17.nearfar.v1.SensitivityB\x14\n\x12_max_output_tokensB\x07\n\x05_seed\"\xa3\x01\n\x07Message\x12\x1e\n\x04role\x18\x01 \x01(\x0e\x32\x10.nearfar.v1.Role\x12\x0c\n\x04text\x18\x02 \x01(\t\x12(\n\ntool_calls\x18\x03 \x03(\x0b\x32\x14.nearfar.v1.ToolCall\x12\x30\n\x0btool_result\x18\x04 \x01(\x0b\x32\x16.nearfar.v1.ToolResultH\x00\x88\x01\x01\x42\x0e\n\x0c_tool_result\"F\n\x08ToolSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"N\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x10\n\x08is_error\x18\x04 \x01(\x08\"y\n\tStepEvent\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12)\n\ttool_call\x18\x02 \x01(\x0b\x32\x14.nearfar.v1.ToolCallH\x00\x12(\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x14.nearfar.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\x8d\x01\n\x08\x46inished\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.nearfar.v1.FinishReason\x12 \n\x05usage\x18\x02 \x01(\x0b\x32\x11.nearfar.v1.Usage\x12\r\n\x05model\x18\x03 \x01(\t\x12\x17\n\nconfidence\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_confidence\"K\n\x05Usage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x04\x12\x15\n\routput_tokens\x18\x02 \x01(\x04\x12\x15\n\rcached_tokens\x18\x03 \x01(\x04\"\xe3\x02\n\tAgentCard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x04side\x18\x02 \x01(\x0e\x32\x10.nearfar.v1.Side\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x12\n\x05world\x18\x05 \x01(\tH\x00\x88\x01\x01\x12.\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32\x18.nearfar.v1.Capabilities\x12\"\n\x06limits\x18\x07 \x01(\x0b\x32\x12.nearfar.v1.Limits\x12\'\n\x06prices\x18\x08 \x01(\x0b\x32\x12.nearfar.v1.PricesH\x01\x88\x01\x01\x12\x17\n\nparameters\x18\t \x01(\x04H\x02\x88\x01\x01\x12\x1f\n\x12kv_bytes_per_token\x18\n \x01(\x04H\x03\x88\x01\x01\x42\x08\n\x06_worldB\t\n\x07_pricesB\r\n\x0b_parametersB\x15\n\x13_kv_bytes_per_token\"j\n\x0c\x43\x61pabilities\x12\r\n\x05tools\x18\x01 \x01(\x08\x12\x13\n\x0bjson_schema\x18\x02 \x01(\x08\x12\x12\n\nconfidence\x18\x03 \x01(\x08\x12\x0c\n\x04seed\x18\x04 \x01(\x08\x12\x14\n\x0c\x63\x61ncellation\x18\x05 \x01(\x08\"\x83\x01\n\x06Limits\x12\x1b\n\x0e\x63ontext_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x11max_output_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x0b\x63oncurrency\x18\x03 \x01(\rB\x11\n\x0f_context_tokensB\x14\n\x12_max_output_tokens\"r\n\x06Prices\x12\r\n\x05input\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\t\x12\x19\n\x0c\x63\x61\x63hed_input\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\r\n\x05\x61s_of\x18\x05 \x01(\tB\x0f\n\r_cached_input*>\n\x0bSensitivity\x12\x17\n\x13SENSITIVITY_PRIVATE\x10\x00\x12\x16\n\x12SENSITIVITY_PUBLIC\x10\x01*#\n\x04Side\x12\x0c\n\x08SIDE_FAR\x10\x00\x12\r\n\tSIDE_NEAR\x10\x01*_\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04*R\n\nToolChoice\x12\x14\n\x10TOOL_CHOICE_AUTO\x10\x00\x12\x14\n\x10TOOL_CHOICE_NONE\x10\x01\x12\x18\n\x14TOOL_CHOICE_REQUIRED\x10\x02*}\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03\x32\xcd\x01\n\x0c\x41gentService\x12\x45\n\x08\x44\x65scribe\x12\x1b.nearfar.v1.DescribeRequest\x1a\x1c.nearfar.v1.DescribeResponse\x12\x35\n\x04Step\x12\x14.nearfar.v1.StepCall\x1a\x15.nearfar.v1.StepEvent0\x01\x12?\n\x06\x43\x61ncel\x12\x19.nearfar.v1.CancelRequest\x1a\x1a.nearfar.v1.CancelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n nearfar/protocols/v1/agent.proto\x12\nnearfar.v1\"\x11\n\x0f\x44\x65scribeRequest\"9\n\x10\x44\x65scribeResponse\x12%\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x15.nearfar.v1.AgentCard\"\x96\x01\n\x08StepCall\x12\r\n\x05\x61gent\x18\x01 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\x18\n\x0bresume_from\x18\x03 \x01(\rH\x00\x88\x01\x01\x12(\n\x07request\x18\x04 \x01(\x0b\x32\x17.nearfar.v1.StepRequest\x12\x0e\n\x06reader\x18\x05 \x01(\tB\x0e\n\x0c_resume_from\"8\n\rCancelRequest\x12\x17\n\x0fidempotency_key\x18\x01 \x01(\t\x12\x0e\n\x06reader\x18\x02 \x01(\t\"\x10\n\x0e\x43\x61ncelResponse\"\x93\x03\n\x0bStepRequest\x12%\n\x08messages\x18\x01 \x03(\x0b\x32\x13.nearfar.v1.Message\x12#\n\x05tools\x18\x02 \x03(\x0b\x32\x14.nearfar.v1.ToolSpec\x12+\n\x0btool_choice\x18\x03 \x01(\x0e\x32\x16.nearfar.v1.ToolChoice\x12\x1a\n\x12output_schema_json\x18\x04 \x01(\t\x12\x1e\n\x11max_output_tokens\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0btemperature\x18\x06 \x01(\x01\x12\x11\n\x04seed\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x0c\n\x04stop\x18\x08 \x03(\t\x12,\n\x0bsensitivity\x18\t \x01(\x0e\x32\x17.nearfar.v1.Sensitivity\x12\x14\n\x07\x61\x64\x61pter\x18\n \x01(\tH\x02\x88\x01\x01\x12\x19\n\x0c\x63\x61ll_adapter\x18\x0b \x01(\tH\x03\x88\x01\x01\x42\x14\n\x12_max_output_tokensB\x07\n\x05_seedB\n\n\x08_adapterB\x0f\n\r_call_adapter\"\xa3\x01\n\x07Message\x12\x1e\n\x04role\x18\x01 \x01(\x0e\x32\x10.nearfar.v1.Role\x12\x0c\n\x04text\x18\x02 \x01(\t\x12(\n\ntool_calls\x18\x03 \x03(\x0b\x32\x14.nearfar.v1.ToolCall\x12\x30\n\x0btool_result\x18\x04 \x01(\x0b\x32\x16.nearfar.v1.ToolResultH\x00\x88\x01\x01\x42\x0e\n\x0c_tool_result\"F\n\x08ToolSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"<\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"N\n\nToolResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\x12\x10\n\x08is_error\x18\x04 \x01(\x08\"y\n\tStepEvent\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12)\n\ttool_call\x18\x02 \x01(\x0b\x32\x14.nearfar.v1.ToolCallH\x00\x12(\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x14.nearfar.v1.FinishedH\x00\x42\x07\n\x05\x65vent\"\xbb\x01\n\x08\x46inished\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.nearfar.v1.FinishReason\x12 \n\x05usage\x18\x02 \x01(\x0b\x32\x11.nearfar.v1.Usage\x12\r\n\x05model\x18\x03 \x01(\t\x12\x17\n\nconfidence\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12,\n\x0bperformance\x18\x05 \x01(\x0b\x32\x17.nearfar.v1.PerformanceB\r\n\x0b_confidence\"\xc6\x02\n\x0bPerformance\x12 \n\x13\x66irst_token_seconds\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12&\n\x19prefill_tokens_per_second\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12%\n\x18\x64\x65\x63ode_tokens_per_second\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x13\n\x06joules\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12/\n\rjoules_source\x18\x05 \x01(\x0e\x32\x18.nearfar.v1.EnergySource\x12\x15\n\x08kv_bytes\x18\x06 \x01(\x04H\x04\x88\x01\x01\x42\x16\n\x14_first_token_secondsB\x1c\n\x1a_prefill_tokens_per_secondB\x1b\n\x19_decode_tokens_per_secondB\t\n\x07_joulesB\x0b\n\t_kv_bytes\"K\n\x05Usage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x04\x12\x15\n\routput_tokens\x18\x02 \x01(\x04\x12\x15\n\rcached_tokens\x18\x03 \x01(\x04\"\x9f\x03\n\tAgentCard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x04side\x18\x02 \x01(\x0e\x32\x10.nearfar.v1.Side\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x12\n\x05world\x18\x05 \x01(\tH\x00\x88\x01\x01\x12.\n\x0c\x63\x61pabilities\x18\x06 \x01(\x0b\x32\x18.nearfar.v1.Capabilities\x12\"\n\x06limits\x18\x07 \x01(\x0b\x32\x12.nearfar.v1.Limits\x12\'\n\x06prices\x18\x08 \x01(\x0b\x32\x12.nearfar.v1.PricesH\x01\x88\x01\x01\x12\x17\n\nparameters\x18\t \x01(\x04H\x02\x88\x01\x01\x12\x1f\n\x12kv_bytes_per_token\x18\n \x01(\x04H\x03\x88\x01\x01\x12\x10\n\x08\x61\x64\x61pters\x18\x0b \x03(\t\x12(\n\texecution\x18\x0c \x01(\x0b\x32\x15.nearfar.v1.ExecutionB\x08\n\x06_worldB\t\n\x07_pricesB\r\n\x0b_parametersB\x15\n\x13_kv_bytes_per_token\"\xb3\x01\n\tExecution\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x13\n\x06layers\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x10offloaded_layers\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x07threads\x18\x06 \x01(\rH\x02\x88\x01\x01\x42\t\n\x07_layersB\x13\n\x11_offloaded_layersB\n\n\x08_threads\"j\n\x0c\x43\x61pabilities\x12\r\n\x05tools\x18\x01 \x01(\x08\x12\x13\n\x0bjson_schema\x18\x02 \x01(\x08\x12\x12\n\nconfidence\x18\x03 \x01(\x08\x12\x0c\n\x04seed\x18\x04 \x01(\x08\x12\x14\n\x0c\x63\x61ncellation\x18\x05 \x01(\x08\"\x83\x01\n\x06Limits\x12\x1b\n\x0e\x63ontext_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x11max_output_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x0b\x63oncurrency\x18\x03 \x01(\rB\x11\n\x0f_context_tokensB\x14\n\x12_max_output_tokens\"r\n\x06Prices\x12\r\n\x05input\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\t\x12\x19\n\x0c\x63\x61\x63hed_input\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06source\x18\x04 \x01(\t\x12\r\n\x05\x61s_of\x18\x05 \x01(\tB\x0f\n\r_cached_input*>\n\x0bSensitivity\x12\x17\n\x13SENSITIVITY_PRIVATE\x10\x00\x12\x16\n\x12SENSITIVITY_PUBLIC\x10\x01*#\n\x04Side\x12\x0c\n\x08SIDE_FAR\x10\x00\x12\r\n\tSIDE_NEAR\x10\x01*_\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_SYSTEM\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x12\n\x0eROLE_ASSISTANT\x10\x03\x12\r\n\tROLE_TOOL\x10\x04*R\n\nToolChoice\x12\x14\n\x10TOOL_CHOICE_AUTO\x10\x00\x12\x14\n\x10TOOL_CHOICE_NONE\x10\x01\x12\x18\n\x14TOOL_CHOICE_REQUIRED\x10\x02*}\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x02\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x03*f\n\x0c\x45nergySource\x12\x1d\n\x19\x45NERGY_SOURCE_UNAVAILABLE\x10\x00\x12\x1a\n\x16\x45NERGY_SOURCE_MEASURED\x10\x01\x12\x1b\n\x17\x45NERGY_SOURCE_ESTIMATED\x10\x02\x32\xcd\x01\n\x0c\x41gentService\x12\x45\n\x08\x44\x65scribe\x12\x1b.nearfar.v1.DescribeRequest\x1a\x1c.nearfar.v1.DescribeResponse\x12\x35\n\x04Step\x12\x14.nearfar.v1.StepCall\x1a\x15.nearfar.v1.StepEvent0\x01\x12?\n\x06\x43\x61ncel\x12\x19.nearfar.v1.CancelRequest\x1a\x1a.nearfar.v1.CancelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nearfar.protocols.v1.agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SENSITIVITY']._serialized_start=2123
-  _globals['_SENSITIVITY']._serialized_end=2185
-  _globals['_SIDE']._serialized_start=2187
-  _globals['_SIDE']._serialized_end=2222
-  _globals['_ROLE']._serialized_start=2224
-  _globals['_ROLE']._serialized_end=2319
-  _globals['_TOOLCHOICE']._serialized_start=2321
-  _globals['_TOOLCHOICE']._serialized_end=2403
-  _globals['_FINISHREASON']._serialized_start=2405
-  _globals['_FINISHREASON']._serialized_end=2530
+  _globals['_SENSITIVITY']._serialized_start=2818
+  _globals['_SENSITIVITY']._serialized_end=2880
+  _globals['_SIDE']._serialized_start=2882
+  _globals['_SIDE']._serialized_end=2917
+  _globals['_ROLE']._serialized_start=2919
+  _globals['_ROLE']._serialized_end=3014
+  _globals['_TOOLCHOICE']._serialized_start=3016
+  _globals['_TOOLCHOICE']._serialized_end=3098
+  _globals['_FINISHREASON']._serialized_start=3100
+  _globals['_FINISHREASON']._serialized_end=3225
+  _globals['_ENERGYSOURCE']._serialized_start=3227
+  _globals['_ENERGYSOURCE']._serialized_end=3329
   _globals['_DESCRIBEREQUEST']._serialized_start=48
   _globals['_DESCRIBEREQUEST']._serialized_end=65
   _globals['_DESCRIBERESPONSE']._serialized_start=67
@@ -52,29 +54,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELRESPONSE']._serialized_start=337
   _globals['_CANCELRESPONSE']._serialized_end=353
   _globals['_STEPREQUEST']._serialized_start=356
-  _globals['_STEPREQUEST']._serialized_end=681
-  _globals['_MESSAGE']._serialized_start=684
-  _globals['_MESSAGE']._serialized_end=847
-  _globals['_TOOLSPEC']._serialized_start=849
-  _globals['_TOOLSPEC']._serialized_end=919
-  _globals['_TOOLCALL']._serialized_start=921
-  _globals['_TOOLCALL']._serialized_end=981
-  _globals['_TOOLRESULT']._serialized_start=983
-  _globals['_TOOLRESULT']._serialized_end=1061
-  _globals['_STEPEVENT']._serialized_start=1063
-  _globals['_STEPEVENT']._serialized_end=1184
-  _globals['_FINISHED']._serialized_start=1187
-  _globals['_FINISHED']._serialized_end=1328
-  _globals['_USAGE']._serialized_start=1330
-  _globals['_USAGE']._serialized_end=1405
-  _globals['_AGENTCARD']._serialized_start=1408
-  _globals['_AGENTCARD']._serialized_end=1763
-  _globals['_CAPABILITIES']._serialized_start=1765
-  _globals['_CAPABILITIES']._serialized_end=1871
-  _globals['_LIMITS']._serialized_start=1874
-  _globals['_LIMITS']._serialized_end=2005
-  _globals['_PRICES']._serialized_start=2007
-  _globals['_PRICES']._serialized_end=2121
-  _globals['_AGENTSERVICE']._serialized_start=2533
-  _globals['_AGENTSERVICE']._serialized_end=2738
+  _globals['_STEPREQUEST']._serialized_end=759
+  _globals['_MESSAGE']._serialized_start=762
+  _globals['_MESSAGE']._serialized_end=925
+  _globals['_TOOLSPEC']._serialized_start=927
+  _globals['_TOOLSPEC']._serialized_end=997
+  _globals['_TOOLCALL']._serialized_start=999
+  _globals['_TOOLCALL']._serialized_end=1059
+  _globals['_TOOLRESULT']._serialized_start=1061
+  _globals['_TOOLRESULT']._serialized_end=1139
+  _globals['_STEPEVENT']._serialized_start=1141
+  _globals['_STEPEVENT']._serialized_end=1262
+  _globals['_FINISHED']._serialized_start=1265
+  _globals['_FINISHED']._serialized_end=1452
+  _globals['_PERFORMANCE']._serialized_start=1455
+  _globals['_PERFORMANCE']._serialized_end=1781
+  _globals['_USAGE']._serialized_start=1783
+  _globals['_USAGE']._serialized_end=1858
+  _globals['_AGENTCARD']._serialized_start=1861
+  _globals['_AGENTCARD']._serialized_end=2276
+  _globals['_EXECUTION']._serialized_start=2279
+  _globals['_EXECUTION']._serialized_end=2458
+  _globals['_CAPABILITIES']._serialized_start=2460
+  _globals['_CAPABILITIES']._serialized_end=2566
+  _globals['_LIMITS']._serialized_start=2569
+  _globals['_LIMITS']._serialized_end=2700
+  _globals['_PRICES']._serialized_start=2702
+  _globals['_PRICES']._serialized_end=2816
+  _globals['_AGENTSERVICE']._serialized_start=3332
+  _globals['_AGENTSERVICE']._serialized_end=3537
 # @@protoc_insertion_point(module_scope)

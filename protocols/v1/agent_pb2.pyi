@@ -37,6 +37,12 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_STOP: _ClassVar[FinishReason]
     FINISH_REASON_TOOL_CALLS: _ClassVar[FinishReason]
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
+
+class EnergySource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENERGY_SOURCE_UNAVAILABLE: _ClassVar[EnergySource]
+    ENERGY_SOURCE_MEASURED: _ClassVar[EnergySource]
+    ENERGY_SOURCE_ESTIMATED: _ClassVar[EnergySource]
 SENSITIVITY_PRIVATE: Sensitivity
 SENSITIVITY_PUBLIC: Sensitivity
 SIDE_FAR: Side
@@ -53,6 +59,9 @@ FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_TOOL_CALLS: FinishReason
 FINISH_REASON_LENGTH: FinishReason
+ENERGY_SOURCE_UNAVAILABLE: EnergySource
+ENERGY_SOURCE_MEASURED: EnergySource
+ENERGY_SOURCE_ESTIMATED: EnergySource
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -91,7 +100,7 @@ class CancelResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("messages", "tools", "tool_choice", "output_schema_json", "max_output_tokens", "temperature", "seed", "stop", "sensitivity")
+    __slots__ = ("messages", "tools", "tool_choice", "output_schema_json", "max_output_tokens", "temperature", "seed", "stop", "sensitivity", "adapter", "call_adapter")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +110,8 @@ class StepRequest(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    CALL_ADAPTER_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     tools: _containers.RepeatedCompositeFieldContainer[ToolSpec]
     tool_choice: ToolChoice
@@ -110,7 +121,9 @@ class StepRequest(_message.Message):
     seed: int
     stop: _containers.RepeatedScalarFieldContainer[str]
     sensitivity: Sensitivity
-    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., output_schema_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sensitivity: _Optional[_Union[Sensitivity, str]] = ...) -> None: ...
+    adapter: str
+    call_adapter: str
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., output_schema_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sensitivity: _Optional[_Union[Sensitivity, str]] = ..., adapter: _Optional[str] = ..., call_adapter: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("role", "text", "tool_calls", "tool_result")
@@ -167,16 +180,34 @@ class StepEvent(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tool_call: _Optional[_Union[ToolCall, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "usage", "model", "confidence")
+    __slots__ = ("reason", "usage", "model", "confidence", "performance")
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    PERFORMANCE_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     usage: Usage
     model: str
     confidence: float
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ...) -> None: ...
+    performance: Performance
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ...) -> None: ...
+
+class Performance(_message.Message):
+    __slots__ = ("first_token_seconds", "prefill_tokens_per_second", "decode_tokens_per_second", "joules", "joules_source", "kv_bytes")
+    FIRST_TOKEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    DECODE_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    JOULES_FIELD_NUMBER: _ClassVar[int]
+    JOULES_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTES_FIELD_NUMBER: _ClassVar[int]
+    first_token_seconds: float
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float
+    joules: float
+    joules_source: EnergySource
+    kv_bytes: int
+    def __init__(self, first_token_seconds: _Optional[float] = ..., prefill_tokens_per_second: _Optional[float] = ..., decode_tokens_per_second: _Optional[float] = ..., joules: _Optional[float] = ..., joules_source: _Optional[_Union[EnergySource, str]] = ..., kv_bytes: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("input_tokens", "output_tokens", "cached_tokens")
@@ -189,7 +220,7 @@ class Usage(_message.Message):
     def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class AgentCard(_message.Message):
-    __slots__ = ("name", "side", "model", "description", "world", "capabilities", "limits", "prices", "parameters", "kv_bytes_per_token")
+    __slots__ = ("name", "side", "model", "description", "world", "capabilities", "limits", "prices", "parameters", "kv_bytes_per_token", "adapters", "execution")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIDE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -200,6 +231,8 @@ class AgentCard(_message.Message):
     PRICES_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     KV_BYTES_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    EXECUTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     side: Side
     model: str
@@ -210,7 +243,25 @@ class AgentCard(_message.Message):
     prices: Prices
     parameters: int
     kv_bytes_per_token: int
-    def __init__(self, name: _Optional[str] = ..., side: _Optional[_Union[Side, str]] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., world: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., prices: _Optional[_Union[Prices, _Mapping]] = ..., parameters: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ...) -> None: ...
+    adapters: _containers.RepeatedScalarFieldContainer[str]
+    execution: Execution
+    def __init__(self, name: _Optional[str] = ..., side: _Optional[_Union[Side, str]] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., world: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., prices: _Optional[_Union[Prices, _Mapping]] = ..., parameters: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ...) -> None: ...
+
+class Execution(_message.Message):
+    __slots__ = ("engine", "provider", "device", "layers", "offloaded_layers", "threads")
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    OFFLOADED_LAYERS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    engine: str
+    provider: str
+    device: str
+    layers: int
+    offloaded_layers: int
+    threads: int
+    def __init__(self, engine: _Optional[str] = ..., provider: _Optional[str] = ..., device: _Optional[str] = ..., layers: _Optional[int] = ..., offloaded_layers: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class Capabilities(_message.Message):
     __slots__ = ("tools", "json_schema", "confidence", "seed", "cancellation")

@@ -129,7 +129,7 @@ async def test_cancelled_steps_leave_room_for_the_others(endless: Path) -> None:
 
 
 async def test_worker_that_hangs_beyond_a_deadline_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.device.llama.process._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("nearfar.device.worker.process._GRACE_SECONDS", 0.1)
     async with near_agent() as agent:
         worker = (await agent.statistics()).process_id
         os.kill(worker, signal.SIGSTOP)
@@ -146,8 +146,8 @@ async def test_worker_that_hangs_is_stopped_although_the_step_has_no_timeout(mon
     async with near_agent() as agent:
         worker = (await agent.statistics()).process_id
         os.kill(worker, signal.SIGSTOP)
-        monkeypatch.setattr("nearfar.device.llama.process._QUIET_SECONDS", 0.05)
-        monkeypatch.setattr("nearfar.device.llama.process._HUNG_SECONDS", 0.1)
+        monkeypatch.setattr("nearfar.device.worker.process._QUIET_SECONDS", 0.05)
+        monkeypatch.setattr("nearfar.device.worker.process._HUNG_SECONDS", 0.1)
         with anyio.fail_after(_SECONDS):
             with pytest.raises(Stalled):
                 await complete(agent, ask(QUESTION))
@@ -155,7 +155,7 @@ async def test_worker_that_hangs_is_stopped_although_the_step_has_no_timeout(mon
 
 
 async def test_quiet_worker_that_answers_is_left_alone(endless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.device.llama.process._QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("nearfar.device.worker.process._QUIET_SECONDS", 0.0)
     async with near_agent(endless) as agent:
         reply = await complete(agent, ask(QUESTION, max_output_tokens=30))
         assert reply.finished.usage.output_tokens == 30

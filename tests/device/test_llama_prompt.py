@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from near_model import NEAR
 
 from nearfar.device.llama.model import Model, start_backend
-from nearfar.device.llama.prompt import PromptBuilder
+from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolResult
 
 start_backend()

@@ -14,11 +14,11 @@ from near_model import ask
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
-from nearfar.device.llama.constraints import Grammars
-from nearfar.device.llama.generation import Generation, ToolSyntax
 from nearfar.device.llama.model import Model, start_backend
-from nearfar.device.llama.protocol import StepEventKind
-from nearfar.device.llama.reasoning import Reasoning
+from nearfar.device.worker.constraints import Grammars
+from nearfar.device.worker.generation import Generation, ToolSyntax
+from nearfar.device.worker.protocol import StepEventKind
+from nearfar.device.worker.reasoning import Reasoning
 from nearfar.protocols import FinishReason, StepRequest, ToolChoice, ToolSpec, complete
 
 # llguidance calls names of llama_cpp that are deprecated.

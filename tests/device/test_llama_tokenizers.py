@@ -11,9 +11,9 @@ from near_model import ask
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
-from nearfar.device.llama.generation import ToolSyntax
 from nearfar.device.llama.model import Model, start_backend
-from nearfar.device.llama.prompt import PromptBuilder
+from nearfar.device.worker.generation import ToolSyntax
+from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.protocols import ContextOverflow, Message, StepRequest, ToolChoice, ToolSpec, complete
 from nearfar.protocols.validation import check_arguments
 

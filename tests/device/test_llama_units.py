@@ -5,11 +5,11 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.device.llama.frames import Frame, FrameDecoder, encode
-from nearfar.device.llama.sampling import Confidence
-from nearfar.device.llama.sequences import Sequence, Sequences, common_prefix
-from nearfar.device.llama.text_flow import TextFlow
 from nearfar.device.llama.threads import ThreadTuner
+from nearfar.device.worker.frames import Frame, FrameDecoder, encode
+from nearfar.device.worker.sampling import Confidence
+from nearfar.device.worker.sequences import Sequence, Sequences, common_prefix
+from nearfar.device.worker.text_flow import TextFlow
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
@@ -79,25 +79,28 @@ def test_common_prefix_is_the_longest(first: list[int], second: list[int]) -> No
 class _Cells:
     """A cache that knows which token lies where, and refuses to hold more than it can."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares: bool) -> None:
         self.content: dict[int, list[int]] = {}
+        self._shares = shares
 
     def forget(self, sequence: int, start: int) -> bool:
         self.content[sequence] = self.content.get(sequence, [])[:start]
         return True
 
-    def share(self, source: int, target: int, end: int) -> None:
+    def share(self, source: int, target: int, end: int) -> bool:
         assert not self.content.get(target), "llama.cpp would mix the two"
-        self.content[target] = self.content[source][:end]
+        if self._shares:
+            self.content[target] = self.content[source][:end]
+        return self._shares
 
 
 _prompt = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 
 
-@given(steps=st.lists(st.tuples(_prompt, st.integers(1, 12), st.booleans()), max_size=30))
-def test_sequences_never_hold_more_than_the_cache_and_know_what_they_hold(steps: list[tuple[list[int], int, bool]]) -> None:
+@given(steps=st.lists(st.tuples(_prompt, st.integers(1, 12), st.booleans()), max_size=30), shares=st.booleans())
+def test_sequences_never_hold_more_than_the_cache_and_know_what_they_hold(steps: list[tuple[list[int], int, bool]], shares: bool) -> None:
     busy: list[Sequence] = []
-    cells, memory = 40, _Cells()
+    cells, memory = 40, _Cells(shares=shares)
     sequences = Sequences(memory, count=3, cells=cells)
     for prompt, output, release in steps:
         reserve = len(prompt) + output

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from nearfar.protocols import (
     AgentCard,
     Capabilities,
+    EnergySource,
+    Execution,
     Finished,
     FinishReason,
     InvalidOutput,
     InvalidRequest,
     Limits,
     Message,
+    Performance,
     Prices,
     Sensitivity,
     Side,
@@ -75,10 +78,24 @@ REQUESTS = st.builds(
     seed=st.none() | st.integers(0, 2**31 - 1),
     stop=st.lists(SOME_TEXT, max_size=3).map(tuple),
     timeout=st.none() | st.floats(0.001, 1e6),
+    adapter=st.none() | SOME_TEXT,
+    call_adapter=st.none() | SOME_TEXT,
     sensitivity=st.sampled_from(Sensitivity),
     idempotency_key=SOME_TEXT,
 )
 COUNTS = st.integers(0, 2**64 - 1)
+FIGURE = st.none() | st.floats(0, 1e12)
+JOULES = st.just((None, EnergySource.UNAVAILABLE)) | st.tuples(
+    st.floats(0, 1e12), st.sampled_from([EnergySource.MEASURED, EnergySource.ESTIMATED])
+)
+PERFORMANCES = st.builds(
+    lambda joules, **figures: Performance(joules=joules[0], joules_source=joules[1], **figures),
+    JOULES,
+    first_token_seconds=FIGURE,
+    prefill_tokens_per_second=FIGURE,
+    decode_tokens_per_second=FIGURE,
+    kv_bytes=st.none() | COUNTS,
+)
 EVENTS = st.one_of(
     st.builds(TextDelta, text=SOME_TEXT),
     st.builds(ToolCalled, call=CALLS),
@@ -88,10 +105,12 @@ EVENTS = st.one_of(
         usage=st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS, cached_tokens=COUNTS),
         model=TEXT,
         confidence=st.none() | st.floats(0, 1),
+        performance=st.none() | PERFORMANCES,
     ),
 )
 DOLLARS = st.decimals(0, 10**6, allow_nan=False, allow_infinity=False)
 LIMIT = st.none() | st.integers(1, 2**32 - 1)
+LAYERS = st.none() | st.integers(0, 2**32 - 1)
 SIZE = st.none() | st.integers(1, 2**64 - 1)
 CARDS = st.builds(
     AgentCard,
@@ -105,6 +124,9 @@ CARDS = st.builds(
     prices=st.none() | st.builds(Prices, input=DOLLARS, output=DOLLARS, cached_input=st.none() | DOLLARS, source=TEXT, as_of=st.dates()),
     parameters=SIZE,
     kv_bytes_per_token=SIZE,
+    adapters=st.lists(SOME_TEXT, max_size=3).map(tuple),
+    execution=st.none()
+    | st.builds(Execution, engine=SOME_TEXT, provider=SOME_TEXT, device=TEXT, layers=LAYERS, offloaded_layers=LAYERS, threads=LIMIT),
 )
 
 

@@ -10,10 +10,9 @@ from typing import Final
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
-from llguidance.llamacpp import lltokenizer_from_vocab
 
 from ...protocols import InvalidOutput, JsonSchema, ToolSpec, Unsupported
-from .model import Vocabulary
+from .engine import Vocabulary
 from .sampling import Logits, Mask, Sampler
 
 # Free whitespace lets a small model write blanks without end.
@@ -110,7 +109,7 @@ class Grammars:
     def _tokenizer(self) -> LLTokenizer:
         if not self._vocabulary.ends:
             raise Unsupported("this model has no end-of-text token, so its output cannot be constrained", hint="use another model")
-        return lltokenizer_from_vocab(self._vocabulary.handle, eos_token=sorted(self._vocabulary.ends))
+        return self._vocabulary.guidance_tokenizer()
 
 
 def _call_rules(number: int, tool: ToolSpec) -> str:

@@ -16,7 +16,7 @@ from ...protocols import FinishReason, InvalidOutput, StepRequest, ToolChoice
 from ...protocols.validation import parse_json
 from .constraints import Constraint, Grammars
 from .conversation import CLOSER, OPENER
-from .model import Vocabulary
+from .engine import Vocabulary
 from .protocol import StepEventKind
 from .reasoning import Reasoning
 from .sampling import Confidence, Logits, Mask, Sampler, log_probability

@@ -53,14 +53,14 @@ class WorkerProcess:
         """Tokens that the process had generated when it last reported."""
 
     @classmethod
-    async def start(cls, options: WorkerOptions) -> tuple["WorkerProcess", WorkerReady]:
-        """Start a process and load the model in it.
+    async def start(cls, module: str, options: WorkerOptions) -> tuple["WorkerProcess", WorkerReady]:
+        """Start `python -m module` as a process, and load the model in it.
 
         Raises `ModelError` if the model cannot be loaded, or the process dies of it.
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            worker = cls(await _spawn(theirs, options), options.path)
+            worker = cls(await _spawn(theirs, module, options), options.path)
         try:
             return worker, await worker._connect(ours)
         except BaseException:
@@ -101,7 +101,7 @@ class WorkerProcess:
         try:
             frame = await asyncio.wait_for(answer, seconds)
         except TimeoutError as error:
-            message = f"the llama worker has not answered for {seconds:g} s"
+            message = f"the worker has not answered for {seconds:g} s"
             raise Stalled(message, hint="close the agent and load it again") from error
         finally:
             del self._answers[identifier]
@@ -135,7 +135,7 @@ class WorkerProcess:
             if (answer := self._answers.get(cast(int, frame["statistics"]))) is not None and not answer.done():
                 answer.set_result(frame)
         elif "ready" in frame:
-            self._loaded.set_result(WorkerReady(**cast("dict[str, int]", frame["ready"])))
+            self._loaded.set_result(WorkerReady.model_validate(frame["ready"]))
         else:
             self._loaded.set_exception(error_from_frame(frame["failed"]))
 
@@ -148,7 +148,7 @@ class WorkerProcess:
         except TimeoutError as error:
             # The worker keeps deadlines itself, unless the model file made it hang.
             self._process.kill()
-            message = "the llama worker hung beyond the step's timeout and was stopped"
+            message = "the worker hung beyond the step's timeout and was stopped"
             raise DeadlineExceeded(message, hint="the next step starts a new one") from error
         if event is None:
             raise self._death()
@@ -203,7 +203,7 @@ class WorkerProcess:
     def _death(self) -> NearfarError:
         if self._closing:
             return Unavailable("the agent was closed", hint="load it again")
-        return WorkerCrashed(f"the llama worker process died in mid-step: {self._cause()}", hint="the next step starts a new one")
+        return WorkerCrashed(f"the worker process died in mid-step: {self._cause()}", hint="the next step starts a new one")
 
     def _cause(self) -> str:
         code = self._process.returncode or 0
@@ -224,12 +224,12 @@ class _Receiver(asyncio.Protocol):
             self._worker.received(frame)
 
 
-async def _spawn(connection: socket.socket, options: WorkerOptions) -> asyncio.subprocess.Process:
+async def _spawn(connection: socket.socket, module: str, options: WorkerOptions) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # The user's working folder may hold a json.py.
         "-m",
-        "nearfar.device.llama.worker",
+        module,
         str(connection.fileno()),
         json.dumps(asdict(options)),
         pass_fds=[connection.fileno()],

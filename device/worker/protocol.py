@@ -11,8 +11,9 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from ...protocols import InternalError, NearfarError
+from ...protocols import Execution, InternalError, NearfarError
 from ...protocols.errors import BY_REASON
+from ...protocols.messages import Value
 from .frames import Frame
 
 DEFAULT_CONTEXT_TOKENS: Final = 8192
@@ -21,7 +22,7 @@ DEFAULT_CONTEXT_TOKENS: Final = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How the worker loads the model."""
+    """How the worker loads the model; an engine adds what it needs beyond that."""
 
     path: str
     context_tokens: int | None
@@ -29,14 +30,14 @@ class WorkerOptions:
     parallel: int
     """Steps that are decoded at the same time."""
     threads: int | None
-    gpu_layers: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReady:
+class WorkerReady(Value):
     """What the worker knows once the model is loaded."""
 
     context_tokens: int
+    execution: Execution | None = None
+    """What really runs the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,6 @@ def error_to_frame(error: NearfarError) -> Frame:
 def error_from_frame(frame: JsonValue) -> NearfarError:
     """The inverse of `error_to_frame`."""
     if not isinstance(frame, dict):
-        return InternalError(f"the llama worker sent an error that is none: {frame!r}")
+        return InternalError(f"the worker sent an error that is none: {frame!r}")
     error = BY_REASON.get(str(frame["reason"]), InternalError)
     return error(str(frame["message"]), hint=str(frame["hint"]))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, JsonValue
 
 from ...protocols import ContextOverflow, InvalidRequest, StepRequest, ToolChoice
 from .conversation import CLOSER, OPENER, native, plain
-from .model import Model
+from .engine import Model
 from .reasoning import REASONING_END, REASONING_START, opens_reasoning
 from .template import ChatTemplate
 

@@ -14,8 +14,8 @@ class Memory(Protocol):
     def forget(self, sequence: int, start: int) -> bool:
         """Drop the cells from position `start` on; False if what remains cannot be continued."""
 
-    def share(self, source: int, target: int, end: int) -> None:
-        """Let `target` use the cells of `source` up to position `end`, exclusive."""
+    def share(self, source: int, target: int, end: int) -> bool:
+        """Let `target` use the cells of `source` up to position `end`, exclusive; False if this engine's sequences share nothing."""
 
 
 @dataclass(slots=True)
@@ -80,8 +80,8 @@ class Sequences:
     def _fill(self, target: Sequence, source: Sequence, shared: int) -> None:
         if target is not source:
             self._clear(target)
-            if shared:
-                self._memory.share(source.identifier, target.identifier, shared)
+            if not shared or not self._memory.share(source.identifier, target.identifier, shared):
+                return
         target.tokens = source.tokens[:shared]
         if not self._memory.forget(target.identifier, shared):
             self._clear(target)

@@ -13,8 +13,8 @@ from pydantic import JsonValue
 
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, StepRequest
 from .constraints import Grammars
+from .engine import Context, Model
 from .generation import Generation, ToolSyntax
-from .model import Context, Model
 from .prompt import Prompt, PromptBuilder
 from .protocol import StepEventKind, error_to_frame
 from .sequences import Sequence, Sequences

@@ -1,0 +1,92 @@
+"""What the worker asks of an engine: a model with its vocabulary, and a context that decodes batches of tokens.
+
+Only the worker process imports this module.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from llguidance import LLTokenizer
+
+from .sampling import Logits
+from .sequences import Memory
+
+
+class Vocabulary(Protocol):
+    """Between text and token ids."""
+
+    size: int
+    ends: frozenset[int]
+    """Tokens that end the output."""
+
+    @property
+    def start(self) -> int | None:
+        """The token that a prompt begins with, if this model wants one."""
+
+    @property
+    def start_text(self) -> str: ...
+
+    @property
+    def end_text(self) -> str: ...
+
+    @property
+    def control_texts(self) -> frozenset[str]:
+        """Texts that the tokenizer would turn into control tokens."""
+
+    @property
+    def longest_token(self) -> int:
+        """Bytes of the longest text that one token can stand for."""
+
+    @property
+    def puts_blank_in_front(self) -> bool:
+        """Whether it writes the first word of a text as it writes further ones, with a blank, as SentencePiece does."""
+
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
+
+    def tokenize_inside(self, text: str) -> list[int]:
+        """The same for text that follows other text: without the blank that SentencePiece puts in front of the first word."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for in text; none for control tokens but the markers of reasoning."""
+
+    def guidance_tokenizer(self) -> LLTokenizer:
+        """This vocabulary as llguidance wants it."""
+
+
+class Model(Protocol):
+    """A loaded model."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def chat_template(self) -> str | None: ...
+
+
+class Batch(Protocol):
+    """The tokens of one pass through the model."""
+
+    capacity: int
+    size: int
+
+    def clear(self) -> None: ...
+
+    def add(self, tokens: Sequence[int], *, position: int, sequence: int, last: bool) -> int:
+        """Append tokens of one sequence; returns the index of the last one, whose logits are computed if it is the `last` of its step."""
+
+
+class Context(Memory, Protocol):
+    """The key-value cache of all sequences, and the pass through the model that fills it."""
+
+    cells: int
+    """Tokens that the cache holds, over all sequences."""
+
+    @property
+    def batch(self) -> Batch: ...
+
+    def decode(self) -> bool:
+        """Run the batch through the model; False if the cache has no room for it. Raises `ModelError` if the pass fails."""
+
+    def logits(self, index: int) -> Logits:
+        """Logits at one position of the decoded batch, valid until the next `decode`."""
