@@ -1,5 +1,15 @@
-"""Near agents: models that run on the user's own device."""
+"""Near agents: models that run on the user's own device.
 
-from .llama import LlamaAgent
+The names below are loaded when they are first used, so that a phone can import its worker without what the agents need.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..protocols.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .llama import LlamaAgent
 
 __all__ = ["LlamaAgent"]
+
+__getattr__ = lazy_names(__name__, {"LlamaAgent": "llama"})

@@ -3,8 +3,9 @@
 The names below are loaded when they are first used, so that the command line answers without loading LangGraph.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ..protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
     from .config import Config, load_config
@@ -41,31 +42,26 @@ __all__ = [
     "tool",
 ]
 
-_MODULE_OF = {
-    "Attempt": "results",
-    "AutoPolicy": "selection.settings",
-    "Call": "results",
-    "Config": "config",
-    "Hybrid": "hybrid",
-    "MinionsPolicy": "strategies.minions_policy",
-    "Mode": "policy",
-    "Policy": "task",
-    "Result": "results",
-    "SelectionDecision": "selection.decision",
-    "Strategy": "policy",
-    "SubtasksPolicy": "strategies.subtasks_policy",
-    "Supervision": "strategies.supervision",
-    "TaskEvent": "events",
-    "Tool": "tools",
-    "Trigger": "strategies.supervision",
-    "load_config": "config",
-    "tool": "tools",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Attempt": "results",
+        "AutoPolicy": "selection.settings",
+        "Call": "results",
+        "Config": "config",
+        "Hybrid": "hybrid",
+        "MinionsPolicy": "strategies.minions_policy",
+        "Mode": "policy",
+        "Policy": "task",
+        "Result": "results",
+        "SelectionDecision": "selection.decision",
+        "Strategy": "policy",
+        "SubtasksPolicy": "strategies.subtasks_policy",
+        "Supervision": "strategies.supervision",
+        "TaskEvent": "events",
+        "Tool": "tools",
+        "Trigger": "strategies.supervision",
+        "load_config": "config",
+        "tool": "tools",
+    },
+)

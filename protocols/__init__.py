@@ -1,56 +1,62 @@
 """The contract between all parts: types, errors and the `Agent` interface.
 
 The gRPC side lives in `nearfar.protocols.client` and `nearfar.protocols.server`, so that importing the contract loads no network code.
+The names below are loaded when they are first used, so that the errors and the generated code can be had without pydantic.
 """
 
-from .agent import Agent, StepStream, complete, stream
-from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
-from .device_state import DeviceState, DeviceStateSource, PowerSource, Thermal
-from .errors import (
-    AgentError,
-    BudgetExceeded,
-    Cancelled,
-    ConfigError,
-    ContentFiltered,
-    ContextOverflow,
-    DeadlineExceeded,
-    IdempotencyConflict,
-    InternalError,
-    InvalidOutput,
-    InvalidRequest,
-    ModelError,
-    ModelNotFound,
-    NearfarError,
-    NotFound,
-    PermissionDenied,
-    PrivacyViolation,
-    ProviderAuthError,
-    QuotaExceeded,
-    RateLimited,
-    ResumeLost,
-    Stalled,
-    Unauthenticated,
-    Unavailable,
-    Unsupported,
-    UserError,
-    WorkerCrashed,
-)
-from .fakes import ScriptedAgent
-from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
-from .recordings import ReplayAgent, record
-from .steps import (
-    EnergySource,
-    Finished,
-    FinishReason,
-    Performance,
-    StepEvent,
-    StepReply,
-    StepRequest,
-    TextDelta,
-    ToolCalled,
-    ToolChoice,
-    Usage,
-)
+from typing import TYPE_CHECKING
+
+from .lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .agent import Agent, StepStream, complete, stream
+    from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
+    from .device_state import DeviceState, DeviceStateSource, PowerSource, Thermal
+    from .errors import (
+        AgentError,
+        BudgetExceeded,
+        Cancelled,
+        ConfigError,
+        ContentFiltered,
+        ContextOverflow,
+        DeadlineExceeded,
+        IdempotencyConflict,
+        InternalError,
+        InvalidOutput,
+        InvalidRequest,
+        ModelError,
+        ModelNotFound,
+        NearfarError,
+        NotFound,
+        PermissionDenied,
+        PrivacyViolation,
+        ProviderAuthError,
+        QuotaExceeded,
+        RateLimited,
+        ResumeLost,
+        Stalled,
+        Unauthenticated,
+        Unavailable,
+        Unsupported,
+        UserError,
+        WorkerCrashed,
+    )
+    from .fakes import ScriptedAgent
+    from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
+    from .recordings import ReplayAgent, record
+    from .steps import (
+        EnergySource,
+        Finished,
+        FinishReason,
+        Performance,
+        StepEvent,
+        StepReply,
+        StepRequest,
+        TextDelta,
+        ToolCalled,
+        ToolChoice,
+        Usage,
+    )
 
 __all__ = [
     "Agent",
@@ -115,3 +121,70 @@ __all__ = [
     "record",
     "stream",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Agent": "agent",
+        "AgentCard": "cards",
+        "AgentError": "errors",
+        "BudgetExceeded": "errors",
+        "Cancelled": "errors",
+        "Capabilities": "cards",
+        "ConfigError": "errors",
+        "ContentFiltered": "errors",
+        "ContextOverflow": "errors",
+        "DeadlineExceeded": "errors",
+        "DeviceState": "device_state",
+        "DeviceStateSource": "device_state",
+        "EnergySource": "steps",
+        "Execution": "cards",
+        "FinishReason": "steps",
+        "Finished": "steps",
+        "IdempotencyConflict": "errors",
+        "InternalError": "errors",
+        "InvalidOutput": "errors",
+        "InvalidRequest": "errors",
+        "JsonSchema": "messages",
+        "Limits": "cards",
+        "Message": "messages",
+        "ModelError": "errors",
+        "ModelNotFound": "errors",
+        "NearfarError": "errors",
+        "NotFound": "errors",
+        "Performance": "steps",
+        "PermissionDenied": "errors",
+        "PowerSource": "device_state",
+        "Prices": "cards",
+        "PrivacyViolation": "errors",
+        "ProviderAuthError": "errors",
+        "QuotaExceeded": "errors",
+        "RateLimited": "errors",
+        "ReplayAgent": "recordings",
+        "ResumeLost": "errors",
+        "ScriptedAgent": "fakes",
+        "Sensitivity": "messages",
+        "Side": "cards",
+        "Stalled": "errors",
+        "StepEvent": "steps",
+        "StepReply": "steps",
+        "StepRequest": "steps",
+        "StepStream": "agent",
+        "TextDelta": "steps",
+        "Thermal": "device_state",
+        "ToolCall": "messages",
+        "ToolCalled": "steps",
+        "ToolChoice": "steps",
+        "ToolResult": "messages",
+        "ToolSpec": "messages",
+        "Unauthenticated": "errors",
+        "Unavailable": "errors",
+        "Unsupported": "errors",
+        "Usage": "steps",
+        "UserError": "errors",
+        "WorkerCrashed": "errors",
+        "complete": "agent",
+        "record": "recordings",
+        "stream": "agent",
+    },
+)

@@ -93,7 +93,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
 
 
 def test_the_contract_loads_no_network_code(tmp_path: Path) -> None:
-    loaded = loaded_by("import nearfar.protocols", tmp_path)
+    loaded = loaded_by("from nearfar.protocols import StepRequest", tmp_path)
     assert "nearfar.protocols.steps" in loaded
     assert not loaded & {"grpc", "httpx", "langgraph", "llama_cpp"}
 

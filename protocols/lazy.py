@@ -1,0 +1,22 @@
+"""Public names of a package that are imported when they are first used (PEP 562).
+
+With them, a module deep in a package can be imported without what the package's other modules need: a phone has grpcio and protobuf
+and nothing else.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def lazy_names(package: str, module_of: Mapping[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of `package`; `module_of` maps each public name to the module that defines it, relative to the package."""
+
+    def __getattr__(name: str) -> object:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(import_module(f".{module_of[name]}", package), name)
+        setattr(sys.modules[package], name, value)  # the next access finds it without coming here
+        return value
+
+    return __getattr__
