@@ -10,12 +10,12 @@ trap 'rm -rf "$work"' EXIT
 
 # The mapping gives protoc the path that the module has once installed; without it the stubs import a module that does not exist.
 "$venv/bin/python" -m grpc_tools.protoc -Inearfar/protocols=protocols \
-  --python_out="$work" --pyi_out="$work" --grpc_python_out="$work" nearfar/protocols/v1/agent.proto
+  --python_out="$work" --pyi_out="$work" --grpc_python_out="$work" nearfar/protocols/v1/agent.proto nearfar/protocols/v1/hub.proto
 
 if [[ $check == --check ]]; then
   for fresh in "$work"/nearfar/protocols/v1/*; do
     diff -u "protocols/v1/$(basename "$fresh")" "$fresh" || {
-      echo "protocols/v1/$(basename "$fresh") does not match agent.proto: run 'make generate' and commit the result" >&2
+      echo "protocols/v1/$(basename "$fresh") does not match its .proto: run 'make generate' and commit the result" >&2
       exit 1
     }
   done
