@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import options
+from .models import models
 
 if TYPE_CHECKING:
     from ..hybrid import TaskOptions
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 serve = typer.Typer(help="Serve agents to other processes and machines over gRPC.", no_args_is_help=True)
 app.add_typer(serve, name="serve")
+app.add_typer(models, name="models")
 
 policy = typer.Typer(help="Check, explain, calibrate and simulate a policy.", no_args_is_help=True)
 app.add_typer(policy, name="policy")
