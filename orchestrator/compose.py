@@ -37,8 +37,12 @@ class LlamaConfig(Value):
     """Steps that are decoded in one batch."""
     threads: int | None = Field(default=None, gt=0)
     """None: one for tiny models, else half of the CPUs, and for batches all cores where that is faster."""
-    gpu_layers: int = Field(default=0, ge=-1)
-    """Layers kept on the GPU, where llama.cpp was built for one; -1 means all."""
+    compute: str = Field(default="fastest", pattern="^[a-z][a-z0-9_]*$")
+    """What to compute on: `fastest`, `lowest_power`, or a provider such as `cpu`, `cuda` or `metal`."""
+    allow_fallback: bool = False
+    """Where that provider is absent, take another one instead of failing."""
+    gpu_layers: int | None = Field(default=None, ge=-1)
+    """Layers kept on the GPU, where `compute` is one; -1: all; None: as many as fit its memory."""
 
 
 class NearConfig(LlamaConfig):
@@ -148,6 +152,8 @@ async def open_llama(config: LlamaConfig, *, name: str, side: Side) -> Agent:
         context_tokens=config.context_tokens,
         parallel=config.parallel,
         threads=config.threads,
+        compute=config.compute,
+        allow_fallback=config.allow_fallback,
         gpu_layers=config.gpu_layers,
     )
 

@@ -6,6 +6,7 @@ from typing import Final, Self
 import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, Prices, Side
+from ..compute import FASTEST
 from ..worker.agent import LocalAgent, check_counts, check_installed, free_if_near
 from ..worker.process import WorkerProcess
 from ..worker.protocol import WorkerReady
@@ -40,7 +41,9 @@ class LlamaAgent(LocalAgent):
         context_tokens: int | None = None,
         parallel: int = 4,
         threads: int | None = None,
-        gpu_layers: int = 0,
+        compute: str = FASTEST,
+        allow_fallback: bool = False,
+        gpu_layers: int | None = None,
         prices: Prices | None = None,
     ) -> Self:
         """Start a worker and load `model`, a .gguf file, in it.
@@ -53,17 +56,28 @@ class LlamaAgent(LocalAgent):
         large context, steps run side by side only if they limit their output.
         `threads`: CPU threads; by default one for every two logical CPUs that this process may use, up to all physical cores for batches
         where that is faster, and a single one for a model below 20 million parameters.
-        `gpu_layers`: layers of the model to keep on a GPU, where llama.cpp was built for one; -1 for all.
+        `compute`: what to compute on: `fastest`, `lowest_power`, or the name of a backend of llama.cpp, such as `cpu`, `cuda` or `metal`.
+        The card's `execution` says what it came to.
+        `allow_fallback`: where that backend is absent, take another one instead of failing.
+        `gpu_layers`: layers of the model to keep on a GPU or NPU, where `compute` is one; -1 for all; by default as many as fit its memory.
         `prices`: by default free on the near side and unknown on the far side.
 
         Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model, `ConfigError` if llama-cpp-python is
-        not installed or a number makes no sense.
+        not installed, a number makes no sense, or what it is to compute on is absent.
         """
         check_installed("llama_cpp", "llguidance", extra="llama")
         check_counts(context_tokens=context_tokens, parallel=parallel, threads=threads)
         path = Path(await anyio.Path(model).absolute())
         header = await anyio.to_thread.run_sync(read_header, path)
-        options = LlamaOptions(path=str(path), context_tokens=context_tokens, parallel=parallel, threads=threads, gpu_layers=gpu_layers)
+        options = LlamaOptions(
+            path=str(path),
+            context_tokens=context_tokens,
+            parallel=parallel,
+            threads=threads,
+            compute=compute,
+            allow_fallback=allow_fallback,
+            gpu_layers=gpu_layers,
+        )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
         card = _card(name or path.stem, side, header, ready, parallel, free_if_near(prices, side), path)
         return cls(card, options, worker)

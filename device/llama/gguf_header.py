@@ -47,6 +47,7 @@ class GgufHeader:
     """`nearfar.world`: the only subject that the model knows; None: general."""
     parameters: int | None
     """Elements of all tensors; None where the file is one part of a split model."""
+    layers: int | None
     kv_elements_per_token: int | None
     """Numbers that one token takes in the key-value cache: layers x key-value heads x (key length + value length).
 
@@ -98,6 +99,7 @@ class _Parser:
             chat_template=_text(values.get("tokenizer.chat_template")),
             world=_text(values.get("nearfar.world")),
             parameters=parameters if parameters and values.get("split.count", 1) in (0, 1) else None,
+            layers=layers if type(layers := values.get(f"{architecture}.block_count")) is int else None,
             kv_elements_per_token=_kv_elements(values, architecture),
         )
 

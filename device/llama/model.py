@@ -5,7 +5,6 @@ Only the worker process imports this module.
 
 import ctypes
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,35 +18,20 @@ from llguidance.llamacpp import lltokenizer_from_vocab
 from ...protocols import ModelError
 from ..worker.reasoning import REASONING_END, REASONING_START
 from ..worker.sampling import Logits
+from .log import explanation, keep_log
+from .placement import Placement
 from .threads import ThreadTuner
 
 _BATCH: Final = 512
 _PIECE_BYTES: Final = 512
-_ERROR_LEVEL: Final = 4
 _GUARD: Final = b"\0"
 _NO_SPACE: Final = 1
 
-_errors: deque[str] = deque(maxlen=20)
-
-
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # a ctypes prototype
-def _keep_errors(level: int, text: bytes, _data: ctypes.c_void_p) -> None:
-    if level == _ERROR_LEVEL:
-        _errors.append(text.decode("utf-8", "replace").strip())
-
 
 def start_backend() -> None:
-    """Prepare llama.cpp once per process; its log is kept to explain errors, and is not printed."""
-    llama_cpp.llama_log_set(_keep_errors, ctypes.c_void_p(0))
+    """Prepare llama.cpp once per process; its log is kept to explain what happens, and is not printed."""
+    keep_log()
     llama_cpp.llama_backend_init()
-
-
-def _explanation() -> str:
-    """llama.cpp's own last words, the most telling line first."""
-    for line in _errors:
-        if "error loading model:" in line:
-            return line.split("error loading model:", 1)[1].strip()
-    return _errors[-1] if _errors else "llama.cpp gave no reason"
 
 
 class Model:
@@ -56,16 +40,19 @@ class Model:
     Raises `ModelError` with llama.cpp's reason if the file cannot be loaded.
     """
 
-    def __init__(self, path: str, *, gpu_layers: int) -> None:
+    def __init__(self, path: str, placement: Placement) -> None:
         parameters = llama_cpp.llama_model_default_params()
-        parameters.n_gpu_layers = gpu_layers
+        parameters.n_gpu_layers = placement.layers
+        devices = (ctypes.c_void_p * (len(placement.devices) + 1))(*(device.handle for device in placement.devices), None)
+        parameters.devices = ctypes.addressof(devices)
         handle = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
         if not handle:
             hint = f"update llama-cpp-python ({llama_cpp.__version__} may be too old for this model), or download the file again"
-            raise ModelError(f"llama.cpp cannot load {path}: {_explanation()}", hint=hint)
+            raise ModelError(f"llama.cpp cannot load {path}: {explanation()}", hint=hint)
         self.handle = handle
         self.vocabulary = Vocabulary(llama_cpp.llama_model_get_vocab(handle))
         self.trained_context_tokens = int(llama_cpp.llama_model_n_ctx_train(handle))
+        self.layers = int(llama_cpp.llama_model_n_layer(handle))
         self.parameters = int(llama_cpp.llama_model_n_params(handle))
         if not llama_cpp.llama_model_has_decoder(handle) or not self.trained_context_tokens:
             raise ModelError(f"{path} is no text generator", hint="give a decoder model, such as a Llama or Qwen chat model")
@@ -201,7 +188,7 @@ class Context:
         handle = llama_cpp.llama_init_from_model(model.handle, parameters)
         if not handle:
             hint = "give a smaller context_tokens or parallel"
-            raise ModelError(f"llama.cpp cannot make a context of {cells} tokens: {_explanation()}", hint=hint)
+            raise ModelError(f"llama.cpp cannot make a context of {cells} tokens: {explanation()}", hint=hint)
         self._handle = handle
         self._threads = threads
         self._tuner = None if threads.single == threads.batch else ThreadTuner(few=threads.single, many=threads.batch)
@@ -229,7 +216,7 @@ class Context:
     def _decode(self) -> bool:
         code = llama_cpp.llama_decode(self._handle, self.batch.native)
         if code not in (0, _NO_SPACE):
-            raise ModelError(f"llama_decode returned {code}: {_explanation()}", hint="the model or its memory is broken; load it again")
+            raise ModelError(f"llama_decode returned {code}: {explanation()}", hint="the model or its memory is broken; load it again")
         return bool(code == 0)
 
     def logits(self, index: int) -> Logits:

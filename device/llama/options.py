@@ -1,7 +1,9 @@
 """How a llama.cpp worker loads its model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from ..compute import FASTEST
 from ..worker.protocol import WorkerOptions
 
 
@@ -9,4 +11,11 @@ from ..worker.protocol import WorkerOptions
 class LlamaOptions(WorkerOptions):
     """What the agent tells its worker process."""
 
-    gpu_layers: int
+    compute: str = FASTEST
+    """`fastest`, `lowest_power`, or a provider's name."""
+    allow_fallback: bool = False
+    """Take another provider where that one is absent."""
+    gpu_layers: int | None = None
+    """Layers that go to it where it is no CPU; None: as many as fit its memory."""
+    tokens_per_second: Mapping[str, float] = field(default_factory=dict)
+    """What was measured with this model, by provider."""

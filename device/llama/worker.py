@@ -9,8 +9,11 @@ from ...protocols import ModelError
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
+from .backends import backend_devices, execution_of
+from .log import layer_devices
 from .model import Context, Model, Threads, start_backend
 from .options import LlamaOptions
+from .placement import place
 
 _MOST_DEFAULT_CELLS: Final = 16384
 _SMALL_MODEL: Final = 20_000_000
@@ -18,18 +21,21 @@ _SMALL_MODEL: Final = 20_000_000
 
 
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
-    """The model and its scheduler. Raises `ModelError` if the model cannot be loaded."""
+    """The model and its scheduler. Raises `ModelError` if it cannot be loaded, `ConfigError` if what it is to compute on is absent."""
     options = LlamaOptions(**values)
     start_backend()
-    model = Model(options.path, gpu_layers=options.gpu_layers)
+    devices = backend_devices()
+    placement = place(options, devices)
+    model = Model(options.path, placement)
     tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
     cells = max(tokens, min(tokens * options.parallel, _MOST_DEFAULT_CELLS))
     threads = Threads(options.threads, options.threads) if options.threads else _default_threads(model)
-    if not options.gpu_layers:
+    if not placement.layers:
         _check_memory(model, cells)
     context = Context(model, cells=cells, sequences=options.parallel, threads=threads)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel)
-    return scheduler, WorkerReady(context_tokens=tokens)
+    execution = execution_of(layer_devices(model.layers), devices, threads=threads.single)
+    return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
 
 
 def _check_memory(model: Model, cells: int) -> None:

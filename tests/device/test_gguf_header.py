@@ -44,6 +44,7 @@ def test_header_tells_what_the_writer_wrote(tmp_path: Path) -> None:
         chat_template=CHAT_TEMPLATE,
         world="toys",
         parameters=sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors),
+        layers=2,
         kv_elements_per_token=2 * 2 * WIDTH,
     )
 

@@ -15,6 +15,7 @@ from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
 from nearfar.device.llama.model import Model, start_backend
+from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.constraints import Grammars
 from nearfar.device.worker.generation import Generation, ToolSyntax
 from nearfar.device.worker.protocol import StepEventKind
@@ -60,7 +61,7 @@ def test_reasoning_without_an_end_is_no_answer(thoughts: str, sizes: list[int]) 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     start_backend()
-    return Model(str(write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")), gpu_layers=0)
+    return Model(str(write_tiny_gguf(tmp_path_factory.mktemp("tiny") / "tiny.gguf")), CPU_ONLY)
 
 
 class _Said:

@@ -12,6 +12,7 @@ from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device import LlamaAgent
 from nearfar.device.llama.model import Model, start_backend
+from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.protocols import ContextOverflow, Message, StepRequest, ToolChoice, ToolSpec, complete
@@ -32,7 +33,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(path: Path) -> Model:
     start_backend()
-    return Model(str(path), gpu_layers=0)
+    return Model(str(path), CPU_ONLY)
 
 
 def _text(model: Model, tokens: list[int] | tuple[int, ...]) -> str:
@@ -73,7 +74,7 @@ def test_hopelessly_long_prompt_is_refused_before_it_is_tokenised(model: Model) 
 def test_start_token_is_written_once_by_template_or_tokenizer(tmp_path: Path, template: str, add_start: bool, sentencepiece: bool) -> None:
     tiny = TinyModel(sentencepiece=sentencepiece, add_start=add_start, template=template)
     start_backend()
-    model = Model(str(write_tiny_gguf(tmp_path / "tiny.gguf", tiny)), gpu_layers=0)
+    model = Model(str(write_tiny_gguf(tmp_path / "tiny.gguf", tiny)), CPU_ONLY)
     tokens = PromptBuilder(model, context_tokens=512).prompt(StepRequest(messages=(Message.user("hi"),))).tokens
     assert tokens.count(0) == int(add_start or template is GEMMA)
     assert 0 not in tokens[1:]

@@ -1,0 +1,123 @@
+"""What a model may compute on, and the choice among it: by what is fastest, by what draws least power, or by name.
+
+A *provider* is one way in which an engine computes: a backend of llama.cpp, an execution provider of onnxruntime. The engine says which it
+has on this machine (`llama/backends.py`, `hardware/engines.py`); `choose_provider` picks one of them and never another than it says.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from ..protocols import ConfigError
+from ..protocols.messages import Value
+
+FASTEST: Final = "fastest"
+LOWEST_POWER: Final = "lowest_power"
+CPU: Final = "cpu"
+
+
+class ProcessorKind(StrEnum):
+    """What a provider runs on."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    """With memory of its own."""
+    INTEGRATED_GPU = "integrated_gpu"
+    """Shares the memory, and the power budget, of the CPU."""
+    NPU = "npu"
+
+
+class Provider(Value):
+    """One way to compute that an engine has on this machine."""
+
+    name: str
+    """In lower case, as in `Execution.provider`: `cpu`, `cuda`, `metal` ..."""
+    kind: ProcessorKind
+    device: str = ""
+    """The processor's own name, where the engine tells it."""
+
+
+class ProviderChoice(Value):
+    """A provider, and why it."""
+
+    provider: Provider
+    reason: str
+
+
+_PREFERRED: Final = (
+    "tensorrt",
+    "cuda",
+    "rocm",
+    "migraphx",
+    "metal",
+    "coreml",
+    "directml",
+    "vulkan",
+    "sycl",
+    "opencl",
+    "webgpu",
+    "openvino",
+    "qnn",
+    "vitisai",
+    "hexagon",
+    "nnapi",
+)
+"""From fast to slow where one machine has several and nobody has measured them. A vendor's own library goes before a portable one, and a
+GPU before an NPU: decoding is bound by memory, and NPUs read the CPU's. What is not named here follows; the CPU is last."""
+_FRUGAL: Final = (ProcessorKind.NPU, ProcessorKind.INTEGRATED_GPU, ProcessorKind.CPU, ProcessorKind.GPU)
+"""From little power to much. A card of its own idles at what a laptop's CPU draws under load."""
+
+
+def choose_provider(
+    present: Sequence[Provider],
+    wanted: str,
+    *,
+    allow_fallback: bool = False,
+    tokens_per_second: Mapping[str, float] | None = None,
+) -> ProviderChoice:
+    """The one of the providers that are present which `wanted` asks for: `fastest`, `lowest_power` or a provider's name.
+
+    `allow_fallback`: where a named one is absent, take the fastest of the others instead of failing.
+    `tokens_per_second`: what was measured with this model, by provider. `fastest` goes by it where it knows at least two of those present.
+
+    Raises `ConfigError` for a provider that is absent.
+    """
+    if wanted == FASTEST:
+        return _fastest(present, tokens_per_second or {})
+    if wanted == LOWEST_POWER:
+        provider = min(present, key=lambda each: (_FRUGAL.index(each.kind), _rank(each)))
+        return ProviderChoice(provider=provider, reason=f"of {_names(present)}, a {_word(provider.kind)} draws least power")
+    named = next((provider for provider in present if provider.name == wanted), None)
+    if named is not None:
+        return ProviderChoice(provider=named, reason="asked for by name")
+    if not allow_fallback:
+        hint = f"there is {_names(present)}; or set allow_fallback = true; `nearfar doctor` says why {wanted} is not there"
+        raise ConfigError(f"there is no {wanted!r} to compute on", hint=hint)
+    fallback = _fastest(present, tokens_per_second or {})
+    return ProviderChoice(provider=fallback.provider, reason=f"{wanted} is absent and fallback is allowed; {fallback.reason}")
+
+
+def _fastest(present: Sequence[Provider], tokens_per_second: Mapping[str, float]) -> ProviderChoice:
+    measured = [provider for provider in present if provider.name in tokens_per_second]
+    if len(measured) > 1:
+        provider = max(measured, key=lambda each: tokens_per_second[each.name])
+        return ProviderChoice(
+            provider=provider, reason=f"measured: {tokens_per_second[provider.name]:.1f} tokens/s, the most of {_names(measured)}"
+        )
+    provider = min(present, key=_rank)
+    reason = "the only one" if len(present) == 1 else f"of {_names(present)}, expected to be the fastest"
+    return ProviderChoice(provider=provider, reason=reason)
+
+
+def _rank(provider: Provider) -> int:
+    if provider.kind is ProcessorKind.CPU:
+        return len(_PREFERRED) + 1
+    return _PREFERRED.index(provider.name) if provider.name in _PREFERRED else len(_PREFERRED)
+
+
+def _names(providers: Sequence[Provider]) -> str:
+    return ", ".join(dict.fromkeys(provider.name for provider in providers))
+
+
+def _word(kind: ProcessorKind) -> str:
+    return {ProcessorKind.CPU: "CPU", ProcessorKind.NPU: "NPU"}.get(kind, "GPU")

@@ -1,0 +1,78 @@
+"""Where a model's layers are to go: on which devices, and how many of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ...protocols import ConfigError
+from ..compute import FASTEST, LOWEST_POWER, ProcessorKind, choose_provider
+from .backends import BackendDevice
+from .gguf_header import GgufHeader, read_header
+from .options import LlamaOptions
+
+ALL_LAYERS: Final = -1
+_FOR_COMPUTING: Final = 0.15
+"""Share of a GPU's free memory that is left for llama.cpp's intermediate results and for what else draws on it."""
+_KV_BYTES: Final = 2
+"""Of one number in the key-value cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What llama.cpp is told."""
+
+    devices: tuple[BackendDevice, ...] = ()
+    """None but the CPU where empty: llama.cpp would otherwise hand long prompts to a GPU even where no layer is on it."""
+    layers: int = 0
+    """Of the model, the last ones, that go to the devices; `ALL_LAYERS`: each."""
+
+
+CPU_ONLY: Final = Placement()
+
+
+def place(options: LlamaOptions, devices: Sequence[BackendDevice]) -> Placement:
+    """Choose among the devices what the options ask for.
+
+    Raises `ConfigError` where that is absent and no fallback is allowed.
+    """
+    if options.gpu_layers == 0 and options.compute in (FASTEST, LOWEST_POWER):
+        return CPU_ONLY
+    choice = choose_provider(
+        [device.as_provider() for device in devices],
+        options.compute,
+        allow_fallback=options.allow_fallback,
+        tokens_per_second=options.tokens_per_second,
+    )
+    on_cpu = choice.provider.kind is ProcessorKind.CPU
+    if options.gpu_layers is not None and on_cpu != (options.gpu_layers == 0) and not options.allow_fallback:
+        hint = "leave gpu_layers out, or set allow_fallback = true; `nearfar doctor` says which GPUs there are"
+        raise ConfigError(f"gpu_layers is {options.gpu_layers}, and {choice.provider.name} is what computes", hint=hint)
+    if on_cpu or options.gpu_layers == 0:
+        return CPU_ONLY
+    chosen = tuple(device for device in devices if device.provider == choice.provider.name)
+    layers = options.gpu_layers if options.gpu_layers is not None else _layers_for(options, sum(device.free_memory() for device in chosen))
+    return Placement(chosen, layers)
+
+
+def _layers_for(options: LlamaOptions, free: int) -> int:
+    path = Path(options.path)
+    header = read_header(path)
+    cells = (options.context_tokens or header.context_tokens or 0) * options.parallel
+    return layers_that_fit(free, model_bytes=path.stat().st_size, cache_bytes=_cache_bytes(header, cells), layers=header.layers)
+
+
+def _cache_bytes(header: GgufHeader, cells: int) -> int:
+    return cells * (header.kv_elements_per_token or 0) * _KV_BYTES
+
+
+def layers_that_fit(free: int, *, model_bytes: int, cache_bytes: int, layers: int | None) -> int:
+    """How many layers a GPU with `free` bytes takes; `ALL_LAYERS` where all fit, or nobody can tell.
+
+    Layers are taken to be alike, and the output layer to be one more of them. Each brings its share of the cache with it.
+    """
+    if not free or not layers:
+        return ALL_LAYERS
+    per_layer = model_bytes / (layers + 1) + cache_bytes / layers
+    fitting = int(free * (1 - _FOR_COMPUTING) / per_layer)
+    return ALL_LAYERS if fitting > layers else fitting
