@@ -7,10 +7,10 @@ import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, Prices, Side
 from ..compute import FASTEST
+from ..gguf import GgufHeader, read_header
 from ..worker.agent import LocalAgent, check_counts, check_installed, free_if_near
 from ..worker.process import WorkerProcess
 from ..worker.protocol import WorkerReady
-from .gguf_header import GgufHeader, read_header
 from .options import LlamaOptions
 
 _BYTES_PER_KV_ELEMENT: Final = 2

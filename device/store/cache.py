@@ -1,0 +1,75 @@
+"""Hugging Face's cache on disk, in the layout that its own programs use, so that no file is fetched or kept twice.
+
+The layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class HubCache:
+    """The cache in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def blob(self, repository: str, etag: str) -> Path:
+        """Where content lies, or would."""
+        return self._repository(repository) / "blobs" / etag
+
+    def partial(self, repository: str, name: str, etag: str) -> Path:
+        """Where content grows until it is complete: in a folder that nothing else reads."""
+        return self._growing(repository) / f"{name.replace('/', '--')}.{etag}"
+
+    def forget_partials(self, repository: str, name: str, *, but: str) -> None:
+        """Delete what was fetched of other versions of the file."""
+        keep = self.partial(repository, name, but)
+        for path in self._growing(repository).iterdir():
+            if path.stem == keep.stem and path != keep and path.suffix != ".lock":
+                path.unlink(missing_ok=True)
+
+    def keep(self, partial: Path, repository: str, etag: str) -> None:
+        """Make complete content part of the cache, at once or not at all."""
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        blob = self.blob(repository, etag)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(blob)
+
+    def link(self, repository: str, commit: str, name: str, etag: str) -> Path:
+        """The file under its own name, a link to its content."""
+        path = self._repository(repository) / "snapshots" / commit / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = os.path.relpath(self.blob(repository, etag), path.parent)
+        if not path.exists():
+            path.unlink(missing_ok=True)  # A link may have lost its content.
+            path.symlink_to(target)
+        return path
+
+    def note_revision(self, repository: str, revision: str, commit: str) -> None:
+        path = self._repository(repository) / "refs" / revision
+        if revision != commit:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(commit, encoding="utf-8")
+
+    def commit(self, repository: str, revision: str) -> str | None:
+        """The commit that `revision` was when it was last looked up; None: unknown."""
+        folder = self._repository(repository)
+        try:
+            return (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+        except OSError:
+            return revision if (folder / "snapshots" / revision).is_dir() else None
+
+    def files(self, repository: str, commit: str) -> Iterator[tuple[str, int, str]]:
+        """Name, size and etag of each complete file."""
+        folder = self._repository(repository) / "snapshots" / commit
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield path.relative_to(folder).as_posix(), path.stat().st_size, path.resolve().name
+
+    def _repository(self, repository: str) -> Path:
+        return self._folder / f"models--{repository.replace('/', '--')}"
+
+    def _growing(self, repository: str) -> Path:
+        return self._repository(repository) / ".incomplete"

@@ -1,0 +1,71 @@
+"""What makes files a model: which ones belong to it, and whether they are sound enough to be loaded."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from ...protocols import ModelError, ModelNotFound
+from ..gguf import check_part, read_header
+from .index import StoredFile, StoredModel
+from .transfer import Progress, sha256_of
+
+_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+_ONNX_CONFIGURATION: Final = "genai_config.json"
+
+
+def model_format(path: Path) -> Literal["gguf", "onnx"]:
+    return "onnx" if path.is_dir() else "gguf"
+
+
+def model_files(path: Path) -> list[Path]:
+    """All files of the model at `path`: a GGUF file, all parts of a split one, or the files of an ONNX folder.
+
+    Raises `ModelNotFound` if there are none, or parts are missing, and `ModelError` for a folder that is no ONNX model.
+    """
+    if path.is_dir():
+        if not (path / _ONNX_CONFIGURATION).is_file():
+            raise ModelError(f"{path} has no {_ONNX_CONFIGURATION}", hint="give a .gguf file, or a folder for onnxruntime-genai")
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    part = _PART.fullmatch(path.name)
+    count = int(part["count"]) if part else 1
+    files = [path.with_name(f"{part['stem']}-{number:05}-of-{part['count']}.gguf") for number in range(1, count + 1)] if part else [path]
+    for file in files:
+        if not file.is_file():
+            raise ModelNotFound(f"there is no model file {file}", hint="check the path; a split model needs all its parts in one folder")
+    return files
+
+
+def check_model(path: Path) -> None:
+    """Look at a model without loading it. Raises `ModelError` with what is wrong with it."""
+    first, *others = model_files(path)
+    read_header(first)
+    for part in others:
+        check_part(part)
+
+
+def store_file(path: Path, progress: Progress) -> StoredFile:
+    """The file as it is now, with its checksum."""
+    state = path.stat()
+    return StoredFile(path=str(path), bytes=state.st_size, modified_ns=state.st_mtime_ns, sha256=sha256_of(path, progress))
+
+
+def is_unchanged(file: StoredFile) -> bool:
+    """Whether the file looks as it did when its checksum was taken."""
+    try:
+        state = Path(file.path).stat()
+    except FileNotFoundError:
+        return False
+    return (state.st_size, state.st_mtime_ns) == (file.bytes, file.modified_ns)
+
+
+def fault_of(model: StoredModel, expected: Sequence[str | None]) -> str:
+    """What is wrong with a model whose files should have these checksums, None where no one knows; empty: nothing."""
+    for file, checksum in zip(model.files, expected, strict=True):
+        if checksum is not None and file.sha256 != checksum:
+            return f"{Path(file.path).name} has the SHA-256 {file.sha256}, not {checksum}"
+    try:
+        check_model(Path(model.path))
+    except ModelError as error:
+        return error.message
+    return ""

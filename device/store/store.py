@@ -1,0 +1,223 @@
+"""`ModelStore`: models by name, fetched from the hub or added where they lie, pinned to their checksums."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
+from .check import check_model, fault_of, is_unchanged, model_files, model_format, store_file
+from .hub import Hub, HubFile, Snapshot
+from .index import Index, StoredModel
+from .places import HubSettings, data_folder
+from .quarantine import Quarantine
+from .reference import PREFIX, HubReference
+from .transfer import Progress
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
+_PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+RESERVED: Final = ("near", "far")
+"""What the models that ship with nearfar are called."""
+
+
+def silent(_title: str, _done: int, _total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a second look at a model found."""
+
+    model: StoredModel
+    fault: str
+    """What is wrong with it; empty: nothing."""
+
+
+class ModelStore:
+    """The models of this user on this device. Several processes may use the same store."""
+
+    def __init__(self, folder: Path | None = None, hub: HubSettings | None = None) -> None:
+        """In `folder`, by default the user's data folder; `hub`: how the hub is reached, by default as the environment says."""
+        self._folder = (folder or data_folder()) / "models"
+        self._index = Index(self._folder)
+        self._quarantine = Quarantine(self._folder / "quarantine")
+        self._hub = Hub(hub or HubSettings.from_environment())
+
+    def models(self) -> list[StoredModel]:
+        """All models, by name."""
+        return sorted(self._index.read().values(), key=lambda model: model.name)
+
+    def find(self, name: str) -> StoredModel | None:
+        """The model of that name, or the one that was pulled by this `hf:` reference; None: there is none."""
+        models = self._index.read()
+        if not name.startswith(PREFIX):
+            return models.get(name)
+        reference = HubReference.parse(name)
+        source = f"{PREFIX}{reference.repository}:"
+        pulled = [model for model in models.values() if model.source.startswith(source)]
+        fitting = [model for model in pulled if reference.means(model.source.removeprefix(source))]
+        if len(fitting) > 1:
+            raise ConfigError(f"{name} fits {len(fitting)} models", hint=f"name one of them: {', '.join(model.name for model in fitting)}")
+        return fitting[0] if fitting else None
+
+    def path_of(self, name: str) -> Path:
+        """What to load for a name or an `hf:` reference. Nothing is fetched.
+
+        Raises `ModelNotFound` if it is not in the store, and `ModelError` if it must not be loaded: it is in quarantine, or its files are
+        no longer those whose checksum was taken.
+        """
+        model = self.find(name)
+        if model is None:
+            hint = f"nearfar models pull {name}" if name.startswith(PREFIX) else "nearfar models list shows those that there are"
+            raise ModelNotFound(f"there is no model {name} on this device", hint=hint)
+        if model.quarantined:
+            hint = f"nearfar models rm {model.name}, then add or pull it again"
+            raise ModelError(f"{model.name} is in quarantine: {model.quarantined}", hint=hint)
+        for file in model.files:
+            if not is_unchanged(file):
+                raise ModelError(f"{file.path} has changed since it was checked", hint=f"nearfar models verify {model.name}")
+        return Path(model.path)
+
+    def add(self, path: Path, *, name: str | None = None, sha256: str | None = None, progress: Progress = silent) -> StoredModel:
+        """Register a GGUF file or an ONNX folder where it lies; the store never deletes it.
+
+        Raises `ModelNotFound` if there is none, `ModelError` if it is damaged or its SHA-256 is not the one that is asked for, and
+        `ConfigError` if the name is taken or makes no sense.
+        """
+        path = path.expanduser().absolute()
+        files = model_files(path)
+        check_model(path)
+        stored = tuple(store_file(file, progress) for file in files)
+        if sha256 is not None and stored[0].sha256 != _pin(sha256, files):
+            raise ModelError(f"{path} has the SHA-256 {stored[0].sha256}, not {sha256}", hint="get the file again from its source")
+        name, kind = name or _title(path), model_format(path)
+        return self._register(StoredModel(name=name, path=str(path), format=kind, source=f"file:{path}", owned=False, files=stored))
+
+    def pull(
+        self, text: str, *, name: str | None = None, revision: str = "main", sha256: str | None = None, progress: Progress = silent
+    ) -> StoredModel:
+        """Fetch `hf:owner/repo:FILE-or-QUANT` and register it; what an interrupted attempt fetched is not fetched again.
+
+        Raises `ConfigError` for a reference that makes no sense or fits several models, a taken name, a full disk or offline mode;
+        `ModelNotFound` if there is no such repository or quantisation; `ModelError` if what came is damaged, has not the SHA-256 that the
+        hub states or the caller asks for, or is not what was pulled before; and what the network raises.
+        """
+        reference = HubReference.parse(text)
+        snapshot = self._hub.snapshot(reference.repository, revision)
+        files = [snapshot.files[file] for file in reference.select(snapshot.files)]
+        source = f"{PREFIX}{reference.repository}:{files[0].name}"
+        name = _checked_name(name or _title(Path(files[0].name)), self._index.read(), source)
+        self._check_pins(name, files, sha256)
+        owned = not any(self._hub.holds(snapshot, file) for file in files)
+        model = self._fetch(snapshot, files, progress).model_copy(update={"name": name, "source": source, "owned": owned})
+        self._hub.remember(snapshot, revision)
+        fault = fault_of(model, [file.sha256 for file in files])
+        model = self._register(self._quarantined(model, fault) if fault else model)
+        if fault:
+            message = f"{text} was put into quarantine: {fault}"
+            raise ModelError(message, hint=f"nearfar models pull {text} fetches it again; if that does not help, tell who published it")
+        return model
+
+    def verify(self, names: Iterable[str] = (), *, progress: Progress = silent) -> list[Verdict]:
+        """Take the checksums of these models, by default of all, once more; what fails goes to quarantine, and is not loaded again.
+
+        Raises `ModelNotFound` for a name that is not in the store.
+        """
+        return [self._verify(model, progress) for model in self._chosen(names)]
+
+    def remove(self, name: str) -> StoredModel:
+        """Forget a model, and delete its files if the store fetched them. Raises `ModelNotFound` if there is none."""
+        model = self._chosen([name])[0]
+        with self._index.change() as models:
+            models.pop(model.name, None)
+            kept = {file.path for other in models.values() for file in other.files}
+        if model.owned:
+            for file in model.files:
+                if file.path not in kept:
+                    _delete(Path(file.path))
+        return model
+
+    def available(self, text: str, revision: str = "main") -> tuple[Snapshot, Hub]:
+        """What the repository of an `hf:` reference holds, and the hub that it is on. Raises as `pull` does."""
+        return self._hub.snapshot(HubReference.parse(text).repository, revision), self._hub
+
+    def _chosen(self, names: Iterable[str]) -> list[StoredModel]:
+        found = {name: self.find(name) for name in names}
+        for name, model in found.items():
+            if model is None:
+                raise ModelNotFound(f"there is no model {name} in the store", hint="nearfar models list shows those that there are")
+        return [model for model in found.values() if model is not None] or self.models()
+
+    def _fetch(self, snapshot: Snapshot, files: list[HubFile], progress: Progress) -> StoredModel:
+        paths = [self._hub.fetch(snapshot, file, progress) for file in files]
+        stored = tuple(store_file(path, progress) for path in paths)
+        return StoredModel(name="", path=str(paths[0]), format="gguf", source="", commit=snapshot.commit, owned=False, files=stored)
+
+    def _check_pins(self, name: str, files: list[HubFile], sha256: str | None) -> None:
+        """Raise `ModelError` where the hub has something else than what is asked for, or than what was pulled before."""
+        there = files[0].sha256
+        if sha256 is not None and _pin(sha256, files) != there:
+            raise ModelError(f"{files[0].name} has the SHA-256 {there}, not {sha256}", hint="compare both with who published it")
+        known = self._index.read().get(name)
+        pinned = [] if known is None else [file.sha256 for file in known.files]
+        if sha256 is None and pinned and not (known and known.quarantined) and pinned != [file.sha256 for file in files]:
+            hint = f"to have the new one, nearfar models rm {name} first, or state --sha256 {there}"
+            raise ModelError(f"{files[0].name} is no longer what was pulled as {name}", hint=hint)
+
+    def _register(self, model: StoredModel) -> StoredModel:
+        with self._index.change() as models:
+            _checked_name(model.name, models, model.source)
+            before = models.get(model.name)
+            # What the store fetched stays its own when it is pulled once more.
+            owned = model.owned or (before is not None and before.owned and before.path == model.path)
+            models[model.name] = model = model.model_copy(update={"owned": owned})
+        return model
+
+    def _verify(self, model: StoredModel, progress: Progress) -> Verdict:
+        try:
+            files = tuple(store_file(Path(file.path), progress) for file in model.files)
+            seen = model.model_copy(update={"files": files})
+            fault = fault_of(seen, [file.sha256 for file in model.files])
+        except (OSError, NearfarError) as error:
+            seen, fault = model, str(error)
+        seen = self._quarantined(model, fault) if fault else seen.model_copy(update={"quarantined": ""})
+        with self._index.change() as models:
+            models[model.name] = seen
+        return Verdict(seen, fault)
+
+    def _quarantined(self, model: StoredModel, fault: str) -> StoredModel:
+        """The model as one that must not be loaded; its files are set aside where they are the store's own."""
+        files = self._quarantine.take(model.files, fault) if model.owned else model.files
+        return model.model_copy(update={"quarantined": fault, "files": files})
+
+
+def _title(path: Path) -> str:
+    """A name for the model at `path`."""
+    return _PART.sub("", path.stem if path.suffix.lower() == ".gguf" else path.name)
+
+
+def _checked_name(name: str, models: Mapping[str, StoredModel], source: str) -> str:
+    """The name, if it can be given to a model from `source`. Raises `ConfigError` otherwise."""
+    if not _NAME.fullmatch(name) or name.lower().endswith(".gguf"):
+        raise ConfigError(f"{name!r} cannot be a model's name", hint="use --name with letters, digits, - _ and . only")
+    if name in RESERVED:
+        raise ConfigError(f"{name} is the name of a model that ships with nearfar", hint="use --name with another one")
+    if name in models and models[name].source != source:
+        raise ConfigError(f"there is a model {name} already, from {models[name].source}", hint=f"use --name, or nearfar models rm {name}")
+    return name
+
+
+def _pin(sha256: str, files: Sequence[object]) -> str:
+    if len(files) > 1:
+        raise ConfigError("one SHA-256 cannot be that of several files", hint="leave --sha256 out; each file's is recorded")
+    if not _SHA256.fullmatch(sha256.lower()):
+        raise ConfigError(f"{sha256!r} is no SHA-256", hint="it has 64 hexadecimal digits")
+    return sha256.lower()
+
+
+def _delete(path: Path) -> None:
+    """Delete a file, what it links to, and the reason that lies beside a file in quarantine."""
+    for each in (path.resolve(), path, path.with_name(f"{path.name}.reason.txt")):
+        each.unlink(missing_ok=True)

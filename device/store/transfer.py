@@ -1,0 +1,123 @@
+"""Fetching one file over HTTP such that an interruption costs nothing, and taking checksums."""
+
+import errno
+import hashlib
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from ...protocols import ConfigError, NearfarError, Unavailable
+
+if TYPE_CHECKING:
+    import httpx
+
+Progress = Callable[[str, int, int], None]
+"""Is told what is being done, and how many bytes out of how many it is done with."""
+
+_BLOCK: Final = 1 << 20
+_MOST_FAILURES: Final = 5
+"""In a row, without a byte in between."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PARTIAL_CONTENT: Final = 206
+_RANGE_NOT_SATISFIABLE: Final = 416
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """A file on its way to this machine."""
+
+    client: "httpx.Client"
+    url: str
+    partial: Path
+    """Where it grows."""
+    size: int
+    """Of the whole file."""
+    refuse: Callable[["httpx.Response"], NearfarError]
+    """Makes the error for an answer that is no content."""
+    progress: Progress
+    title: str
+
+    def run(self) -> None:
+        """Bring `partial` to its size, from where an earlier attempt left it.
+
+        Raises what `refuse` makes, `Unavailable` if the connection keeps failing, and `ConfigError` if the disk is full; `partial` is kept
+        for the next attempt in any case.
+        """
+        import httpx
+
+        self.partial.parent.mkdir(parents=True, exist_ok=True)
+        failures = 0
+        while (have := self._have()) != self.size:
+            self._check_room(have)
+            try:
+                self._continue(have)
+            except httpx.TransportError as error:
+                failures = 1 if self._have() > have else failures + 1
+                if failures == _MOST_FAILURES:
+                    message = f"{self.title} cannot be fetched: {str(error) or type(error).__name__}"
+                    hint = "check the network, then run it again: it goes on from here"
+                    raise Unavailable(message, hint=hint) from error
+                time.sleep(0.1 * 2**failures)
+
+    def _have(self) -> int:
+        """Bytes that are there; none where there are too many, for those are of something else."""
+        size = self.partial.stat().st_size if self.partial.exists() else 0
+        return size if size <= self.size else 0
+
+    def _continue(self, have: int) -> None:
+        # Without compression, so that positions mean those of the file.
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        with self.client.stream("GET", self.url, headers=headers, follow_redirects=True) as response:
+            if response.status_code == _RANGE_NOT_SATISFIABLE:
+                self.partial.unlink()
+                return
+            if not response.is_success:
+                response.read()
+                raise self.refuse(response)
+            start = have if self._continues(response, have) else 0
+            with self.partial.open("r+b" if start else "wb") as file:
+                file.seek(start)
+                self._write(response, file, start)
+
+    def _continues(self, response: "httpx.Response", have: int) -> bool:
+        """Whether it sends what is missing; else it sends all of a file, and what is there cannot be used."""
+        expected = f"bytes {have}-{self.size - 1}/{self.size}"
+        return response.status_code == _PARTIAL_CONTENT and response.headers.get("Content-Range") == expected
+
+    def _write(self, response: "httpx.Response", file: BinaryIO, have: int) -> None:
+        for block in response.iter_raw(_BLOCK):
+            have += len(block)
+            if have > self.size:
+                raise Unavailable(f"{self.title} is longer than the {self.size} bytes that were announced", hint="run it again")
+            try:
+                file.write(block)
+                file.flush()
+            except OSError as error:
+                raise self._explained(error) from error
+            self.progress(f"fetching {self.title}", have, self.size)
+
+    def _check_room(self, have: int) -> None:
+        missing, free = self.size - have, shutil.disk_usage(self.partial.parent).free
+        if free < missing:
+            message = f"{self.title} needs {missing / 1e6:.0f} MB more, and {free / 1e6:.0f} MB are free in {self.partial.parent}"
+            raise ConfigError(message, hint="free some space, or set HF_HUB_CACHE to a folder on another disk")
+
+    def _explained(self, error: OSError) -> OSError | ConfigError:
+        if error.errno not in _FULL:
+            return error
+        message = f"the disk is full: {self._have()} of the {self.size} bytes of {self.title} are in {self.partial.parent}"
+        return ConfigError(message, hint="free some space and run it again: it goes on from there; or set HF_HUB_CACHE to another disk")
+
+
+def sha256_of(path: Path, progress: Progress) -> str:
+    """The file's checksum, in hexadecimal."""
+    digest, size, done = hashlib.sha256(), path.stat().st_size, 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            done += len(block)
+            progress(f"checking {path.name}", done, size)
+    return digest.hexdigest()
