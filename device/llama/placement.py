@@ -7,8 +7,8 @@ from typing import Final
 
 from ...protocols import ConfigError
 from ..compute import FASTEST, LOWEST_POWER, ProcessorKind, choose_provider
+from ..gguf import GgufHeader, read_header
 from .backends import BackendDevice
-from .gguf_header import GgufHeader, read_header
 from .options import LlamaOptions
 
 ALL_LAYERS: Final = -1
