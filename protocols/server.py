@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -67,23 +67,51 @@ async def serve(
 
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
-    where = parse_address(address)
     authenticator = Authenticator(tokens)
-    check_exposure(where, authenticator=authenticator, tls=tls, insecure=insecure)
     service = AgentService(_by_name(agents), authenticator=authenticator, retention=retention or Retention())
+    serving = listening(
+        {SERVICE: service.handlers()},
+        address,
+        authenticator=authenticator,
+        tls=tls,
+        insecure=insecure,
+        closing=lambda: service.close(shutdown_limit),
+        time_limit=shutdown_limit,
+    )
+    async with serving as bound:
+        logger.info("serving %s at %s", ", ".join(_by_name(agents)), bound)
+        yield Server(bound, service)
+
+
+@asynccontextmanager
+async def listening(
+    services: Mapping[str, grpc.GenericRpcHandler],
+    address: str,
+    *,
+    authenticator: Authenticator,
+    tls: ServerTls | None,
+    insecure: bool,
+    closing: Callable[[], Awaitable[None]],
+    time_limit: float,
+) -> AsyncIterator[Address]:
+    """A gRPC server with `services`, health and reflection until the context ends; yields where it really listens.
+
+    On the way out `closing` ends what the services are doing, before the connections are closed. Raises `ConfigError` as `serve` does.
+    """
+    where = parse_address(address)
+    check_exposure(where, authenticator=authenticator, tls=tls, insecure=insecure)
     server = grpc.aio.server(options=list(SERVER_OPTIONS))
-    server.add_generic_rpc_handlers((service.handlers(),))
-    health_service = await _add_health_and_reflection(server)
+    server.add_generic_rpc_handlers(tuple(services.values()))
+    health_service = await _add_health_and_reflection(server, tuple(services))
     bound = _bind(server, where, tls)
     await server.start()
-    logger.info("serving %s at %s", ", ".join(_by_name(agents)), bound)
     try:
-        yield Server(bound, service)
+        yield bound
     finally:
         with anyio.CancelScope(shield=True):
             await health_service.enter_graceful_shutdown()
-            await service.close(shutdown_limit)
-            await server.stop(shutdown_limit)
+            await closing()
+            await server.stop(time_limit)
 
 
 def _by_name(agents: Agent | Mapping[str, Agent]) -> Mapping[str, Agent]:
@@ -94,11 +122,12 @@ def _by_name(agents: Agent | Mapping[str, Agent]) -> Mapping[str, Agent]:
     return agents
 
 
-async def _add_health_and_reflection(server: grpc.aio.Server) -> health.HealthServicer:
+async def _add_health_and_reflection(server: grpc.aio.Server, services: tuple[str, ...]) -> health.HealthServicer:
     service = health.HealthServicer()
-    await service.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    for name in services:
+        await service.set(name, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(service, server)
-    names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
+    names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     return service
 

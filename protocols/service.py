@@ -2,18 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
-from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
-from .agent import Agent, stream
+from .agent import Agent
+from .cards import AgentCard
 from .channel import MAX_MESSAGE_BYTES
-from .errors import DeadlineExceeded, InternalError, InvalidOutput, NearfarError, NotFound, Unavailable
+from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, Unavailable
 from .security import CALLER, Authenticator
 from .service_names import ACCEPTED, SERVICE
-from .status import to_status
+from .serving import run_step
+from .status import Context, abort
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
@@ -22,17 +24,12 @@ from .wire import card_to_proto, event_to_proto, request_from_proto
 
 logger = logging.getLogger(__name__)
 
-_EVENTS_PER_TURN = 64
-"""An agent that never waits lets others run after this many events."""
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
 
 class AgentService:
-    """Serves `agents` by name; the first one answers calls that name none."""
+    """Serves `agents` by name; the first one answers calls that name none. They may change meanwhile, as those of a hub do."""
 
     def __init__(self, agents: Mapping[str, Agent], *, authenticator: Authenticator, retention: Retention) -> None:
-        self._agents = dict(agents)
+        self._agents = agents
         self._authenticator = authenticator
         self._log = StepLog(retention)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,16 +60,15 @@ class AgentService:
     async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         try:
             self._authenticator.caller(context.invocation_metadata() or ())
-            cards = (agent.card.model_copy(update={"name": name}) for name, agent in self._agents.items())
-            return pb.DescribeResponse(agents=map(card_to_proto, cards))
+            return pb.DescribeResponse(agents=map(card_to_proto, _cards(self._agents)))
         except NearfarError as error:
-            return await _abort(context, error)
+            return await abort(context, error)
 
     async def cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
         try:
             caller = self._authenticator.caller(context.invocation_metadata() or ())
         except NearfarError as error:
-            await _abort(context, error)
+            await abort(context, error)
         self._log.leave((caller, request.idempotency_key), reader=request.reader)
         return pb.CancelResponse()
 
@@ -115,7 +111,7 @@ class AgentService:
         try:
             await self._send(self._join(call, context), call, context)
         except NearfarError as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     async def _send(self, step: LoggedStep, call: pb.StepCall, context: Context) -> None:
         position = call.resume_from
@@ -134,29 +130,13 @@ class AgentService:
             raise step.error
 
     async def _compute(self, step: LoggedStep, agent: Agent, request: StepRequest) -> None:
-        limit = asyncio.timeout(request.timeout)
-        try:
-            async with limit:
-                await self._record(step, agent, request)
-        except NearfarError as error:
-            self._log.finish(step, error)
-        except Exception:
-            if limit.expired():
-                self._log.finish(step, DeadlineExceeded("the step took longer than its timeout"))
-            else:
-                logger.exception("agent %r failed in a step", agent.card.name)
-                self._log.finish(step, InternalError("the agent failed unexpectedly", hint="the server's log has the details"))
+        async def record(event: StepEvent) -> None:
+            self._log.append(step, _encoded(event))
+            if isinstance(event, Finished):
+                self._log.finish(step)
 
-    async def _record(self, step: LoggedStep, agent: Agent, request: StepRequest) -> None:
-        async with stream(agent, request) as events:
-            async for event in events:
-                self._log.append(step, _encoded(event))
-                if isinstance(event, Finished):
-                    self._log.finish(step)
-                    return
-                if not len(step.events) % _EVENTS_PER_TURN:
-                    await asyncio.sleep(0)
-        raise InvalidOutput(f"agent {agent.card.name!r} ended its stream without saying why")
+        if error := await run_step(agent, request, record):
+            self._log.finish(step, error)
 
     def _settle(self, step: LoggedStep, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -165,11 +145,18 @@ class AgentService:
             self._log.finish(step, Unavailable("the step was stopped on the server"))
 
     def _agent(self, name: str) -> tuple[str, Agent]:
-        if not name:
+        if not name and self._agents:
             return next(iter(self._agents.items()))
         if name not in self._agents:
             raise NotFound(f"the server has no agent {name!r}", hint=f"it has: {', '.join(sorted(self._agents))}")
         return name, self._agents[name]
+
+
+def _cards(agents: Mapping[str, Agent]) -> Iterator[AgentCard]:
+    """The cards under the served names, without those of agents on workers that have never been attached."""
+    for name, agent in agents.items():
+        with suppress(Unavailable):
+            yield agent.card.model_copy(update={"name": name})
 
 
 def _encoded(event: StepEvent) -> bytes:
@@ -184,8 +171,3 @@ def _timeout(context: Context) -> float | None:
     if remaining is not None and remaining <= 0:
         raise DeadlineExceeded("the step's time was over when it reached the server")
     return remaining
-
-
-async def _abort(context: Context, error: NearfarError) -> NoReturn:
-    status = to_status(error)
-    await context.abort(status.code, status.details, status.trailing_metadata)

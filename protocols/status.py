@@ -1,6 +1,6 @@
 """Errors as gRPC statuses: the class travels as the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
 
-from typing import cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -13,6 +13,8 @@ from grpc_status import rpc_status
 from .errors import BY_REASON, MAPPINGS, NearfarError, from_grpc_status, travelling_class
 
 DOMAIN = "nearfar"
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 # All trailers of a call must stay below gRPC's 8 KiB. The message is sent twice, percent-encoded and in base64; the hint in base64.
 _MESSAGE_BYTES = 1200
@@ -31,6 +33,12 @@ def to_status(error: NearfarError) -> grpc.Status:
     if error.retry_after is not None and error.retry_after >= 0:  # which NaN is not
         details.append(RetryInfo(retry_delay=_duration(error.retry_after)))
     return rpc_status.to_status(Status(code=code, message=_cut(error.message, _MESSAGE_BYTES), details=map(_packed, details)))
+
+
+async def abort(context: Context, error: NearfarError) -> NoReturn:
+    """End a call on the server with `error`."""
+    status = to_status(error)
+    await context.abort(status.code, status.details, status.trailing_metadata)
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> NearfarError:

@@ -270,7 +270,7 @@ def _known(meanings: Mapping[Number, Meaning], number: Number, what: str) -> Mea
     return meanings[number]
 
 
-class _FaultsBecome:
+class FaultsBecome:
     """Turns what pydantic, protobuf and json raise for invalid content into `error`; a class, as it is entered for every event."""
 
     __slots__ = ("_error", "_what")
@@ -291,9 +291,9 @@ class _FaultsBecome:
             raise self._error(f"{self._what}: {fault}") from fault
 
 
-_SENDING_REQUEST = _FaultsBecome(InvalidRequest, "the request cannot be sent")
-_READING_REQUEST = _FaultsBecome(InvalidRequest, "the request is malformed")
-_SENDING_EVENT = _FaultsBecome(InvalidOutput, "the agent produced an event that cannot be sent")
-_READING_EVENT = _FaultsBecome(InvalidOutput, "the server sent a malformed event")
-_SENDING_CARD = _FaultsBecome(InvalidOutput, "the agent card cannot be sent")
-_READING_CARD = _FaultsBecome(InvalidOutput, "the server sent a malformed agent card")
+_SENDING_REQUEST = FaultsBecome(InvalidRequest, "the request cannot be sent")
+_READING_REQUEST = FaultsBecome(InvalidRequest, "the request is malformed")
+_SENDING_EVENT = FaultsBecome(InvalidOutput, "the agent produced an event that cannot be sent")
+_READING_EVENT = FaultsBecome(InvalidOutput, "the server sent a malformed event")
+_SENDING_CARD = FaultsBecome(InvalidOutput, "the agent card cannot be sent")
+_READING_CARD = FaultsBecome(InvalidOutput, "the server sent a malformed agent card")

@@ -1,12 +1,16 @@
-"""The transport matrix: the same agent in-process, over TCP and over a unix socket."""
+"""The transport matrix: the same agent in-process, over TCP, over a unix socket and as an attached worker."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..agent import Agent
+from ..attach import Worker
+from ..cards import Side
 from ..client import RemoteAgent
+from ..hub import Hub, WorkerPolicy, serve_hub
 from ..server import serve
 from .subject import Transport
 
@@ -33,6 +37,23 @@ async def grpc_unix(agent: Agent) -> AsyncIterator[Agent]:
 
 
 @asynccontextmanager
+async def attached(agent: Agent) -> AsyncIterator[Agent]:
+    """The agent on a worker that has dialled out to a hub, which takes it for the user's own device."""
+    name, token = agent.card.name, "the worker's own token"
+    hub = Hub({name: token}, policies={name: WorkerPolicy(side=Side.NEAR)})
+    async with serve_hub(hub) as address:
+        worker = Worker(agent, address, token=token)
+        running = asyncio.create_task(worker.run())
+        lent = await hub.wait_for(name)
+        try:
+            yield lent
+        finally:
+            await lent.aclose()
+            await worker.drain(0)
+            await running
+
+
+@asynccontextmanager
 async def _served(agent: Agent, address: str) -> AsyncIterator[Agent]:
     async with serve(agent, address) as server:
         remote = await RemoteAgent.connect(server.address)
@@ -42,5 +63,5 @@ async def _served(agent: Agent, address: str) -> AsyncIterator[Agent]:
             await remote.aclose()
 
 
-TRANSPORTS: tuple[Transport, ...] = (in_process, grpc_tcp, grpc_unix)
+TRANSPORTS: tuple[Transport, ...] = (in_process, grpc_tcp, grpc_unix, attached)
 """Every transport, for a parametrised test."""

@@ -1,0 +1,338 @@
+"""`Hub`: agents of workers that dialled out to it, as a phone does that cannot be dialled."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+import anyio
+import grpc
+
+from .agent import Agent
+from .cards import AgentCard, Side
+from .channel import ServerTls
+from .device_state import DeviceState, PowerSource
+from .errors import ConfigError, InvalidRequest, NearfarError, NotFound, Unauthenticated, Unavailable
+from .heartbeat import Heartbeat
+from .hub_session import AttachedStep, Session
+from .hub_wire import Registration, registration_from_proto
+from .security import Authenticator
+from .server import listening
+from .status import Context, abort
+from .steps import StepEvent, StepRequest
+from .v1 import hub_pb2 as pb
+from .validation import check_request
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["AttachedAgent", "Heartbeat", "Hub", "WorkerPolicy", "serve_hub"]
+
+SERVICE = pb.DESCRIPTOR.services_by_name["HubService"].full_name
+_REGISTRATION_LIMIT = 10.0
+"""Seconds from the call to the worker's registration."""
+_IDLE_TIMEOUT = 330.0
+"""Seconds; as for other remote agents, a model may reason unseen for minutes. That its worker is alive, heartbeats tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPolicy:
+    """What the hub's owner says about one worker."""
+
+    side: Side = Side.FAR
+    """NEAR: the device is the user's own, and private text may be sent to the near agents on it."""
+    minimum_battery: float | None = None
+    """Share of a full charge below which the worker gets no steps while it runs on its battery."""
+
+
+@dataclass
+class _Worker:
+    """What the hub knows of one identity."""
+
+    policy: WorkerPolicy
+    session: Session | None = None
+    cards: Mapping[str, AgentCard] = field(default_factory=dict)
+    """By name, as last registered."""
+
+    @property
+    def live_session(self) -> Session | None:
+        return self.session if self.session is not None and not self.session.is_closed else None
+
+
+class Hub:
+    """Accepts workers, each known by its token, and offers what they lend as agents.
+
+    An agent is known by its worker's name, or by `worker/agent` where a worker offers several. It is far, whatever its card says, unless
+    its worker's policy says that the device is the user's own.
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[str, str],
+        *,
+        policies: Mapping[str, WorkerPolicy] | None = None,
+        heartbeat: Heartbeat | None = None,
+        idle_timeout: float = _IDLE_TIMEOUT,
+    ) -> None:
+        """`tokens` maps each worker's name to its bearer token. Raises `ConfigError` if there is none."""
+        if not tokens:
+            raise ConfigError(
+                "a hub needs a token for each worker: the token says who a worker is", hint="make one with `nearfar worker pair`"
+            )
+        self._policies = dict(policies or {})
+        self._heartbeat = heartbeat or Heartbeat()
+        self._idle_timeout = idle_timeout
+        self._numbers = count(1)
+        self._workers: dict[str, _Worker] = {}
+        self._tokens: dict[str, str] = {}
+        self._closing: NearfarError | None = None
+        self._changed = asyncio.Condition()
+        self.authenticator = Authenticator(tokens)
+        self.agents: dict[str, Agent] = {}
+        """Every agent by name; kept up to date as workers are allowed, attach and are revoked."""
+        self.replace_tokens(tokens)
+
+    def replace_tokens(self, tokens: Mapping[str, str]) -> None:
+        """Allow the workers in `tokens` and no others: one whose token is gone, or is another now, is shut out at once."""
+        self.authenticator = Authenticator(tokens)
+        for name in [name for name, token in self._tokens.items() if tokens.get(name) != token]:
+            self._shut_out(name)
+        self._tokens = dict(tokens)
+        for name in tokens:
+            self._workers.setdefault(name, _Worker(self._policies.get(name, WorkerPolicy())))
+            self.agents.setdefault(name, AttachedAgent(self, name))
+
+    def revoke(self, worker: str) -> None:
+        """Shut a worker out: its steps fail, its stream ends and its token is worth nothing."""
+        self.replace_tokens({name: token for name, token in self._tokens.items() if name != worker})
+
+    def agent(self, name: str) -> "AttachedAgent":
+        """The agent `worker` or `worker/agent`, whether it is attached now or not. Raises `NotFound` for a worker that has no token."""
+        if name.partition("/")[0] not in self._workers:
+            raise NotFound(f"the hub knows no worker {name!r}", hint=f"it knows: {', '.join(sorted(self._workers)) or 'none'}")
+        return AttachedAgent(self, name)
+
+    async def wait_for(self, name: str) -> "AttachedAgent":
+        """The agent as soon as it is attached. It has no time limit of its own. Raises what `agent` raises."""
+        agent = self.agent(name)
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._session_of(name) is not None)
+        return agent
+
+    @property
+    def attached(self) -> dict[str, Session]:
+        """The sessions of the workers that are attached now, by worker."""
+        sessions = {name: worker.live_session for name, worker in self._workers.items()}
+        return {name: session for name, session in sessions.items() if session is not None}
+
+    def device_state(self, worker: str) -> DeviceState:
+        """What the worker's device last said of itself; all unknown while it is not attached."""
+        session = self._session_of(worker)
+        return DeviceState() if session is None else session.state
+
+    def card(self, name: str) -> AgentCard:
+        """The card of `worker` or `worker/agent` as last registered. Raises `Unavailable` if it never was."""
+        worker, card = self._registered(name)
+        side = card.side if worker.policy.side is Side.NEAR else Side.FAR
+        return card.model_copy(update={"name": name, "side": side})
+
+    def start(self, name: str, request: StepRequest) -> tuple[Session, AttachedStep]:
+        """Give a step to the worker of `name`. Raises `Unavailable` if it is not attached or spares its battery."""
+        worker, card = self._registered(name)
+        session = worker.live_session
+        if session is None:
+            raise Unavailable(f"worker {name!r} is not attached", hint="start `nearfar worker attach` on it, or ask another agent")
+        _check_battery(name, worker.policy, session.state)
+        return session, session.start(card.name, request, idle_timeout=self._idle_timeout)
+
+    def register(self, name: str, registration: Registration) -> Session:
+        """Attach a worker that has shown its token.
+
+        The same process anew replaces its own broken stream at once. Another one is refused as long as the first is alive: raises
+        `ConfigError` that says when that would be known.
+        """
+        worker = self._workers[name]
+        old = worker.live_session
+        if old is not None and old.instance != registration.instance:
+            raise ConfigError(
+                f"another worker is attached as {name!r}",
+                hint="give each worker a token of its own, or stop the other one",
+                retry_after=self._heartbeat.silence_limit,
+            )
+        if old is not None:
+            old.close(Unavailable("the worker attached anew"))
+        session = Session(name, registration, heartbeat=self._heartbeat, numbers=self._numbers)
+        worker.session, worker.cards = session, session.cards
+        for further in tuple(session.cards)[1:]:
+            self.agents.setdefault(f"{name}/{further}", AttachedAgent(self, f"{name}/{further}"))
+        return session
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        attach = grpc.stream_stream_rpc_method_handler(self.attach, pb.WorkerMessage.FromString, pb.HubMessage.SerializeToString)
+        return grpc.method_handlers_generic_handler(SERVICE, {"Attach": attach})
+
+    async def attach(self, _: object, context: Context) -> None:
+        """One worker's stream, from its registration to its end."""
+        try:
+            if self._closing is not None:
+                raise self._closing
+            worker = self.authenticator.caller(context.invocation_metadata() or ())
+            session = self.register(worker, await _read_registration(context))
+            async with self._changed:
+                self._changed.notify_all()
+            logger.info("worker %r is attached with %s", worker, ", ".join(session.cards))
+            await self._converse(session, context)
+        except NearfarError as error:
+            await abort(context, error)
+
+    async def close(self) -> None:
+        """End all sessions and take no further ones. Workers come back by themselves when there is a hub again."""
+        self._closing = Unavailable("the hub is shutting down", hint="it may be back shortly")
+        for session in self.attached.values():
+            session.close(self._closing)
+
+    def _shut_out(self, name: str) -> None:
+        worker = self._workers.pop(name)
+        for agent in [agent for agent in self.agents if agent.partition("/")[0] == name]:
+            del self.agents[agent]
+        if worker.session is not None:
+            worker.session.close(Unauthenticated(f"the token of worker {name!r} was revoked", hint="pair the worker anew"))
+
+    async def _converse(self, session: Session, context: Context) -> None:
+        """Send and receive until the session ends. Raises what it ended with."""
+        registered = pb.Registered(
+            worker=session.worker, heartbeat_interval=self._heartbeat.interval, silence_limit=self._heartbeat.silence_limit
+        )
+        session.outbox.put(pb.HubMessage(registered=registered))
+        try:
+            async with anyio.create_task_group() as tasks:
+                for part in (_receive, _send):
+                    tasks.start_soon(part, session, context)
+                tasks.start_soon(_watch, session)
+                error = await session.closed()
+                tasks.cancel_scope.cancel()
+        finally:
+            session.close(Unavailable("the connection was lost"))  # where gRPC cancelled this call
+            logger.info("worker %r is detached", session.worker)
+        if error is not None:
+            raise error
+
+    def _session_of(self, name: str) -> Session | None:
+        worker = self._workers.get(name.partition("/")[0])
+        return worker.live_session if worker is not None else None
+
+    def _registered(self, name: str) -> tuple[_Worker, AgentCard]:
+        """The worker and the card behind `worker` or `worker/agent`."""
+        worker_name, _, agent = name.partition("/")
+        worker = self._workers.get(worker_name)
+        if worker is None or not worker.cards:
+            raise Unavailable(f"worker {worker_name!r} is not attached", hint="start `nearfar worker attach` on it, or ask another agent")
+        if agent and agent not in worker.cards:
+            raise Unavailable(f"worker {worker_name!r} offers no agent {agent!r}", hint=f"it offers: {', '.join(worker.cards)}")
+        return worker, worker.cards[agent] if agent else next(iter(worker.cards.values()))
+
+
+class AttachedAgent:
+    """An agent on a worker, for as long as the worker comes back to its hub. While it is away, steps are `Unavailable` at once.
+
+    A step that was given to a worker is never given to another or given again: if the worker is lost, the step fails.
+    """
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self._hub = hub
+        self._name = name
+        self._steps: dict[AttachedStep, Session] = {}
+        self._is_closed = False
+
+    @property
+    def card(self) -> AgentCard:
+        """As last registered. Raises `Unavailable` if the worker was never attached."""
+        return self._hub.card(self._name)
+
+    @property
+    def device_state(self) -> DeviceState:
+        """What the worker's device last said of itself."""
+        return self._hub.device_state(self._name)
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """Run one step on the worker. Leaving the stream early stops the compute there."""
+        if self._is_closed:
+            raise self._closed()
+        check_request(self.card, request)
+        session, step = self._hub.start(self._name, request)
+        self._steps[step] = session
+        try:
+            while event := await step.next():
+                yield event
+        finally:
+            del self._steps[step]
+            session.give_up(step)
+
+    async def aclose(self) -> None:
+        """Steps under way are stopped on the worker and raise `Unavailable`. The worker stays attached."""
+        self._is_closed = True
+        for step, session in self._steps.items():
+            session.give_up(step, self._closed())
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"the attached agent {self._name!r} is closed")
+
+
+@asynccontextmanager
+async def serve_hub(hub: Hub, address: str = "localhost:0", *, tls: ServerTls | None = None, insecure: bool = False) -> AsyncIterator[str]:
+    """Let workers attach at `address` until the context ends; yields where it really listens. TLS is required beyond this machine.
+
+    Raises `ConfigError` if the address is malformed, taken or too exposed.
+    """
+    serving = listening(
+        {SERVICE: hub.handlers()}, address, authenticator=hub.authenticator, tls=tls, insecure=insecure, closing=hub.close, time_limit=5.0
+    )
+    async with serving as bound:
+        yield str(bound)
+
+
+async def _read_registration(context: Context) -> Registration:
+    try:
+        async with asyncio.timeout(_REGISTRATION_LIMIT):
+            message = await context.read()
+    except TimeoutError:
+        raise InvalidRequest(f"the worker did not register within {_REGISTRATION_LIMIT:g} s") from None
+    if not isinstance(message, pb.WorkerMessage) or message.WhichOneof("message") != "register":
+        raise InvalidRequest("a worker's first message is its registration")
+    return registration_from_proto(message.register)
+
+
+async def _receive(session: Session, context: Context) -> None:
+    """Take in what the worker sends, until it has said all."""
+    try:
+        while isinstance(message := await context.read(), pb.WorkerMessage):
+            session.receive(message)
+        session.close()
+    except NearfarError as error:
+        session.close(error)
+    except grpc.aio.BaseError:
+        session.close(Unavailable("the connection was lost"))
+
+
+async def _send(session: Session, context: Context) -> None:
+    try:
+        while True:
+            await context.write(await session.outbox.get())
+    except grpc.aio.BaseError:
+        session.close(Unavailable("the connection was lost"))
+
+
+async def _watch(session: Session) -> None:
+    await session.pulse.run(session.beat)
+    session.close(Unavailable("the worker was silent for too long"))
+
+
+def _check_battery(name: str, policy: WorkerPolicy, state: DeviceState) -> None:
+    if policy.minimum_battery is None or state.battery is None or state.power_source is PowerSource.MAINS:
+        return
+    if state.battery < policy.minimum_battery:
+        raise Unavailable(
+            f"the battery of worker {name!r} is at {state.battery:.0%}, and {policy.minimum_battery:.0%} are to be left",
+            hint="ask another agent, or lower minimum_battery",
+        )

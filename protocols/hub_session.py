@@ -1,0 +1,246 @@
+"""The hub's books on one attached worker: which steps it has, what has come of them, what is still to be sent. Knows nothing of gRPC."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+
+from .channel import MAX_MESSAGE_BYTES
+from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, RateLimited, Stalled, Unavailable
+from .heartbeat import Heartbeat, Pulse
+from .hub_wire import Registration, device_state_from_proto, failure_from_proto
+from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice
+from .v1 import hub_pb2 as pb
+from .validation import check_arguments, parse_output
+from .wire import event_from_proto, request_to_proto
+
+_MOST_STEPS = 64
+"""Of one worker, those included that it was told to stop and has not ended yet."""
+_MOST_UNREAD_BYTES = 16 * 1024 * 1024
+"""Of the events of one step."""
+_EVENT_OVERHEAD = 256
+"""Bytes that an event takes in memory beside its content, roughly: many empty ones are a flood too."""
+_MOST_UNSENT_BYTES = 2 * MAX_MESSAGE_BYTES
+_MOST_UNWANTED = 2_000
+"""Messages between two heartbeats that no reader waits for: heartbeats, and output of steps that the worker was told to stop."""
+
+
+class AttachedStep:
+    """A step that a worker computes, as its one reader sees it: events, then one end that nothing changes any more."""
+
+    def __init__(self, number: int, request: StepRequest, *, idle_timeout: float) -> None:
+        self.number = number
+        self._request = request
+        self._idle_timeout = idle_timeout
+        self._loop = asyncio.get_running_loop()
+        self._deadline = None if request.timeout is None else self._loop.time() + request.timeout
+        self._unread: deque[tuple[StepEvent, int]] = deque()
+        self._unread_bytes = 0
+        self._text: list[str] = []
+        self._has_called = False
+        self._error: NearfarError | None = None
+        self._changed = asyncio.Event()
+        self.is_over = False
+
+    async def next(self) -> StepEvent | None:
+        """The next event; None behind the last one. Raises what the step ended with."""
+        while not self._unread:
+            if self._error is not None:
+                raise self._error
+            if self.is_over:
+                return None
+            await self._change()
+        event, size = self._unread.popleft()
+        self._unread_bytes -= size
+        return event
+
+    def take(self, message: pb.StepOutput) -> None:
+        """Add what the worker sent. Raises `InvalidOutput` where it does not keep the contract, which a worker is not trusted to do."""
+        if message.WhichOneof("output") == "failure":
+            self.end(failure_from_proto(message.failure))
+            return
+        event = event_from_proto(message.event)
+        self._check(event)
+        size = message.ByteSize() + _EVENT_OVERHEAD
+        self._unread_bytes += size
+        if self._unread_bytes > _MOST_UNREAD_BYTES:
+            raise InvalidOutput(f"the worker sent more than {_MOST_UNREAD_BYTES} bytes that nobody has read yet")
+        self._unread.append((event, size))
+        if isinstance(event, Finished):
+            self.end()
+        self._changed.set()
+
+    def end(self, error: NearfarError | None = None) -> None:
+        """End the step for its reader, behind the events that are there; the first end stands."""
+        if not self.is_over:
+            self.is_over, self._error = True, error
+            self._changed.set()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        idle_at = self._loop.time() + self._idle_timeout
+        until = idle_at if self._deadline is None else min(idle_at, self._deadline)
+        try:
+            async with asyncio.timeout_at(until):
+                await self._changed.wait()
+        except TimeoutError:
+            if until == self._deadline:
+                raise DeadlineExceeded("the step took longer than its timeout") from None
+            raise Stalled(f"the step was silent for {self._idle_timeout:g} s", hint="ask another agent, or raise idle_timeout") from None
+
+    def _check(self, event: StepEvent) -> None:
+        request = self._request
+        if isinstance(event, TextDelta) and request.output_schema is not None:
+            self._text.append(event.text)
+        if isinstance(event, ToolCalled):
+            check_arguments(event.call, () if request.tool_choice is ToolChoice.NONE else request.tools)
+            self._has_called = True
+        if isinstance(event, Finished) and event.reason is FinishReason.STOP and not self._has_called:
+            if request.tool_choice is ToolChoice.REQUIRED:
+                raise InvalidOutput("tool_choice is 'required' and the worker called no tool")
+            if request.output_schema is not None:
+                parse_output("".join(self._text), request.output_schema)
+
+
+class Outbox:
+    """Messages that wait to be sent to a worker."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[pb.HubMessage] = asyncio.Queue()
+        self.size = 0
+        """Bytes of all of them."""
+
+    def put(self, message: pb.HubMessage) -> None:
+        self.size += message.ByteSize()
+        self._messages.put_nowait(message)
+
+    async def get(self) -> pb.HubMessage:
+        message = await self._messages.get()
+        self.size -= message.ByteSize()
+        return message
+
+
+class Session:
+    """One stream of one worker, from its registration to its end. With the session, all steps on it end."""
+
+    def __init__(self, worker: str, registration: Registration, *, heartbeat: Heartbeat, numbers: Iterator[int]) -> None:
+        """`numbers` gives each step one that no other step of the hub has or had."""
+        self.worker = worker
+        self.instance = registration.instance
+        self.cards = {card.name: card for card in registration.cards}
+        self.state = registration.state
+        """What the device last said of itself."""
+        self.is_draining = False
+        self.outbox = Outbox()
+        self.pulse = Pulse(heartbeat)
+        self._numbers = numbers
+        self._running: dict[int, AttachedStep] = {}
+        self._given_up: set[int] = set()
+        """Steps that the worker was told to stop and has not ended yet."""
+        self._unwanted = 0
+        self._error: NearfarError | None = None
+        self._closed = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def live_steps(self) -> int:
+        """Steps that the worker has not ended."""
+        return len(self._running) + len(self._given_up)
+
+    def start(self, agent: str, request: StepRequest, *, idle_timeout: float) -> AttachedStep:
+        """Give the worker a step. Raises `Unavailable` if it takes none, `RateLimited` if it has enough."""
+        if self.is_closed or self.is_draining:
+            raise Unavailable(f"worker {self.worker!r} is leaving", hint="ask another agent")
+        if self.live_steps >= _MOST_STEPS or self.outbox.size > _MOST_UNSENT_BYTES:
+            raise RateLimited(f"worker {self.worker!r} has {self.live_steps} steps to do", hint="try again shortly", retry_after=1.0)
+        step = AttachedStep(next(self._numbers), request, idle_timeout=idle_timeout)
+        message = pb.HubMessage(
+            start=pb.StartStep(
+                step=step.number,
+                agent=agent,
+                idempotency_key=request.idempotency_key,
+                timeout=request.timeout,
+                request=request_to_proto(request),
+            )
+        )
+        if message.ByteSize() > MAX_MESSAGE_BYTES:
+            raise InvalidRequest(f"the request is larger than {MAX_MESSAGE_BYTES} bytes", hint="shorten the conversation")
+        self._running[step.number] = step
+        self.outbox.put(message)
+        return step
+
+    def give_up(self, step: AttachedStep, error: NearfarError | None = None) -> None:
+        """The step ends with `error` for its reader, and the worker is told to stop it; without an effect if the worker has ended it."""
+        step.end(error)
+        if self._running.pop(step.number, None) is not None and not self.is_closed:
+            self._given_up.add(step.number)
+            self.outbox.put(pb.HubMessage(cancel=pb.CancelStep(step=step.number)))
+
+    def receive(self, message: pb.WorkerMessage) -> None:
+        """Take note of a message. Raises `InvalidRequest` for one that a worker must not send; the stream is to be ended then."""
+        self.pulse.heard()
+        match message.WhichOneof("message"):
+            case "output":
+                self._receive_output(message.output)
+            case "heartbeat":
+                self._count_unwanted()
+                self.state = device_state_from_proto(message.heartbeat.state)
+            case "draining":
+                self._count_unwanted()
+                self.is_draining = True
+            case "register":
+                raise InvalidRequest("the worker registered twice on one stream")
+            case _:
+                raise InvalidRequest("the worker sent a message that this version does not know")
+
+    async def beat(self) -> None:
+        """Say that the hub is alive, unless there is something to send anyway."""
+        self._unwanted = 0
+        if not self.outbox.size:
+            self.outbox.put(pb.HubMessage(heartbeat=pb.HubHeartbeat()))
+
+    def close(self, error: NearfarError | None = None) -> None:
+        """End the session, with `error` unless the worker left in order; the first end stands. Steps under way become `Unavailable`."""
+        if self.is_closed:
+            return
+        self._error = error
+        self._closed.set()
+        reason = f": {error.message}" if error is not None else ""
+        lost = Unavailable(f"worker {self.worker!r} left in mid-step{reason}", hint="ask another agent")
+        for step in self._running.values():
+            step.end(lost)
+        self._running.clear()
+        self._given_up.clear()
+
+    async def closed(self) -> NearfarError | None:
+        """Wait for the end of the session; returns what it ended with."""
+        await self._closed.wait()
+        return self._error
+
+    def _receive_output(self, output: pb.StepOutput) -> None:
+        is_last = output.WhichOneof("output") == "failure" or output.event.WhichOneof("event") == "finished"
+        step = self._running.get(output.step)
+        if step is None:
+            self._drop(output.step, is_last=is_last)
+            return
+        if is_last:
+            del self._running[output.step]
+        try:
+            step.take(output)
+        except InvalidOutput as error:
+            self.give_up(step, error)
+
+    def _drop(self, number: int, *, is_last: bool) -> None:
+        """Output of a step that nobody reads any more."""
+        if number not in self._given_up:
+            raise InvalidRequest(f"the worker sent output of step {number}, which it does not have")
+        self._count_unwanted()
+        if is_last:
+            self._given_up.discard(number)
+
+    def _count_unwanted(self) -> None:
+        self._unwanted += 1
+        if self._unwanted > _MOST_UNWANTED:
+            raise InvalidRequest("the worker floods the hub with messages that nobody waits for")

@@ -1,0 +1,109 @@
+"""What only travels between a worker and its hub: registration, device state and failures."""
+
+import math
+from dataclasses import dataclass
+
+from .cards import AgentCard
+from .device_state import DeviceState, PowerSource, Thermal
+from .errors import BY_REASON, InternalError, InvalidOutput, InvalidRequest, NearfarError, travelling_class
+from .v1 import hub_pb2 as pb
+from .wire import FaultsBecome, card_from_proto, card_to_proto
+
+_POWER_SOURCES = {PowerSource.MAINS: pb.POWER_SOURCE_MAINS, PowerSource.BATTERY: pb.POWER_SOURCE_BATTERY}
+_THERMALS = {
+    Thermal.NOMINAL: pb.THERMAL_NOMINAL,
+    Thermal.FAIR: pb.THERMAL_FAIR,
+    Thermal.SERIOUS: pb.THERMAL_SERIOUS,
+    Thermal.CRITICAL: pb.THERMAL_CRITICAL,
+}
+_POWER_SOURCE_OF = {number: source for source, number in _POWER_SOURCES.items()}
+_THERMAL_OF = {number: thermal for thermal, number in _THERMALS.items()}
+
+_MOST_AGENTS = 16
+_LARGEST_REGISTRATION = 64 * 1024
+"""Bytes."""
+_LONGEST_NAME = 128
+_LONGEST_TEXT = 4000
+"""Characters of a failure's message or hint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """What a worker says about itself when it attaches. Who it is, its token says."""
+
+    instance: str
+    """Random, and the same for the life of the worker's process."""
+    cards: tuple[AgentCard, ...]
+    state: DeviceState
+
+
+def registration_to_proto(registration: Registration) -> pb.Register:
+    return pb.Register(
+        instance=registration.instance,
+        agents=map(card_to_proto, registration.cards),
+        state=device_state_to_proto(registration.state),
+    )
+
+
+def registration_from_proto(message: pb.Register) -> Registration:
+    """Raises `InvalidRequest` for what no worker of ours would send: it comes from a stranger's machine."""
+    size = message.ByteSize()
+    if size > _LARGEST_REGISTRATION:
+        raise InvalidRequest(f"the registration has {size} bytes, and {_LARGEST_REGISTRATION} are allowed")
+    if not 1 <= len(message.instance) <= _LONGEST_NAME:
+        raise InvalidRequest(f"a worker's instance is a random text of 1 to {_LONGEST_NAME} characters")
+    if not 1 <= len(message.agents) <= _MOST_AGENTS:
+        raise InvalidRequest(f"a worker offers 1 to {_MOST_AGENTS} agents, not {len(message.agents)}")
+    try:
+        cards = tuple(map(card_from_proto, message.agents))
+    except InvalidOutput as error:  # here it is the registration that is at fault
+        raise InvalidRequest(error.message) from error
+    names = [card.name for card in cards]
+    if len(set(names)) < len(names) or not all(name.isprintable() and len(name) <= _LONGEST_NAME for name in names):
+        raise InvalidRequest(f"agents have distinct, printable names of at most {_LONGEST_NAME} characters")
+    return Registration(instance=message.instance, cards=cards, state=device_state_from_proto(message.state))
+
+
+def device_state_to_proto(state: DeviceState) -> pb.DeviceState:
+    """`is_offline` does not travel: a worker that can send this is not."""
+    return pb.DeviceState(
+        battery=state.battery,
+        power_source=pb.POWER_SOURCE_UNKNOWN if state.power_source is None else _POWER_SOURCES[state.power_source],
+        thermal=pb.THERMAL_UNKNOWN if state.thermal is None else _THERMALS[state.thermal],
+        free_memory_bytes=state.free_memory_bytes,
+    )
+
+
+def device_state_from_proto(message: pb.DeviceState) -> DeviceState:
+    """The inverse of `device_state_to_proto`; what this version does not know is unknown. Raises `InvalidRequest` for a malformed one."""
+    with _READING_STATE:
+        return DeviceState(
+            battery=message.battery if message.HasField("battery") else None,
+            power_source=_POWER_SOURCE_OF.get(message.power_source),
+            thermal=_THERMAL_OF.get(message.thermal),
+            free_memory_bytes=message.free_memory_bytes if message.HasField("free_memory_bytes") else None,
+        )
+
+
+def failure_to_proto(error: NearfarError) -> pb.StepFailure:
+    return pb.StepFailure(
+        reason=travelling_class(error).__name__,
+        message=_cut(error.message),
+        hint=_cut(error.hint),
+        retry_after=error.retry_after,
+    )
+
+
+def failure_from_proto(message: pb.StepFailure) -> NearfarError:
+    """The error that the worker raised; `InternalError` for a class that this version does not know."""
+    cls = BY_REASON.get(message.reason, InternalError)
+    retry_after = message.retry_after if message.HasField("retry_after") and math.isfinite(message.retry_after) else None
+    return cls(_cut(message.message), hint=_cut(message.hint), retry_after=retry_after)
+
+
+def _cut(text: str) -> str:
+    """A valid, bounded text; agents may quote their model, which may have written half a character."""
+    return text[:_LONGEST_TEXT].encode(errors="replace").decode()
+
+
+_READING_STATE = FaultsBecome(InvalidRequest, "the device state is malformed")

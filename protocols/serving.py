@@ -1,0 +1,46 @@
+"""Running a step for somebody else: what a server and an attached worker share."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from .agent import Agent, stream
+from .errors import DeadlineExceeded, InternalError, InvalidOutput, NearfarError
+from .steps import Finished, StepEvent, StepRequest
+
+logger = logging.getLogger(__name__)
+
+_EVENTS_PER_TURN = 64
+"""An agent that never waits lets others run after this many events."""
+
+
+async def run_step(agent: Agent, request: StepRequest, emit: Callable[[StepEvent], Awaitable[None]]) -> NearfarError | None:
+    """Let `agent` take the step within its timeout and hand each event to `emit`. Returns what ended it, None behind `Finished`.
+
+    What is no `NearfarError` is a defect of the agent: it is logged, and the other side learns no more than that.
+    """
+    limit = asyncio.timeout(request.timeout)
+    try:
+        async with limit:
+            await _pass_on(agent, request, emit)
+    except NearfarError as error:
+        return error
+    except Exception:  # the boundary of a task: nobody else would see what the agent raised
+        if limit.expired():
+            return DeadlineExceeded("the step took longer than its timeout")
+        logger.exception("agent %r failed in a step", agent.card.name)
+        return InternalError("the agent failed unexpectedly", hint="the server's log has the details")
+    return None
+
+
+async def _pass_on(agent: Agent, request: StepRequest, emit: Callable[[StepEvent], Awaitable[None]]) -> None:
+    count = 0
+    async with stream(agent, request) as events:
+        async for event in events:
+            await emit(event)
+            if isinstance(event, Finished):
+                return
+            count += 1
+            if not count % _EVENTS_PER_TURN:
+                await asyncio.sleep(0)
+    raise InvalidOutput(f"agent {agent.card.name!r} ended its stream without saying why")
