@@ -1,24 +1,48 @@
 """Reading the state of this device, as far as its operating system tells."""
 
-from ..protocols import DeviceState, PowerSource
+from pathlib import Path
+from typing import Final
+
+from ..protocols import DeviceState
+from .hardware.files import entries, is_linux, read_integer, read_text
+from .hardware.heat import read_heat
+from .hardware.memory import free_memory_bytes
+from .hardware.power import read_power
+
+_LOOPBACK: Final = 772
+"""`ARPHRD_LOOPBACK` of Linux's if_arp.h."""
+_IFF_UP: Final = 0x1
 
 
-def read_device_state() -> DeviceState:
-    """One look: battery, power source, free memory, and whether any network interface is up. Without psutil all of it is unknown."""
-    try:
-        import psutil
-    except ImportError:
-        return DeviceState()
-    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-    plugged = None if battery is None else battery.power_plugged
-    interfaces = psutil.net_if_stats()
+def read_device_state(root: Path = Path("/")) -> DeviceState:
+    """One look: battery, power source, heat, free memory, and whether any network interface is up.
+
+    What Linux does not tell, and what needs psutil elsewhere where it is not installed, is unknown.
+    """
+    battery, power = read_power(root)
     return DeviceState(
-        battery=None if battery is None else min(max(battery.percent / 100, 0.0), 1.0),
-        power_source=None if plugged is None else PowerSource.MAINS if plugged else PowerSource.BATTERY,
-        free_memory_bytes=psutil.virtual_memory().available,
-        is_offline=not any(stats.isup for name, stats in interfaces.items() if not _is_loopback(name, stats.flags)),
+        battery=battery.charge,
+        power_source=power.source,
+        thermal=read_heat(root).thermal,
+        free_memory_bytes=free_memory_bytes(root),
+        is_offline=_is_offline(root),
     )
 
 
-def _is_loopback(name: str, flags: str) -> bool:
-    return "loopback" in flags.split(",") or name == "lo"
+def _is_offline(root: Path) -> bool | None:
+    if is_linux(root):
+        interfaces = list(entries(root / "sys/class/net"))
+        return not any(_is_up(interface) for interface in interfaces) if interfaces else None
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return not any(stats.isup for stats in psutil.net_if_stats().values() if "loopback" not in stats.flags.split(","))
+
+
+def _is_up(interface: Path) -> bool:
+    """Tunnels do not know their state; they count as up where they are switched on."""
+    if read_integer(interface / "type") == _LOOPBACK:
+        return False
+    state = read_text(interface / "operstate")
+    return state == "up" or (state == "unknown" and bool(int(read_text(interface / "flags") or "0", 16) & _IFF_UP))

@@ -16,6 +16,12 @@ from ..protocols.messages import Value
 from .team import Member
 
 if TYPE_CHECKING:
+    from ..device.hardware.components import Accelerator as Accelerator
+    from ..device.hardware.components import Cpu as Cpu
+    from ..device.hardware.components import Engine as Engine
+    from ..device.hardware.components import EngineProvider as EngineProvider
+    from ..device.hardware.components import Hardware as Hardware
+    from ..device.hardware.components import Memory as Memory
     from ..protocols.channel import ServerTls
     from ..protocols.server import Server
 
@@ -203,6 +209,13 @@ def read_device_state() -> DeviceState:
     from ..device.state import read_device_state as read
 
     return read()
+
+
+async def probe_hardware() -> "Hardware":
+    """What this machine has, and what its engines can compute on."""
+    from ..device.probe import probe_hardware as probe
+
+    return await probe()
 
 
 def provider_keys() -> dict[str, Callable[[], bool]]:

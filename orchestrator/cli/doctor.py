@@ -1,6 +1,5 @@
 """`nearfar doctor`: what is installed, what this machine has, what works, and what to do about the rest."""
 
-import os
 import platform
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -8,18 +7,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from rich.markup import escape
+from rich.text import Text
 
-from ...protocols import ConfigError, NearfarError, Sensitivity, StepRequest, complete
+from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message, Value
-from ..compose import EMBEDDED, model_path, provider_keys
+from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
 from .console import EXIT_FAILED, execute, output, print_json
+from .doctor_hardware import hardware_lines
 from .selection import read_config
 
 Status = Literal["ok", "absent", "broken"]
-_MARKS = {"ok": "[green]ok[/green]", "absent": "[yellow]absent[/yellow]", "broken": "[red]broken[/red]"}
+_STYLES = {"ok": "green", "present": "green", "absent": "yellow", "unknown": "dim", "broken": "red"}
 _EXTRAS = {
     "llama": ("llama-cpp-python", "llguidance"),
     "cloud": ("httpx", "keyring"),
@@ -43,14 +43,19 @@ def run_doctor(*, config: Path | None, as_json: bool) -> None:
 
     async def work() -> None:
         nonlocal broken
+        hardware = await probe_hardware()
+        if not as_json:
+            for line in hardware_lines(hardware):
+                _print(*line)
         findings = []
         async for finding in _examine(config):
             findings.append(finding)
             if not as_json:
-                _print(finding)
+                _print(finding.area, finding.name, finding.status, finding.detail, finding.advice)
         broken = any(finding.status == "broken" for finding in findings)
         if as_json:
-            print_json({"findings": [finding.model_dump() for finding in findings], "healthy": not broken})
+            found = {"findings": [finding.model_dump() for finding in findings], "hardware": hardware.model_dump(mode="json")}
+            print_json({**found, "healthy": not broken})
 
     execute(work(), as_json=as_json)
     if broken:
@@ -58,7 +63,7 @@ def run_doctor(*, config: Path | None, as_json: bool) -> None:
 
 
 async def _examine(config: Path | None) -> AsyncIterator[Finding]:
-    for finding in (*_machine(), *_packages(), *_embedded_models()):
+    for finding in (*_packages(), *_embedded_models()):
         yield finding
     try:
         loaded = read_config(config)
@@ -75,18 +80,9 @@ async def _examine(config: Path | None) -> AsyncIterator[Finding]:
         yield finding
 
 
-def _machine() -> Iterator[Finding]:
-    detail = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
-    yield Finding(area="machine", name="python", status="ok", detail=detail)
-    yield Finding(area="machine", name="cpu", status="ok", detail=f"{os.cpu_count()} cores")
-    yield Finding(area="machine", name="memory", status="ok", detail=f"{_memory_gib():.1f} GiB")
-
-
-def _memory_gib() -> float:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-
-
 def _packages() -> Iterator[Finding]:
+    detail = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield Finding(area="packages", name="python", status="ok", detail=detail)
     yield Finding(area="packages", name="nearfar", status="ok", detail=version("nearfar"))
     for extra, names in _EXTRAS.items():
         missing = [name for name in names if _version(name) is None]
@@ -132,6 +128,8 @@ async def _sides(config: Config) -> AsyncIterator[Finding]:
                 agent = await member.open()
                 card = agent.card
                 detail = f"{card.model}, context {card.limits.context_tokens or 'unknown'}"
+                if card.execution is not None:
+                    detail += f", on {_running(card.execution)}"
                 if card.prices is not None and card.prices.output == 0:
                     reply = await complete(agent, _PROBE)
                     detail += f", answered with {reply.finished.usage.output_tokens} tokens"
@@ -140,12 +138,18 @@ async def _sides(config: Config) -> AsyncIterator[Finding]:
                 yield Finding(area="agents", name=member.name, status="broken", detail=error.message, advice=error.hint)
 
 
+def _running(execution: Execution) -> str:
+    """What really runs a model."""
+    offloaded = f", {execution.offloaded_layers} of {execution.layers} layers" if execution.offloaded_layers else ""
+    return f"{execution.provider} ({execution.engine}{offloaded})"
+
+
 _PROBE = StepRequest(
     messages=(Message.user("What is the mayor of Port Alder?"),), max_output_tokens=8, timeout=60.0, sensitivity=Sensitivity.PUBLIC
 )
 
 
-def _print(finding: Finding) -> None:
-    output.print(f"{finding.area:>9}  {escape(finding.name):<20} {_MARKS[finding.status]:<20} {escape(finding.detail)}", soft_wrap=True)
-    if finding.advice:
-        output.print(f"{'':>9}  {'':<20} [dim]{escape(finding.advice)}[/dim]", soft_wrap=True)
+def _print(area: str, name: str, status: str, detail: str, note: str) -> None:
+    output.print(Text.assemble(f"{area:>8}  {name:<18} ", (f"{status:<8}", _STYLES[status]), f" {detail}"), soft_wrap=True)
+    if note:
+        output.print(Text(f"{'':>38}{note}", style="dim"), soft_wrap=True)

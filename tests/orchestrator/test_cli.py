@@ -153,6 +153,15 @@ def test_doctor_finds_the_shipped_models_working() -> None:
     agents = {finding["name"]: finding for finding in report["findings"] if finding["area"] == "agents"}
     assert agents["near"]["status"] == agents["far"]["status"] == "ok"
     assert "answered" in agents["near"]["detail"]
+    assert "on cpu (llama.cpp)" in agents["near"]["detail"]
+    assert report["hardware"]["cpu"]["presence"] == "present"
+    assert {engine["name"] for engine in report["hardware"]["engines"]} == {"llama.cpp", "onnxruntime"}
+
+
+def test_doctor_shows_the_hardware_before_everything_else() -> None:
+    lines = nearfar("doctor").stdout.splitlines()
+    assert lines[0].split()[:3] == ["machine", "cpu", "present"]
+    assert any(line.split()[:2] == ["engines", "llama.cpp"] for line in lines)
 
 
 def test_doctor_says_what_is_broken_and_fails(empty_folder: Path) -> None:

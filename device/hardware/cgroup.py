@@ -1,0 +1,79 @@
+"""What the control groups of this process leave to it, as containers, systemd and job schedulers set it.
+
+Both versions are read where they are mounted by convention, below /sys/fs/cgroup: https://docs.kernel.org/admin-guide/cgroup-v2.html and
+https://docs.kernel.org/admin-guide/cgroup-v1/index.html. A group's limits bind all groups inside it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from .files import read_integer, read_text
+
+_MOUNT = "sys/fs/cgroup"
+
+
+def cpu_quota(root: Path) -> float | None:
+    """Cores' worth of time that the process may take; None: no limit."""
+    unified = (_quota_of(read_text(folder / "cpu.max") or "") for folder in _unified(root))
+    legacy = (
+        _quota_of(f"{read_text(folder / 'cpu.cfs_quota_us')} {read_text(folder / 'cpu.cfs_period_us')}") for folder in _legacy(root, "cpu")
+    )
+    return min((quota for quota in (*unified, *legacy) if quota is not None), default=None)
+
+
+def _quota_of(text: str) -> float | None:
+    """Of `QUOTA PERIOD`, in microseconds; what is no positive number means no limit."""
+    quota, _, period = text.partition(" ")
+    if not quota.isdecimal() or not period.isdecimal() or not int(quota) or not int(period):
+        return None
+    return int(quota) / int(period)
+
+
+def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Bytes that each limited group may take, and bytes that it could still take.
+
+    The page cache that the kernel would give back first counts as free.
+    """
+    for folder in _unified(root):
+        yield from _limit(folder, "memory.max", "memory.current", "inactive_file")
+    for folder in _legacy(root, "memory"):
+        yield from _limit(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _limit(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> Iterator[tuple[int, int]]:
+    limit, usage = read_integer(folder / limit_name), read_integer(folder / usage_name)
+    if limit is None or usage is None:
+        return
+    statistics = dict(line.split(" ", 1) for line in (read_text(folder / "memory.stat") or "").splitlines() if " " in line)
+    cache = int(statistics.get(cache_name, "0"))
+    yield limit, max(limit - max(usage - cache, 0), 0)
+
+
+def _unified(root: Path) -> Iterator[Path]:
+    """The groups of this process, the innermost first, of version 2."""
+    if (root / _MOUNT / "cgroup.controllers").is_file():
+        for controllers, path in _memberships(root):
+            if not controllers:
+                yield from _with_parents(root / _MOUNT, path)
+
+
+def _legacy(root: Path, controller: str) -> Iterator[Path]:
+    """The same for one controller of version 1."""
+    for controllers, path in _memberships(root):
+        if controller in controllers.split(","):
+            yield from _with_parents(root / _MOUNT / controller, path)
+
+
+def _memberships(root: Path) -> Iterator[tuple[str, str]]:
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        yield controllers, path
+
+
+def _with_parents(mount: Path, path: str) -> Iterator[Path]:
+    """In a container the path may be the host's, and only the mount itself exist."""
+    inside = PurePosixPath(path.lstrip("/"))
+    for group in dict.fromkeys((inside, *inside.parents)):
+        if (folder := mount / group).is_dir():
+            yield folder

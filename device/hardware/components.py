@@ -1,0 +1,127 @@
+"""What can be said of a machine's parts. Of each: whether it is there, and what tells so."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from ...protocols import PowerSource, Thermal
+from ...protocols.messages import Value
+from ..compute import ProcessorKind
+
+
+class Presence(StrEnum):
+    """Whether the machine has something."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+    """Nobody could tell; not the same as absent."""
+
+
+class Component(Value):
+    """A part of the machine, or something that reads one."""
+
+    presence: Presence
+    reason: str = Field(min_length=1)
+    """What tells so, or why nothing does."""
+
+
+class Cpu(Component):
+    """The processor, and how much of it this process may use."""
+
+    model: str | None = None
+    architecture: str
+    physical_cores: int | None = None
+    logical_cores: int | None = None
+    usable_cores: int
+    """Logical cores that affinity and the control group leave to this process, at least 1."""
+    quota: float | None = None
+    """Cores' worth of time that the control group grants; None: all."""
+    features: tuple[str, ...] = ()
+    """Instruction sets that matter to inference, by the kernel's names: `avx2`, `avx512f`, `amx_int8`, `neon` ..."""
+
+
+class Memory(Component):
+    """Main memory."""
+
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    """What can be taken without swapping, and within the control group's limit."""
+    limit_bytes: int | None = None
+    """Of the control group, where it is below the total."""
+
+
+class Battery(Component):
+    """All batteries of the machine together; those of a mouse do not count."""
+
+    charge: float | None = Field(default=None, ge=0, le=1)
+
+
+class Power(Component):
+    """What the machine runs on."""
+
+    source: PowerSource | None = None
+
+
+class Sensor(Value):
+    """One temperature, in degrees Celsius, and how it stands to the sensor's own limits."""
+
+    name: str
+    celsius: float
+    thermal: Thermal | None = None
+    """None: the sensor has no limits."""
+
+
+class Heat(Component):
+    """The temperatures. Present where at least one of them has limits to hold it against."""
+
+    thermal: Thermal | None = None
+    """Of the hottest, measured by its limits."""
+    sensors: tuple[Sensor, ...] = ()
+
+
+class Accelerator(Component):
+    """A GPU or an NPU that the operating system lists, whether or not an engine can use it."""
+
+    kind: ProcessorKind
+    name: str
+    driver: str | None = None
+
+
+class EngineProvider(Component):
+    """One way to compute, as an engine sees it."""
+
+    name: str
+    kind: ProcessorKind
+    device: str = ""
+    free_memory_bytes: int | None = None
+    """Of the device's own memory."""
+
+
+class Engine(Component):
+    """A library that runs models. Unknown where looking at it failed."""
+
+    name: str
+    version: str | None = None
+    providers: tuple[EngineProvider, ...] = ()
+
+
+class EnergyReader(Component):
+    """One way to measure energy."""
+
+    name: str
+
+
+class Hardware(Value):
+    """One look at the machine."""
+
+    cpu: Cpu
+    memory: Memory
+    gpus: tuple[Accelerator, ...]
+    """Where there is none: one entry that says so."""
+    npus: tuple[Accelerator, ...]
+    battery: Battery
+    power: Power
+    heat: Heat
+    engines: tuple[Engine, ...]
+    energy: tuple[EnergyReader, ...]
