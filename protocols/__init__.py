@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .fakes import ScriptedAgent
     from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
     from .recordings import ReplayAgent, record
+    from .simulated_device import SimulatedDevice
     from .steps import (
         EnergySource,
         Finished,
@@ -99,6 +100,7 @@ __all__ = [
     "ScriptedAgent",
     "Sensitivity",
     "Side",
+    "SimulatedDevice",
     "Stalled",
     "StepEvent",
     "StepReply",
@@ -165,6 +167,7 @@ __getattr__ = lazy_names(
         "ScriptedAgent": "fakes",
         "Sensitivity": "messages",
         "Side": "cards",
+        "SimulatedDevice": "simulated_device",
         "Stalled": "errors",
         "StepEvent": "steps",
         "StepReply": "steps",

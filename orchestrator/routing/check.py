@@ -106,7 +106,8 @@ def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iter
     elif is_for_private and (rule.mode is Mode.PREFER_IN_CLOUD or side is Side.FAR):
         yield _warning(_where(rule), "it can never have an effect: private tasks never leave the device")
     if rule.when.thermal:
-        yield _warning(_where(rule), "the thermal state is unknown, unless the app passes device_state", "unknown: closed rules apply")
+        hint = "unknown: closed rules apply, others do not; `nearfar doctor` says what this device tells"
+        yield _warning(_where(rule), "not every device tells its thermal state", hint)
     if rule.when.offline and rule.mode is Mode.ONLY_IN_CLOUD:
         yield _warning(_where(rule), "without a network, nothing in the cloud can be reached")
 

@@ -19,13 +19,16 @@ from nearfar.protocols import (
     ConfigError,
     ContextOverflow,
     DeviceState,
+    DeviceStateSource,
     InvalidRequest,
     Message,
     NearfarError,
     PermissionDenied,
     ScriptedAgent,
     Side,
+    SimulatedDevice,
     Stalled,
+    Thermal,
     Unavailable,
 )
 from nearfar.protocols.fakes import Reply
@@ -40,9 +43,9 @@ class Pair:
         self.near = ScriptedAgent(near, name="near", prices=priced(0))
         self.far = ScriptedAgent(far, name="far", side=Side.FAR, prices=priced(far_dollars))
 
-    def hybrid(self, policy: dict[str, Any], *, device: DeviceState | None = None) -> Hybrid:
+    def hybrid(self, policy: dict[str, Any], *, device: DeviceStateSource = DeviceState) -> Hybrid:
         given = Policy.model_validate({"strategy": "route", "sensitivity": "public", **policy})
-        return Hybrid(near=self.near, far=self.far, policy=given, device_state=lambda: device or DeviceState())
+        return Hybrid(near=self.near, far=self.far, policy=given, device_state=device)
 
 
 async def test_a_result_carries_its_decision_and_what_was_expected() -> None:
@@ -287,3 +290,55 @@ async def test_a_score_that_is_none_is_refused(score: Any) -> None:  # noqa: ANN
         result = await hybrid.run("Which city?")
         with pytest.raises(InvalidRequest, match="between 0 and 1"):
             hybrid.report(result, score=score)
+
+
+_SPARE = {
+    "rules": [
+        {"name": "let it cool", "when": {"thermal": ["serious", "critical"]}, "mode": "prefer_in_cloud"},
+        {"name": "save the battery", "when": {"battery": {"below": 0.2}, "power_source": "battery"}, "mode": "prefer_in_cloud"},
+    ]
+}
+
+
+async def _served_by(hybrid: Hybrid) -> str:
+    return (await hybrid.run("What is it?")).agent
+
+
+async def test_tasks_leave_a_device_that_runs_hot_and_return_when_it_has_cooled() -> None:
+    device = SimulatedDevice()
+    async with Pair(["near"] * 9, ["far"] * 9).hybrid(_SPARE, device=device) as hybrid:
+        assert await _served_by(hybrid) == "near"
+        while device().thermal is not Thermal.SERIOUS:
+            device.run(10, watts=25)
+        assert await _served_by(hybrid) == "far"
+        device.run(600, watts=1)
+        assert await _served_by(hybrid) == "near"
+
+
+async def test_tasks_leave_a_device_whose_battery_runs_low_until_it_is_plugged_in() -> None:
+    device = SimulatedDevice(battery_joules=1000)
+    async with Pair(["near"] * 9, ["far"] * 9).hybrid(_SPARE, device=device) as hybrid:
+        device.run(100, watts=7)
+        assert await _served_by(hybrid) == "near"
+        device.run(100, watts=2)
+        assert await _served_by(hybrid) == "far"
+        device.set(power_source="mains")
+        assert await _served_by(hybrid) == "near"
+
+
+async def test_a_private_task_stays_on_a_device_however_hot_and_empty_it_is() -> None:
+    device = SimulatedDevice()
+    device.set(thermal=Thermal.CRITICAL, battery=0.01)
+    async with Pair(["near"], []).hybrid({**_SPARE, "sensitivity": "private"}, device=device) as hybrid:
+        assert await _served_by(hybrid) == "near"
+
+
+async def test_an_unknown_temperature_lets_a_preference_rest_and_a_protection_hold() -> None:
+    device = SimulatedDevice()
+    device.set(thermal=None)
+    closed = {"name": "not when hot", "when": {"thermal": ["critical"]}, "deny": "it is too hot"}
+    async with Pair(["near"], []).hybrid(_SPARE, device=device) as hybrid:
+        assert await _served_by(hybrid) == "near"
+    async with Pair([], []).hybrid({"rules": [closed]}, device=device) as hybrid:
+        with pytest.raises(PermissionDenied):
+            await hybrid.run("What is it?")
