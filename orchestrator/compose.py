@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
+EMBEDDED_ADAPTERS = ("near-text", "near-calls")
+"""What ships for `near` to plan for itself: one adapter for what it says, one for what it calls (docs/adapters.md)."""
 EMBEDDED_CONFIDENCE = 0.98
 """What a cascade of the two asks of a draft: the lowest hundredth at which it keeps nine tenths of far's right answers to 300 questions
 that neither demo nor study uses (docs/models.md)."""
@@ -49,6 +51,12 @@ class LlamaConfig(Value):
     """Where that provider is absent, take another one instead of failing."""
     gpu_layers: int | None = Field(default=None, ge=-1)
     """Layers kept on the GPU, where `compute` is one; -1: all; None: as many as fit its memory."""
+    adapters: Mapping[str, str] = {}
+    """LoRA adapters of the model by name: paths of GGUF files, or `near-text` / `near-calls` for the ones that ship with nearfar."""
+    adapter: str | None = None
+    """The adapter of steps that name none: for the prompt, for reasoning and for text."""
+    call_adapter: str | None = None
+    """The same for what is written inside tool calls; None: that of text."""
 
 
 class NearConfig(LlamaConfig):
@@ -90,16 +98,16 @@ _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
 def model_path(name: str) -> Path:
-    """The file of an embedded model, or the path that `name` is."""
-    if name in EMBEDDED:
+    """The file of an embedded model or adapter, or the path that `name` is."""
+    if name in (*EMBEDDED, *EMBEDDED_ADAPTERS):
         with as_file(files("nearfar.device") / "models" / f"{name}.gguf") as path:
             return path
     return Path(name).expanduser()
 
 
 def anchored_model(name: str, folder: Path) -> str:
-    """`name` as an absolute path, relative to `folder`; an embedded model stays a name."""
-    return name if name in EMBEDDED else str(folder / Path(name).expanduser())
+    """`name` as an absolute path, relative to `folder`; an embedded model or adapter stays a name."""
+    return name if name in (*EMBEDDED, *EMBEDDED_ADAPTERS) else str(folder / Path(name).expanduser())
 
 
 def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
@@ -161,6 +169,9 @@ async def open_llama(config: LlamaConfig, *, name: str, side: Side) -> Agent:
         compute=config.compute,
         allow_fallback=config.allow_fallback,
         gpu_layers=config.gpu_layers,
+        adapters={adapter: model_path(file) for adapter, file in config.adapters.items()},
+        adapter=config.adapter,
+        call_adapter=config.call_adapter,
     )
 
 

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from ..protocols import ConfigError, Side
 from ..protocols.messages import Value
-from .compose import FarConfig, GatewayConfig, LocalFarConfig, NearConfig, anchored_model
+from .compose import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
 from .task import Policy
 
 Section = TypeVar("Section", bound=Value)
@@ -91,15 +91,20 @@ def _anchored(config: Config, folder: Path) -> Config:
 
 
 def _anchored_near(near: NearConfig, folder: Path) -> NearConfig:
-    return near.model_copy(update={"model": anchored_model(near.model, folder)})
+    return near.model_copy(update=_anchored_models(near, folder))
 
 
 def _anchored_far(far: FarConfig, folder: Path) -> FarConfig:
     if isinstance(far, LocalFarConfig):
-        return far.model_copy(update={"model": anchored_model(far.model, folder)})
+        return far.model_copy(update=_anchored_models(far, folder))
     if isinstance(far, GatewayConfig) and far.certificate is not None:
         return far.model_copy(update={"certificate": folder / far.certificate.expanduser()})
     return far
+
+
+def _anchored_models(config: LlamaConfig, folder: Path) -> dict[str, object]:
+    adapters = {name: anchored_model(adapter, folder) for name, adapter in config.adapters.items()}
+    return {"model": anchored_model(config.model, folder), "adapters": adapters}
 
 
 def _anchored_policy(policy: Policy, folder: Path) -> Policy:

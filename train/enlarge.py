@@ -12,6 +12,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from .gguf_fields import copy_fields
+
 _WIDER: Final = 16
 """How many times wider the feed-forward layers become; the rest of the budget goes into layers."""
 _BLOCK: Final = 32
@@ -38,7 +40,7 @@ def enlarge(source: Path, target: Path, parameters: int = 115_000_000) -> None:
     if wanted < layers:
         raise ValueError(f"{parameters} weights are too few to enlarge a model of {layers} layers")
     writer = gguf.GGUFWriter(str(target), "llama")
-    _copy_fields(reader, writer, {"llama.block_count": wanted, "llama.feed_forward_length": hidden * _WIDER})
+    copy_fields(reader, writer, {"llama.block_count": wanted, "llama.feed_forward_length": hidden * _WIDER})
     for name in fixed:
         _add(writer, name, tensors[name])
     for number in range(wanted):
@@ -87,15 +89,6 @@ def _number(reader: gguf.GGUFReader, key: str) -> int:
     if field is None:
         raise ValueError(f"the model has no {key}")
     return int(field.contents())
-
-
-def _copy_fields(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, changed: dict[str, int]) -> None:
-    for key, field in reader.fields.items():
-        # The writer adds these itself.
-        if key.startswith("GGUF.") or key == "general.architecture":
-            continue
-        inner = field.types[-1] if len(field.types) > 1 else None
-        writer.add_key_value(key, changed.get(key, field.contents()), field.types[0], inner)
 
 
 def _add(writer: gguf.GGUFWriter, name: str, values: NDArray[np.generic]) -> None:

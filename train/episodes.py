@@ -93,6 +93,13 @@ def execute_plan(problem: Problem, random_: random.Random) -> list[Segment]:
     return _carried_out(problem, with_plan(problem.text, problem.solution.program.plan(done)), done, random_)
 
 
+def execute_own_plan(problem: Problem, random_: random.Random) -> list[Segment]:
+    """Solve it by a plan that the first turn writes in front of its call."""
+    segments = execute(problem, random_)
+    first = next(index for index, segment in enumerate(segments) if segment.text == "<|assistant|>")
+    return [*segments[: first + 1], Segment(problem.solution.program.plan(), LEARNED), *segments[first + 1 :]]
+
+
 def execute_advice(problem: Problem, random_: random.Random) -> list[Segment]:
     """Solve what is left of it from a summary and advice."""
     done = _head_start(problem, random_)
@@ -153,6 +160,7 @@ ROLES: Final[dict[str, Callable[[Problem, random.Random], list[Segment]]]] = {
     "execute": execute,
     "execute_plan": execute_plan,
     "execute_advice": execute_advice,
+    "execute_own_plan": execute_own_plan,
     "plan": plan,
     "check_plan": check_plan,
     "check_progress": check_progress,

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from .data import PAD, SPECIALS
 from .episodes import BOS, END, TOOL_CALL
-from .model import Shape
+from .gguf_fields import copy_fields
+from .lora import Adapter
+from .model import Shape, TinyLlama
 from .trainer import load_model
 
 CHAT_TEMPLATE: Final = (
@@ -70,8 +72,19 @@ def export(checkpoint: Path, tokenizer: Path, target: Path, name: str) -> None:
     _describe(writer, name)
     write_shape(writer, model.shape)
     write_tokenizer(writer, tokenizer)
+    _write_weights(writer, model)
+
+
+def write_model(model: TinyLlama, base: Path, target: Path) -> None:
+    """Write other weights for the model in the file `base`; all else is taken from there."""
+    writer = gguf.GGUFWriter(str(target), "llama")
+    copy_fields(gguf.GGUFReader(base), writer, {})
+    _write_weights(writer, model)
+
+
+def _write_weights(writer: gguf.GGUFWriter, model: TinyLlama) -> None:
     for key, tensor in model.state_dict().items():
-        add_tensor(writer, _gguf_name(key), _laid_out(key, tensor.numpy(), model.shape))
+        add_tensor(writer, gguf_name(key), rotated_by_pairs(key, tensor.numpy(), model.shape))
     close(writer)
 
 
@@ -118,6 +131,21 @@ def add_tensor(writer: gguf.GGUFWriter, name: str, values: NDArray[np.float32]) 
     writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
 
+def write_adapter(adapter: Adapter, shape: Shape, target: Path, name: str) -> None:
+    """Write a low-rank adapter in the form that llama.cpp loads on top of its base: 16-bit floats, at full strength."""
+    writer = gguf.GGUFWriter(str(target), "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.add_name(name)
+    writer.add_license("apache-2.0")
+    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
+    for key, (down, up) in adapter.items():
+        writer.add_tensor(f"{gguf_name(key)}.lora_a", down.astype(np.float16))
+        writer.add_tensor(f"{gguf_name(key)}.lora_b", rotated_by_pairs(key, up, shape).astype(np.float16))
+    # llama.cpp scales by alpha / rank.
+    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, float(len(next(iter(adapter.values()))[0])))
+    close(writer)
+
+
 def close(writer: gguf.GGUFWriter) -> None:
     """Write everything that was added to the file."""
     writer.write_header_to_file()
@@ -141,16 +169,25 @@ def _token_type(token: str) -> int:
     return int(gguf.TokenType.CONTROL if token in SPECIALS else gguf.TokenType.NORMAL)
 
 
-def _gguf_name(key: str) -> str:
+def gguf_name(key: str) -> str:
+    """What llama.cpp calls a weight of the model."""
     if not key.startswith("blocks."):
         return _NAMES[key]
     _, number, inner = key.split(".", 2)
     return f"blk.{number}.{_NAMES[inner]}"
 
 
-def _laid_out(key: str, values: NDArray[np.float32], shape: Shape) -> NDArray[np.float32]:
+def rotated_by_pairs(key: str, values: NDArray[np.float32], shape: Shape) -> NDArray[np.float32]:
+    """A weight with its rows in the order of llama.cpp, which rotates neighbouring pairs where the training code rotates halves."""
+    return _reordered(key, values, (shape.heads, 2, shape.head_width // 2, -1))
+
+
+def rotated_by_halves(key: str, values: NDArray[np.float32], shape: Shape) -> NDArray[np.float32]:
+    """The inverse of `rotated_by_pairs`."""
+    return _reordered(key, values, (shape.heads, shape.head_width // 2, 2, -1))
+
+
+def _reordered(key: str, values: NDArray[np.float32], rows: tuple[int, int, int, int]) -> NDArray[np.float32]:
     if not key.endswith(("attention.query.weight", "attention.key.weight")):
         return values
-    # llama.cpp rotates neighbouring pairs, the training code rotates halves: interleave the rows.
-    halves = values.reshape(shape.heads, 2, shape.head_width // 2, shape.width)
-    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
+    return np.ascontiguousarray(values.reshape(rows).swapaxes(1, 2).reshape(values.shape))

@@ -1,5 +1,6 @@
 """`LlamaAgent`: any GGUF model as an agent, run by llama.cpp in a process of its own."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -7,8 +8,8 @@ import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, Prices, Side
 from ..compute import FASTEST
-from ..gguf import GgufHeader, read_header
-from ..worker.agent import LocalAgent, check_counts, check_installed, free_if_near
+from ..gguf import GgufHeader, check_adapters, read_header
+from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed, free_if_near
 from ..worker.process import WorkerProcess
 from ..worker.protocol import WorkerReady
 from .options import LlamaOptions
@@ -44,6 +45,9 @@ class LlamaAgent(LocalAgent):
         compute: str = FASTEST,
         allow_fallback: bool = False,
         gpu_layers: int | None = None,
+        adapters: Mapping[str, Path | str] | None = None,
+        adapter: str | None = None,
+        call_adapter: str | None = None,
         prices: Prices | None = None,
     ) -> Self:
         """Start a worker and load `model`, a .gguf file, in it.
@@ -60,15 +64,20 @@ class LlamaAgent(LocalAgent):
         The card's `execution` says what it came to.
         `allow_fallback`: where that backend is absent, take another one instead of failing.
         `gpu_layers`: layers of the model to keep on a GPU or NPU, where `compute` is one; -1 for all; by default as many as fit its memory.
+        `adapters`: LoRA adapters for this model by name, as GGUF files; `StepRequest.adapter` and `call_adapter` choose among them.
+        `adapter`, `call_adapter`: those of requests that name none.
         `prices`: by default free on the near side and unknown on the far side.
 
-        Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model, `ConfigError` if llama-cpp-python is
-        not installed, a number makes no sense, or what it is to compute on is absent.
+        Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model or an adapter is for another one,
+        `ConfigError` if llama-cpp-python is not installed, a number makes no sense, or what it is to compute on is absent.
         """
         check_installed("llama_cpp", "llguidance", extra="llama")
         check_counts(context_tokens=context_tokens, parallel=parallel, threads=threads)
+        check_default_adapters(adapter, call_adapter, adapters or {})
         path = Path(await anyio.Path(model).absolute())
         header = await anyio.to_thread.run_sync(read_header, path)
+        adapter_paths = {adapter: Path(await anyio.Path(file).absolute()) for adapter, file in (adapters or {}).items()}
+        await anyio.to_thread.run_sync(check_adapters, adapter_paths, path)
         options = LlamaOptions(
             path=str(path),
             context_tokens=context_tokens,
@@ -77,23 +86,25 @@ class LlamaAgent(LocalAgent):
             compute=compute,
             allow_fallback=allow_fallback,
             gpu_layers=gpu_layers,
+            adapters={adapter: str(file) for adapter, file in adapter_paths.items()},
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
-        card = _card(name or path.stem, side, header, ready, parallel, free_if_near(prices, side), path)
-        return cls(card, options, worker)
+        card = _card(name or path.stem, side, header, options, ready, free_if_near(prices, side))
+        return cls(card, options, worker, adapter=adapter, call_adapter=call_adapter)
 
 
-def _card(name: str, side: Side, header: GgufHeader, ready: WorkerReady, parallel: int, prices: Prices | None, path: Path) -> AgentCard:
+def _card(name: str, side: Side, header: GgufHeader, options: LlamaOptions, ready: WorkerReady, prices: Prices | None) -> AgentCard:
     return AgentCard(
         name=name,
         side=side,
-        model=header.name or path.stem,
+        model=header.name or Path(options.path).stem,
         description=header.description or "",
         world=header.world,
         capabilities=Capabilities(tools=True, json_schema=True, confidence=True, seed=True, cancellation=True),
-        limits=Limits(context_tokens=ready.context_tokens, concurrency=parallel),
+        limits=Limits(context_tokens=ready.context_tokens, concurrency=options.parallel),
         prices=prices,
         execution=ready.execution,
         parameters=header.parameters,
         kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
+        adapters=tuple(options.adapters),
     )

@@ -18,6 +18,7 @@ from llguidance.llamacpp import lltokenizer_from_vocab
 from ...protocols import ModelError
 from ..worker.reasoning import REASONING_END, REASONING_START
 from ..worker.sampling import Logits
+from .adapters import Adapters
 from .log import explanation, keep_log
 from .placement import Placement
 from .threads import ThreadTuner
@@ -177,7 +178,7 @@ class Context:
     Raises `ModelError` if the memory for it cannot be had.
     """
 
-    def __init__(self, model: Model, *, cells: int, sequences: int, threads: Threads) -> None:
+    def __init__(self, model: Model, *, cells: int, sequences: int, threads: Threads, adapters: Adapters) -> None:
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_ctx = cells
         parameters.n_batch = parameters.n_ubatch = _BATCH
@@ -198,6 +199,15 @@ class Context:
         self._views: dict[int, Logits] = {}
         self.cells = int(llama_cpp.llama_n_ctx(handle))
         self.batch = Batch(_BATCH)
+        self.adapters = adapters.names
+        self._loaded_adapters = adapters
+        self._adapter = 0
+
+    def use_adapter(self, number: int) -> None:
+        """Let the passes from now on go through an adapter; 0: through the model as it is. Raises `ModelError` if that fails."""
+        if number != self._adapter:
+            self._loaded_adapters.use(self._handle, number)
+            self._adapter = number
 
     def decode(self) -> bool:
         """Run the batch through the model; False if the cache has no room for it.

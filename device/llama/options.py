@@ -19,3 +19,5 @@ class LlamaOptions(WorkerOptions):
     """Layers that go to it where it is no CPU; None: as many as fit its memory."""
     tokens_per_second: Mapping[str, float] = field(default_factory=dict)
     """What was measured with this model, by provider."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Paths of LoRA adapters by name."""

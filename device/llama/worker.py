@@ -9,6 +9,7 @@ from ...protocols import ModelError
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
+from .adapters import Adapters
 from .backends import backend_devices, execution_of
 from .log import layer_devices
 from .model import Context, Model, Threads, start_backend
@@ -32,7 +33,8 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     threads = Threads(options.threads, options.threads) if options.threads else _default_threads(model)
     if not placement.layers:
         _check_memory(model, cells)
-    context = Context(model, cells=cells, sequences=options.parallel, threads=threads)
+    adapters = Adapters(model.handle, options.adapters)
+    context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel)
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single)
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -54,9 +54,18 @@ class LocalAgent:
     worker_module: ClassVar[str]
     """What the worker process runs."""
 
-    def __init__(self, card: AgentCard, options: WorkerOptions, worker: WorkerProcess) -> None:
-        """Used by the subclasses' `load`."""
+    def __init__(
+        self,
+        card: AgentCard,
+        options: WorkerOptions,
+        worker: WorkerProcess,
+        *,
+        adapter: str | None = None,
+        call_adapter: str | None = None,
+    ) -> None:
+        """Used by the subclasses' `load`. `adapter` and `call_adapter` are those of requests that name none."""
         self.card = card
+        self._adapters = {"adapter": adapter, "call_adapter": call_adapter} if adapter or call_adapter else None
         self._options = options
         self._worker = worker
         self._starting = anyio.Lock()
@@ -82,6 +91,8 @@ class LocalAgent:
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
         """Take one turn. Closing the stream early stops the decoding."""
+        if self._adapters and request.adapter is request.call_adapter is None:
+            request = request.model_copy(update=self._adapters)
         check_request(self.card, request)
         begin = time.monotonic()
         worker = await self._living_worker(request.timeout)
@@ -176,6 +187,13 @@ def check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ConfigError(f"{name} is {count}", hint=f"give a {name} of at least 1")
+
+
+def check_default_adapters(adapter: str | None, call_adapter: str | None, known: Collection[str]) -> None:
+    """Raise `ConfigError` for a default that is not among the adapters."""
+    for name in (adapter, call_adapter):
+        if name is not None and name not in known:
+            raise ConfigError(f"there is no adapter {name!r}", hint=f"name one of: {', '.join(known) or 'none was given'}")
 
 
 def free_if_near(prices: Prices | None, side: Side) -> Prices | None:

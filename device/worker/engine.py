@@ -82,8 +82,14 @@ class Context(Memory, Protocol):
     cells: int
     """Tokens that the cache holds, over all sequences."""
 
+    adapters: Sequence[str]
+    """Names of the adapters that were loaded with the model; they are numbered from 1."""
+
     @property
     def batch(self) -> Batch: ...
+
+    def use_adapter(self, number: int) -> None:
+        """Let the passes from now on go through an adapter; 0: through the model as it is. Raises `ModelError` if that fails."""
 
     def decode(self) -> bool:
         """Run the batch through the model; False if the cache has no room for it. Raises `ModelError` if the pass fails."""

@@ -96,6 +96,11 @@ class Generation:
     def confidence(self) -> float | None:
         return self._confidence.value
 
+    @property
+    def in_call(self) -> bool:
+        """The next token belongs to a tool call."""
+        return self._phase == self._inside_call
+
     def _begin(self, request: StepRequest) -> None:
         if self._tools:
             self._grammars.call(self._tools)  # A schema that cannot be enforced is refused before anything is decoded.
@@ -238,7 +243,7 @@ class Generation:
 
     def _finish(self, reason: FinishReason) -> list[int]:
         """The end: `reason`, but for calls that are complete and wait for their results."""
-        inside_call = self._phase == self._inside_call
+        inside_call = self.in_call
         self._say_rest()
         if self._blank and not self._calls:
             self.events.append((StepEventKind.TEXT, self._blank))

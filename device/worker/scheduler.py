@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from pydantic import JsonValue
 
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, StepRequest
+from .adapters import Adapters, Outfit, adapter_of, run, tokens_of
 from .constraints import Grammars
 from .engine import Context, Model
 from .generation import Generation, ToolSyntax
@@ -37,13 +38,16 @@ class Step:
     identifier: int
     request: StepRequest
     prompt: list[int]
+    """As cells; see `adapters`."""
+    outfit: Outfit
     most_tokens: int
     deadline: float | None
     generation: Generation
     sequence: Sequence | None = None
     cached_tokens: int = 0
     queue: list[int] = field(default_factory=list)
-    """Tokens that are still to go through the model before the next one can be chosen."""
+    """Cells that are still to be computed before the next token can be chosen."""
+    last_pass: int = 0
 
 
 class Scheduler:
@@ -56,6 +60,7 @@ class Scheduler:
         self._prompts = PromptBuilder(model, context_tokens=context_tokens)
         self._grammars = Grammars(model.vocabulary)
         self._syntax = ToolSyntax.of(model.vocabulary)
+        self._adapters = Adapters(context.adapters)
         self._sequences = Sequences(context, count=parallel, cells=context.cells)
         self._waiting: deque[Step] = deque()
         self._running: list[Step] = []
@@ -118,8 +123,15 @@ class Scheduler:
             raise ContextOverflow(message, hint="shorten the conversation, or load the model with a larger context_tokens")
         most_tokens = min(room, request.max_output_tokens or room)
         generation = self._generation(request, prompt, most_tokens)
+        outfit = self._adapters.outfit(request)
         return Step(
-            identifier=identifier, request=request, prompt=prompt.tokens, most_tokens=most_tokens, deadline=deadline, generation=generation
+            identifier=identifier,
+            request=request,
+            prompt=outfit.prompt(prompt.tokens, self._syntax.opener, self._syntax.closer),
+            outfit=outfit,
+            most_tokens=most_tokens,
+            deadline=deadline,
+            generation=generation,
         )
 
     def _generation(self, request: StepRequest, prompt: Prompt, most_tokens: int) -> Generation:
@@ -150,8 +162,9 @@ class Scheduler:
                 return
             self._waiting.popleft()
             step.sequence = sequence
-            step.cached_tokens = len(sequence.tokens)
-            step.queue = [*step.prompt[step.cached_tokens :], *step.generation.prologue]
+            step.last_pass = self.decode_calls
+            step.cached_tokens = len(sequence.cells)
+            step.queue = [*step.prompt[step.cached_tokens :], *step.outfit.output(step.generation.prologue, in_call=True)]
             self._running.append(step)
 
     def _pass(self) -> None:
@@ -169,31 +182,37 @@ class Scheduler:
                 self._advance(step, index)
 
     def _fill_batch(self) -> list[tuple[Step, int]]:
-        """Feed each step's queue to the batch, running steps first; returns each step with its last index in the batch."""
+        """Feed the queues of the steps with one adapter to the batch, running steps first; returns each with its last index in the batch."""
         batch = self._context.batch
         batch.clear()
         fed = []
+        # A pass has one adapter: that of the step that has waited longest.
+        adapter = adapter_of(min(self._running, key=lambda step: step.last_pass).queue)
+        self._context.use_adapter(adapter)
         for step in sorted(self._running, key=_is_prefilling) if len(self._running) > 1 else self._running:
             room = min(batch.capacity, max(self._chunk, len(self._running))) - batch.size
-            if room > 0:
+            if room > 0 and adapter_of(step.queue) == adapter:
                 fed.append((step, self._feed(step, room)))
         self.widest_batch = max(self.widest_batch, len(fed))
         return fed
 
     def _feed(self, step: Step, room: int) -> int:
-        sequence, tokens = step.sequence, step.queue[:room]
+        sequence, cells = step.sequence, step.queue[:room]
         assert sequence is not None, "running steps have a sequence"
-        self._count(step, tokens)
-        step.queue = step.queue[room:]
-        index = self._context.batch.add(tokens, position=len(sequence.tokens), sequence=sequence.identifier, last=not step.queue)
-        sequence.tokens += tokens
+        cells = cells[: run(cells)]
+        self._count(step, cells)
+        step.queue = step.queue[len(cells) :]
+        step.last_pass = self.decode_calls
+        position, last = len(sequence.cells), not step.queue
+        index = self._context.batch.add(tokens_of(cells), position=position, sequence=sequence.identifier, last=last)
+        sequence.cells += cells
         return index
 
-    def _count(self, step: Step, tokens: list[int]) -> None:
+    def _count(self, step: Step, cells: list[int]) -> None:
         if _is_prefilling(step):
-            self.prefilled_tokens += len(tokens)
+            self.prefilled_tokens += len(cells)
         else:
-            self.decoded_tokens += len(tokens)
+            self.decoded_tokens += len(cells)
 
     def _decode(self) -> bool:
         self.decode_calls += 1
@@ -212,7 +231,7 @@ class Scheduler:
         generation = step.generation
         try:
             if generation.finished is None:
-                step.queue = generation.advance(self._context.logits(index))
+                step.queue = self._next_cells(step, index)
         except NearfarError as error:
             self._remove(step)
             self._fail(step.identifier, error)
@@ -229,6 +248,13 @@ class Scheduler:
         if generation.finished is not None:
             self._remove(step)
             self._events.append((step.identifier, StepEventKind.FINISHED, _summary(step)))
+
+    def _next_cells(self, step: Step, index: int) -> list[int]:
+        generation = step.generation
+        was_in_call = generation.in_call
+        tokens = generation.advance(self._context.logits(index))
+        # The call's opener and closer are the call's.
+        return step.outfit.output(tokens, in_call=was_in_call or generation.in_call)
 
     def _remove(self, step: Step) -> None:
         if step.sequence is None:

@@ -1,6 +1,6 @@
 """Who uses which sequence of the key-value cache, and which prefixes lie there for the next step to reuse."""
 
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence as Cells
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -23,8 +23,8 @@ class Sequence:
     """One sequence of the cache."""
 
     identifier: int
-    tokens: list[int] = field(default_factory=list)
-    """What its cells hold."""
+    cells: list[int] = field(default_factory=list)
+    """What lies in the cache: tokens, each with its adapter; see `adapters`."""
     reserved: int = 0
     """Cells that its step may come to need; 0 while it is idle."""
     last_used: int = 0
@@ -42,13 +42,13 @@ class Sequences:
         self._all = [Sequence(identifier) for identifier in range(count)]
         self._clock = 0
 
-    def claim(self, prompt: Tokens[int], *, reserve: int) -> Sequence | None:
-        """A sequence that holds a beginning of `prompt`, all but its last token at most; None if all sequences or cells are taken."""
+    def claim(self, prompt: Cells[int], *, reserve: int) -> Sequence | None:
+        """A sequence that holds a beginning of `prompt`, all but its last cell at most; None if all sequences or cells are taken."""
         idle = [sequence for sequence in self._all if not sequence.reserved]
         if not idle or sum(sequence.reserved for sequence in self._all) + reserve > self._cells:
             return None
-        source = max(self._all, key=lambda sequence: common_prefix(sequence.tokens, prompt))
-        shared = min(common_prefix(source.tokens, prompt), len(prompt) - 1)
+        source = max(self._all, key=lambda sequence: common_prefix(sequence.cells, prompt))
+        shared = min(common_prefix(source.cells, prompt), len(prompt) - 1)
         target = self._target(idle, source, shared)
         target.reserved = reserve
         self._fill(target, source, shared)
@@ -72,7 +72,7 @@ class Sequences:
             self._clear(sequence)
 
     def _target(self, idle: list[Sequence], source: Sequence, shared: int) -> Sequence:
-        if not source.reserved and shared >= _KEPT_IN_PLACE * len(source.tokens):
+        if not source.reserved and shared >= _KEPT_IN_PLACE * len(source.cells):
             return source
         others = [sequence for sequence in idle if sequence is not source] or idle
         return min(others, key=lambda sequence: sequence.last_used)
@@ -82,7 +82,7 @@ class Sequences:
             self._clear(target)
             if not shared or not self._memory.share(source.identifier, target.identifier, shared):
                 return
-        target.tokens = source.tokens[:shared]
+        target.cells = source.cells[:shared]
         if not self._memory.forget(target.identifier, shared):
             self._clear(target)
 
@@ -90,17 +90,17 @@ class Sequences:
         taken = sum(sequence.reserved for sequence in self._all)
         for sequence in sorted(self._all, key=lambda sequence: sequence.last_used, reverse=True):
             if not sequence.reserved:
-                taken += len(sequence.tokens)
+                taken += len(sequence.cells)
                 if taken > self._cells:
                     self._clear(sequence)
 
     def _clear(self, sequence: Sequence) -> None:
         self._memory.forget(sequence.identifier, 0)
-        sequence.tokens = []
+        sequence.cells = []
 
 
-def common_prefix(first: Tokens[int], second: Tokens[int]) -> int:
-    """Number of tokens that both begin with."""
+def common_prefix(first: Cells[int], second: Cells[int]) -> int:
+    """Number of cells that both begin with."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

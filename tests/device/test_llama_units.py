@@ -108,10 +108,10 @@ def test_sequences_never_hold_more_than_the_cache_and_know_what_they_hold(steps:
         if sequence is None:
             assert len(busy) == 3 or sum(held.reserved for held in busy) + reserve > cells
         else:
-            cached = len(sequence.tokens)
-            assert sequence.tokens == prompt[:cached] == memory.content.get(sequence.identifier, [])
+            cached = len(sequence.cells)
+            assert sequence.cells == prompt[:cached] == memory.content.get(sequence.identifier, [])
             assert cached < len(prompt)
-            sequence.tokens += prompt[cached:]
+            sequence.cells += prompt[cached:]
             memory.content.setdefault(sequence.identifier, []).extend(prompt[cached:])
             busy.append(sequence)
         held = {sequence.identifier: sequence.reserved for sequence in busy}
