@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
@@ -59,8 +58,9 @@ class Course:
         self._seed = seed
         self._recipe = recipe
         self._report = report
-        self._tokenizer = read_base(base)[1]
-        self._batches = Batches(self._tokenizer, seed, _TOKENS, (Stage(recipe.steps, _MIX),))
+        tokenizer = read_base(base)[1]
+        self._opener, self._closer = tokenizer.encode("".join(TOOL_CALL)).ids
+        self._batches = Batches(tokenizer, seed, _TOKENS, (Stage(recipe.steps, _MIX),))
 
     def run(self) -> None:
         """Train what is not yet in the folder."""
@@ -128,7 +128,7 @@ class Course:
 
     def _tensors(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Token ids, the weights of the predicted ones in the loss, and the ability that each predicting token belongs to."""
-        abilities = inside_calls(batch.tokens, *(self._tokenizer.token_to_id(text) for text in TOOL_CALL))
+        abilities = inside_calls(batch.tokens, self._opener, self._closer)
         return torch.from_numpy(batch.tokens), torch.from_numpy(batch.weights)[:, 1:], torch.from_numpy(abilities.astype(np.int64))[:, :-1]
 
 

@@ -118,14 +118,14 @@ def carry_out(model: Model, problem: Problem, prompt: str) -> Solved:
         if call is None:
             answer = reply.text
             break
-        text += f"<|assistant|>{call_segment(call)}{END}<|tool|>{_outcome(problem, call)}{END}"
-    return Solved(_kind(problem), answer, _is_right(problem, answer), confidence, turns)
+        text += f"<|assistant|>{call_segment(call)}{END}<|tool|>{outcome(problem, call)}{END}"
+    return Solved(_kind(problem), answer, is_right(problem, answer), confidence, turns)
 
 
 def execution(model: Model, role: str, world: str, count: int, seed: int) -> list[Solved]:
     """Carry out ``count`` unseen tasks from the text alone, from the right plan, or from the right advice."""
     solved = []
-    for problem in _problems(world, count, seed):
+    for problem in drawn_problems(world, count, seed):
         prompt = {
             "execute": problem.text,
             "execute_plan": with_plan(problem.text, problem.solution.program.plan()),
@@ -139,7 +139,7 @@ def supervision(model: Model, role: str, world: str, count: int, seed: int) -> d
     """How often the model says exactly what the solver says; for checks also how often it gets the verdict right, by verdict."""
     random_ = random.Random(f"supervision/{seed}")
     shares: dict[str, list[bool]] = defaultdict(list)
-    for problem in _problems(world, count, seed):
+    for problem in drawn_problems(world, count, seed):
         prompt, wanted = _prompt(ROLES[role](problem, random_))
         said = model.reply(prompt).text
         shares["exact"].append(said == wanted)
@@ -170,7 +170,8 @@ def report(path: Path, count: int, seed: int) -> dict[str, dict[str, float]]:
     return figures
 
 
-def _problems(world: str, count: int, seed: int) -> Iterator[Problem]:
+def drawn_problems(world: str, count: int, seed: int) -> Iterator[Problem]:
+    """Draw unseen tasks of a world; those of a smaller count come first."""
     share = Share("execute", "search" if world == "search" else "apps", 1.0)
     random_ = random.Random(f"evaluate/{world}/{seed}")
     drawn = 0
@@ -186,14 +187,16 @@ def _prompt(segments: Sequence[Segment]) -> tuple[str, str]:
     return f"{shown}<|assistant|>", said.removesuffix(END)
 
 
-def _outcome(problem: Problem, call: ToolCall) -> str:
+def outcome(problem: Problem, call: ToolCall) -> str:
+    """What the world answers to a call, however malformed."""
     try:
         return problem.run(call)[0]
     except (KeyError, TypeError, AttributeError):
         return "invalid arguments"
 
 
-def _is_right(problem: Problem, answer: str) -> bool:
+def is_right(problem: Problem, answer: str) -> bool:
+    """Whether a task ended well, which for errands is a matter of what was done."""
     if isinstance(problem, AppsProblem):
         return all(grade_state(problem.assignment, problem.state))
     return bool(exact_match(answer, problem.solution.program.ending.answer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -52,7 +53,7 @@ def _tokenizer(reader: gguf.GGUFReader) -> Tokenizer:
     return tokenizer
 
 
-def _value(reader: gguf.GGUFReader, key: str) -> gguf.gguf_reader.Any:
+def _value(reader: gguf.GGUFReader, key: str) -> Any:  # noqa: ANN401 - a number, a text or a list, as the key has it
     field = reader.get_field(key)
     if field is None:
         raise ValueError(f"the model has no {key}")

@@ -13,6 +13,8 @@ _UP: Final = ".lora_b"
 _TYPES: Final = ("F32", "F16", "BF16", "Q8_0")
 """Those that llama.cpp's own converter writes; others would end the worker in the middle of a pass."""
 
+_HINT: Final = "give an adapter that was trained on exactly this base"
+
 _Tensors = Mapping[str, Tensor]
 
 
@@ -23,7 +25,9 @@ def check_adapters(paths: Mapping[str, Path], base: Path) -> None:
         assert model is not None, "there are adapters"
         fault = _fault(read_gguf(path), model)
         if fault:
-            raise ModelError(f"{path} cannot be the adapter {name!r}: {fault}", hint="give an adapter that was trained on exactly this base")
+            raise ModelError(
+                f"{path} cannot be the adapter {name!r}: {fault}", hint="give an adapter that was trained on exactly this base"
+            )
 
 
 def _fault(adapter: GgufFile, base: GgufFile) -> str | None:
@@ -55,11 +59,12 @@ def _tensor_fault(tensor: Tensor, own: _Tensors, adapted: _Tensors) -> str | Non
 
 
 def _shape_fault(down: tuple[int, ...], up: tuple[int, ...], adapted: Tensor) -> str | None:
-    # An embedding is looked up, not multiplied: its two matrices stand the other way round.
-    outer, inner = (up, down) if adapted.name.startswith("token_embd.") else (down, up)
-    shape = (*outer[:1], *inner[1:])
-    if len(down) != 2 or len(up) != 2 or shape != adapted.dimensions:
-        return f"it changes {adapted.name} as {_product(shape)}, where the model has {_product(adapted.dimensions)}"
+    if len(down) != 2 or len(up) != 2:
+        return f"what it adds to {adapted.name} are no matrices"
+    # An embedding is looked up, not multiplied: the matrices for it lie the other way round.
+    inputs, outputs = (up[1], down[1]) if adapted.name.startswith("token_embd.") else (down[0], up[1])
+    if (inputs, outputs) != adapted.dimensions:
+        return f"it changes {adapted.name} as {inputs}x{outputs}, where the model has {_product(adapted.dimensions)}"
     return None
 
 

@@ -31,7 +31,7 @@ class Adapters:
             raise ModelError(f"llama.cpp does not take the adapter: {explanation()}", hint="load the model without it")
 
 
-def _loaded(model: llama_cpp.llama_model_p, path: str) -> "ctypes.Array[ctypes.c_void_p]":
+def _loaded(model: llama_cpp.llama_model_p, path: str) -> "ctypes.Array[ctypes._Pointer[ctypes.c_void_p]]":
     """A list of one adapter, as llama.cpp wants it."""
     handle = llama_cpp.llama_adapter_lora_init(model, path.encode())
     if not handle:

@@ -82,8 +82,9 @@ class Context(Memory, Protocol):
     cells: int
     """Tokens that the cache holds, over all sequences."""
 
-    adapters: Sequence[str]
-    """Names of the adapters that were loaded with the model; they are numbered from 1."""
+    @property
+    def adapters(self) -> Sequence[str]:
+        """Names of the adapters that were loaded with the model; they are numbered from 1."""
 
     @property
     def batch(self) -> Batch: ...

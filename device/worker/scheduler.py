@@ -182,7 +182,7 @@ class Scheduler:
                 self._advance(step, index)
 
     def _fill_batch(self) -> list[tuple[Step, int]]:
-        """Feed the queues of the steps with one adapter to the batch, running steps first; returns each with its last index in the batch."""
+        """Feed the queues of the steps with one adapter to the batch, running ones first; returns each with its last index in the batch."""
         batch = self._context.batch
         batch.clear()
         fed = []

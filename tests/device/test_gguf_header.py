@@ -46,6 +46,8 @@ def test_header_tells_what_the_writer_wrote(tmp_path: Path) -> None:
         parameters=sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors),
         layers=2,
         kv_elements_per_token=2 * 2 * WIDTH,
+        tensors={tensor.name: tuple(tensor.shape) for tensor in GGUFReader(path).tensors},
+        adapter=None,
     )
 
 
