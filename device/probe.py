@@ -5,8 +5,9 @@ It sends nothing anywhere: there is no network in it, and onnxruntime is told to
 
 from pathlib import Path
 
+from .energy import look_for_readers
 from .hardware.accelerators import read_accelerators
-from .hardware.components import Hardware
+from .hardware.components import EnergyReader, Hardware
 from .hardware.cpu import read_cpu
 from .hardware.engines import look_at_engines
 from .hardware.heat import read_heat
@@ -27,5 +28,5 @@ async def probe_hardware(root: Path = Path("/")) -> Hardware:
         power=power,
         heat=read_heat(root),
         engines=await look_at_engines(),
-        energy=(),
+        energy=tuple(EnergyReader(name=look.name, presence=look.presence, reason=look.reason) for look in look_for_readers(root)),
     )

@@ -22,10 +22,19 @@ def _linux_power(root: Path) -> tuple[Battery, Power]:
     if not (root / _CLASS).is_dir():
         reason = f"there is no /{_CLASS}"
         return Battery(presence=Presence.UNKNOWN, reason=reason), Power(presence=Presence.UNKNOWN, reason=reason)
-    supplies = [supply for supply in entries(root / _CLASS) if read_text(supply / "scope") != _PERIPHERAL]
-    batteries = [supply for supply in supplies if read_text(supply / "type") == "Battery" and read_integer(supply / "present") != 0]
+    supplies = _supplies(root)
+    batteries = linux_batteries(root)
     online = [read_integer(supply / "online") for supply in supplies if read_text(supply / "type") not in (None, "Battery")]
     return _battery(batteries), _source(batteries, online)
+
+
+def linux_batteries(root: Path) -> list[Path]:
+    """The folders of the machine's own batteries."""
+    return [supply for supply in _supplies(root) if read_text(supply / "type") == "Battery" and read_integer(supply / "present") != 0]
+
+
+def _supplies(root: Path) -> list[Path]:
+    return [supply for supply in entries(root / _CLASS) if read_text(supply / "scope") != _PERIPHERAL]
 
 
 def _battery(batteries: Sequence[Path]) -> Battery:
