@@ -6,6 +6,7 @@ from typing import Any, Final
 import psutil
 
 from ...protocols import ModelError
+from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
@@ -35,8 +36,9 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
         _check_memory(model, cells)
     adapters = Adapters(model.handle, options.adapters)
     context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
-    scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel)
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single)
+    measuring = measuring_of(execution, kv_bytes_per_token=model.bytes_per_cell)
+    scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
 
 

@@ -11,11 +11,12 @@ from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 
-from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, StepRequest
+from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
 from .adapters import Adapters, Outfit, adapter_of, run, tokens_of
 from .constraints import Grammars
 from .engine import Context, Model
 from .generation import Generation, ToolSyntax
+from .measuring import Measures, Measuring
 from .prompt import Prompt, PromptBuilder
 from .protocol import StepEventKind, error_to_frame
 from .sequences import Sequence, Sequences
@@ -48,12 +49,13 @@ class Step:
     queue: list[int] = field(default_factory=list)
     """Cells that are still to be computed before the next token can be chosen."""
     last_pass: int = 0
+    measures: Measures = field(default_factory=Measures)
 
 
 class Scheduler:
     """Runs steps side by side on one model."""
 
-    def __init__(self, model: Model, context: Context, *, context_tokens: int, parallel: int) -> None:
+    def __init__(self, model: Model, context: Context, *, context_tokens: int, parallel: int, measuring: Measuring | None = None) -> None:
         self._vocabulary = model.vocabulary
         self._context = context
         self._context_tokens = context_tokens
@@ -62,6 +64,7 @@ class Scheduler:
         self._syntax = ToolSyntax.of(model.vocabulary)
         self._adapters = Adapters(context.adapters)
         self._sequences = Sequences(context, count=parallel, cells=context.cells)
+        self._measuring = measuring or Measuring()
         self._waiting: deque[Step] = deque()
         self._running: list[Step] = []
         self._events: list[StepEvent] = []
@@ -166,6 +169,7 @@ class Scheduler:
             step.cached_tokens = len(sequence.cells)
             step.queue = [*step.prompt[step.cached_tokens :], *step.outfit.output(step.generation.prologue, in_call=True)]
             self._running.append(step)
+            self._measuring.begin(step.measures)
 
     def _pass(self) -> None:
         begin = time.monotonic()
@@ -177,6 +181,7 @@ class Scheduler:
             self._fail_all(error)
             return
         self._adapt_chunk(time.monotonic() - begin)
+        self._measuring.passed()
         for step, index in fed:
             if not step.queue:
                 self._advance(step, index)
@@ -209,6 +214,7 @@ class Scheduler:
         return index
 
     def _count(self, step: Step, cells: list[int]) -> None:
+        step.measures.fed(len(cells))
         if _is_prefilling(step):
             self.prefilled_tokens += len(cells)
         else:
@@ -232,6 +238,7 @@ class Scheduler:
         try:
             if generation.finished is None:
                 step.queue = self._next_cells(step, index)
+                step.measures.chosen(generation.output_tokens)
         except NearfarError as error:
             self._remove(step)
             self._fail(step.identifier, error)
@@ -247,7 +254,8 @@ class Scheduler:
             generation.events.clear()
         if generation.finished is not None:
             self._remove(step)
-            self._events.append((step.identifier, StepEventKind.FINISHED, _summary(step)))
+            performance = self._measuring.performance(step.measures, generation.output_tokens)
+            self._events.append((step.identifier, StepEventKind.FINISHED, _summary(step, performance)))
 
     def _next_cells(self, step: Step, index: int) -> list[int]:
         generation = step.generation
@@ -261,6 +269,7 @@ class Scheduler:
             self._waiting.remove(step)
         else:
             self._running.remove(step)
+            self._measuring.end(step.measures, cells=len(step.sequence.cells))
             self._sequences.release(step.sequence)
 
     def _fail(self, identifier: int, error: NearfarError) -> None:
@@ -277,7 +286,7 @@ def _is_prefilling(step: Step) -> bool:
     return step.generation.output_tokens == len(step.generation.prologue)
 
 
-def _summary(step: Step) -> dict[str, JsonValue]:
+def _summary(step: Step, performance: Performance) -> dict[str, JsonValue]:
     generation = step.generation
     return {
         "reason": generation.finished,
@@ -285,4 +294,5 @@ def _summary(step: Step) -> dict[str, JsonValue]:
         "cached_tokens": step.cached_tokens,
         "output_tokens": generation.output_tokens,
         "confidence": generation.confidence,
+        "performance": performance.model_dump(mode="json"),
     }
