@@ -87,6 +87,7 @@ class LlamaAgent(LocalAgent):
             allow_fallback=allow_fallback,
             gpu_layers=gpu_layers,
             adapters={adapter: str(file) for adapter, file in adapter_paths.items()},
+            kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
         card = _card(name or path.stem, side, header, options, ready, free_if_near(prices, side))
@@ -105,6 +106,6 @@ def _card(name: str, side: Side, header: GgufHeader, options: LlamaOptions, read
         prices=prices,
         execution=ready.execution,
         parameters=header.parameters,
-        kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
+        kv_bytes_per_token=options.kv_bytes_per_token,
         adapters=tuple(options.adapters),
     )

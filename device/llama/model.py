@@ -59,13 +59,6 @@ class Model:
             raise ModelError(f"{path} is no text generator", hint="give a decoder model, such as a Llama or Qwen chat model")
 
     @property
-    def bytes_per_cell(self) -> int:
-        """Memory of one token in the key-value cache, about: two vectors of 16-bit numbers in each layer."""
-        heads = max(llama_cpp.llama_model_n_head(self.handle), 1)
-        width = llama_cpp.llama_model_n_embd(self.handle) * llama_cpp.llama_model_n_head_kv(self.handle) // heads
-        return int(2 * 2 * width * llama_cpp.llama_model_n_layer(self.handle))
-
-    @property
     def chat_template(self) -> str | None:
         template = llama_cpp.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else None

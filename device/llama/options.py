@@ -17,6 +17,8 @@ class LlamaOptions(WorkerOptions):
     """Take another provider where that one is absent."""
     gpu_layers: int | None = None
     """Layers that go to it where it is no CPU; None: as many as fit its memory."""
+    kv_bytes_per_token: int | None = None
+    """By the file's header; None: unknown."""
     tokens_per_second: Mapping[str, float] = field(default_factory=dict)
     """What was measured with this model, by provider."""
     adapters: Mapping[str, str] = field(default_factory=dict)

@@ -33,18 +33,18 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     cells = max(tokens, min(tokens * options.parallel, _MOST_DEFAULT_CELLS))
     threads = Threads(options.threads, options.threads) if options.threads else _default_threads(model)
     if not placement.layers:
-        _check_memory(model, cells)
+        _check_memory(cells, options.kv_bytes_per_token or 0)
     adapters = Adapters(model.handle, options.adapters)
     context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single)
-    measuring = measuring_of(execution, kv_bytes_per_token=model.bytes_per_cell)
+    measuring = measuring_of(execution, kv_bytes_per_token=options.kv_bytes_per_token)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
 
 
-def _check_memory(model: Model, cells: int) -> None:
+def _check_memory(cells: int, bytes_per_cell: int) -> None:
     """Raise `ModelError` if the cache cannot fit: to find out by filling the memory would end other processes, too."""
-    needed, free = cells * model.bytes_per_cell, psutil.virtual_memory().available
+    needed, free = cells * bytes_per_cell, psutil.virtual_memory().available
     if needed > free:
         message = f"a context of {cells} tokens needs {needed >> 20} MiB, and {free >> 20} MiB of memory are free"
         raise ModelError(message, hint="give a smaller context_tokens or parallel")
