@@ -1,9 +1,10 @@
-"""Command line: ``python -m train near|far|export|evaluate|enlarge|embedder``, run from the repository root."""
+"""Command line: ``python -m train near|far|adapters|export|evaluate|enlarge|embedder``, run from the repository root."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("near", "far"):
         _add_training(commands.add_parser(name, help=f"train {name}, or continue training it"), name)
+    _add_adapters(commands.add_parser("adapters", help="train near's adapters and what they are compared with"))
     export = commands.add_parser("export", help="write the newest checkpoint of a run as a GGUF")
     export.add_argument("model", choices=("near", "far"))
     export.add_argument("--checkpoint", type=Path)
@@ -50,6 +52,13 @@ def _add_training(command: argparse.ArgumentParser, name: str) -> None:
     command.set_defaults(run=_train)
 
 
+def _add_adapters(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the training; one run each")
+    command.add_argument("--folder", type=Path, default=RUNS / "adapters")
+    command.add_argument("--ship", action="store_true", help="put the two adapters of the first seed beside the models")
+    command.set_defaults(run=_adapters)
+
+
 def _add_evaluation(command: argparse.ArgumentParser) -> None:
     command.add_argument("model", choices=("near", "far"))
     command.add_argument("--file", type=Path, help="a GGUF other than the one that ships")
@@ -70,6 +79,16 @@ def _train(arguments: argparse.Namespace) -> None:
     if (newest := _newest(arguments.folder)) is not None:
         trainer.resume(newest)
     trainer.run(every=arguments.every, report=_show)
+
+
+def _adapters(arguments: argparse.Namespace) -> None:
+    from .adapters import NAMES, Course, Recipe
+
+    for seed in arguments.seeds:
+        Course(MODELS / "near.gguf", arguments.folder / f"seed-{seed}", seed, Recipe(), print).run()
+    if arguments.ship:
+        for name in NAMES:
+            shutil.copyfile(arguments.folder / f"seed-{arguments.seeds[0]}" / f"{name}.gguf", MODELS / f"near-{name}.gguf")
 
 
 def _newest(folder: Path) -> Path | None:
