@@ -117,6 +117,7 @@ class Hub:
                 refuse=lambda response: _refusal(response, snapshot.repository),
                 progress=progress,
                 title=file.name,
+                pause=self._settings.pause,
             ).run()
 
     def _cached(self, repository: str, revision: str) -> Snapshot:

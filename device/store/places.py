@@ -25,6 +25,8 @@ class HubSettings:
     token: str | None = None
     cache: Path
     is_offline: bool = False
+    pause: float = 0.5
+    """Seconds before a broken connection is tried again the first time."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:

@@ -39,6 +39,8 @@ class Transfer:
     """Makes the error for an answer that is no content."""
     progress: Progress
     title: str
+    pause: float
+    """Seconds to wait before the first further attempt; each next one waits twice as long."""
 
     def run(self) -> None:
         """Bring `partial` to its size, from where an earlier attempt left it.
@@ -60,7 +62,7 @@ class Transfer:
                     message = f"{self.title} cannot be fetched: {str(error) or type(error).__name__}"
                     hint = "check the network, then run it again: it goes on from here"
                     raise Unavailable(message, hint=hint) from error
-                time.sleep(0.1 * 2**failures)
+                time.sleep(self.pause * 2 ** (failures - 1))
 
     def _have(self) -> int:
         """Bytes that are there; none where there are too many, for those are of something else."""
@@ -88,7 +90,7 @@ class Transfer:
         return response.status_code == _PARTIAL_CONTENT and response.headers.get("Content-Range") == expected
 
     def _write(self, response: "httpx.Response", file: BinaryIO, have: int) -> None:
-        for block in response.iter_raw(_BLOCK):
+        for block in response.iter_raw():
             have += len(block)
             if have > self.size:
                 raise Unavailable(f"{self.title} is longer than the {self.size} bytes that were announced", hint="run it again")

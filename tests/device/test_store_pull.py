@@ -1,0 +1,319 @@
+"""Models are fetched from a hub on loopback, whatever happens on the way."""
+
+import errno
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httpx", reason="fetching models needs httpx: pip install 'nearfar[models]'")
+pytest.importorskip("gguf", reason="writes models: pip install 'nearfar[test]'")
+from fake_hub import REPOSITORY, FakeHub, fake_hub
+from tiny_gguf import TinyModel, write_tiny_gguf
+
+from nearfar.device.store import ModelStore
+from nearfar.device.store.places import HubSettings
+from nearfar.protocols import ConfigError, ModelError, ModelNotFound, RateLimited, Unauthenticated, Unavailable
+
+SMALL = f"hf:{REPOSITORY}:Q4_0"
+LARGE = f"hf:{REPOSITORY}:Q8_0"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("weights")
+    models = {name: TinyModel(layers=layers) for name, layers in (("small", 1), ("large", 2))}
+    return {name: write_tiny_gguf(folder / name, model).read_bytes() for name, model in models.items()}
+
+
+@pytest.fixture
+def hub(weights: dict[str, bytes]) -> Iterator[FakeHub]:
+    with fake_hub(README__md=b"# Model") as hub:
+        hub.files |= {"model-Q4_0.gguf": weights["small"], "model-Q8_0.gguf": weights["large"], "mmproj-model-F16.gguf": b"eyes"}
+        yield hub
+
+
+@pytest.fixture
+def store(tmp_path: Path, hub: FakeHub) -> ModelStore:
+    return _store(tmp_path, hub)
+
+
+def _store(folder: Path, hub: FakeHub, *, token: str | None = None, offline: bool = False) -> ModelStore:
+    settings = HubSettings(endpoint=hub.endpoint, token=token, cache=folder / "hub", is_offline=offline, pause=0)
+    return ModelStore(folder / "nearfar", settings)
+
+
+def _partials(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob(".incomplete/*") if path.suffix != ".lock"]
+
+
+@pytest.mark.parametrize("selector", [":Q8_0", ":q8_0", ":model-Q8_0.gguf"])
+def test_a_model_is_pulled_by_its_quantisation_or_file(store: ModelStore, hub: FakeHub, selector: str) -> None:
+    model = store.pull(f"hf:{REPOSITORY}{selector}")
+    assert (model.name, model.source, model.commit) == ("model-Q8_0", f"hf:{REPOSITORY}:model-Q8_0.gguf", hub.commit)
+    assert model.files[0].sha256 == hub.sha256("model-Q8_0.gguf")
+    for name in ("model-Q8_0", LARGE, f"hf:{REPOSITORY}"):
+        assert store.path_of(name).read_bytes() == hub.files["model-Q8_0.gguf"]
+
+
+def test_a_model_that_is_here_is_not_fetched_again(store: ModelStore, hub: FakeHub) -> None:
+    store.pull(LARGE)
+    store.pull(LARGE)
+    assert len(hub.ranges) == 1
+
+
+def test_a_model_that_was_not_pulled_is_not_fetched_for_a_run(store: ModelStore, hub: FakeHub) -> None:
+    with pytest.raises(ModelNotFound) as raised:
+        store.path_of(LARGE)
+    assert f"nearfar models pull {LARGE}" in raised.value.hint
+    assert hub.asked == []
+
+
+def test_progress_is_told_until_all_bytes_are_there(store: ModelStore, hub: FakeHub) -> None:
+    told: list[tuple[str, int, int]] = []
+    store.pull(LARGE, progress=lambda *news: told.append(news))
+    size = len(hub.files["model-Q8_0.gguf"])
+    assert ("fetching model-Q8_0.gguf", size, size) in told
+    assert told[-1] == ("checking model-Q8_0.gguf", size, size)
+
+
+def test_an_unknown_quantisation_names_those_that_there_are(store: ModelStore) -> None:
+    with pytest.raises(ModelNotFound, match="Q3_K_M") as raised:
+        store.pull(f"hf:{REPOSITORY}:Q3_K_M")
+    assert raised.value.hint == "there are Q4_0, Q8_0"
+
+
+def test_a_reference_that_fits_several_models_names_them(store: ModelStore) -> None:
+    with pytest.raises(ConfigError, match="fits 2 models") as raised:
+        store.pull(f"hf:{REPOSITORY}")
+    assert "Q4_0, Q8_0" in raised.value.hint
+
+
+def test_a_repository_without_gguf_says_so(tmp_path: Path) -> None:
+    with fake_hub(model__safetensors=b"weights") as hub, pytest.raises(ModelNotFound, match="has no GGUF file"):
+        _store(tmp_path, hub).pull(f"hf:{REPOSITORY}:Q8_0")
+
+
+@pytest.mark.parametrize("text", ["hf:model", "hf:maker/model/Q8_0", "hf:../model:Q8_0", "hf:maker/..:Q8_0", "model.gguf", "hf:a/b c"])
+def test_what_names_no_model_of_a_repository_is_refused(store: ModelStore, text: str) -> None:
+    with pytest.raises(ConfigError):
+        store.pull(text)
+
+
+def test_an_unknown_repository_and_an_unknown_revision_are_told(store: ModelStore) -> None:
+    for reference, revision in (("hf:maker/other:Q8_0", "main"), (LARGE, "v2")):
+        with pytest.raises(ModelNotFound, match="there is no"):
+            store.pull(reference, revision=revision)
+
+
+def test_a_download_that_broke_goes_on_where_it_was(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
+    hub.breaks_after = 0
+    with pytest.raises(Unavailable, match="cannot be fetched"):
+        store.pull(LARGE)
+    assert store.models() == []
+    half = len(hub.files["model-Q8_0.gguf"]) // 2
+    _interrupt(store, after=half, hub=hub)
+    (partial,) = _partials(tmp_path)
+    assert partial.stat().st_size == half
+    hub.breaks_after, hub.asked[:] = None, []
+    store.pull(LARGE)
+    assert hub.ranges == [f"bytes={half}-"]
+    assert store.path_of(LARGE).read_bytes() == hub.files["model-Q8_0.gguf"]
+    assert _partials(tmp_path) == []
+
+
+def test_a_connection_that_breaks_now_and_then_is_taken_up_again(store: ModelStore, hub: FakeHub) -> None:
+    size = len(hub.files["model-Q8_0.gguf"])
+    hub.breaks_after = size // 3
+    store.pull(LARGE)
+    assert hub.ranges == [None, *(f"bytes={done}-" for done in range(size // 3, size, size // 3))]
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_from_its_beginning(
+    tmp_path: Path, store: ModelStore, hub: FakeHub, weights: dict[str, bytes]
+) -> None:
+    _interrupt(store, after=1000, hub=hub)
+    hub.breaks_after, hub.asked[:] = None, []
+    hub.files["model-Q8_0.gguf"] = weights["small"]
+    store.pull(LARGE)
+    assert hub.ranges == [None]
+    assert store.path_of(LARGE).read_bytes() == weights["small"]
+    assert _partials(tmp_path) == []
+
+
+def test_a_server_without_ranges_sends_all_of_it_again(store: ModelStore, hub: FakeHub) -> None:
+    _interrupt(store, after=1000, hub=hub)
+    hub.breaks_after, hub.ignores_ranges = None, True
+    store.pull(LARGE)
+    assert store.path_of(LARGE).read_bytes() == hub.files["model-Q8_0.gguf"]
+
+
+def _interrupt(store: ModelStore, *, after: int, hub: FakeHub) -> None:
+    """Ctrl-C while the first `after` bytes have come."""
+    hub.breaks_after = after
+
+    def stop(_title: str, done: int, _total: int) -> None:
+        if done == after:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        store.pull(LARGE, progress=stop)
+    assert store.models() == []
+
+
+def test_a_full_disk_is_told_and_the_download_goes_on_when_there_is_room(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(ConfigError, match="disk is full: 20000 of the") as raised:
+            store.pull(LARGE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(raised.value.__cause__, OSError)
+    assert raised.value.__cause__.errno == errno.EFBIG
+    assert store.models() == []
+    assert not list(tmp_path.rglob("*.gguf"))
+    hub.asked[:] = []
+    store.pull(LARGE)
+    assert hub.ranges == ["bytes=20000-"]
+
+
+def test_a_disk_that_cannot_hold_the_file_is_told_before_it_is_fetched(
+    store: ModelStore, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = os.statvfs_result((4096, 4096, 10, 1, 1, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: usage)
+    with pytest.raises(ConfigError, match="are free in"):
+        store.pull(LARGE)
+    assert hub.ranges == []
+
+
+def test_content_that_is_not_what_the_hub_states_goes_to_quarantine(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
+    hub.claimed["model-Q8_0.gguf"] = "ab" * 32
+    with pytest.raises(ModelError, match="quarantine: model-Q8_0.gguf has the SHA-256"):
+        store.pull(LARGE)
+    for name in ("model-Q8_0", LARGE):
+        with pytest.raises(ModelError, match="in quarantine"):
+            store.path_of(name)
+    assert not [path for path in (tmp_path / "hub").rglob("*") if path.is_file() and path.suffix != ".lock" and "refs" not in path.parts]
+    (reason,) = (tmp_path / "nearfar" / "models" / "quarantine").glob("*.reason.txt")
+    assert "abab" in reason.read_text(encoding="utf-8")
+    hub.claimed.clear()
+    assert store.path_of(store.pull(LARGE).name).read_bytes() == hub.files["model-Q8_0.gguf"]
+
+
+def test_a_damaged_model_goes_to_quarantine_though_its_checksum_is_right(store: ModelStore, hub: FakeHub) -> None:
+    hub.files["model-Q8_0.gguf"] = hub.files["model-Q8_0.gguf"][:-100]
+    with pytest.raises(ModelError, match="quarantine: .* bytes behind the file"):
+        store.pull(LARGE)
+    assert store.models()[0].quarantined
+    store.remove("model-Q8_0")
+    assert store.models() == []
+
+
+def test_another_checksum_than_the_one_asked_for_is_refused_before_anything_is_fetched(store: ModelStore, hub: FakeHub) -> None:
+    with pytest.raises(ModelError, match="not cdcd"):
+        store.pull(LARGE, sha256="cd" * 32)
+    with pytest.raises(ConfigError, match="no SHA-256"):
+        store.pull(LARGE, sha256="abc")
+    assert hub.ranges == []
+    assert store.pull(LARGE, sha256=hub.sha256("model-Q8_0.gguf").upper()).name == "model-Q8_0"
+
+
+def test_a_model_is_pinned_to_what_was_pulled_first(store: ModelStore, hub: FakeHub, weights: dict[str, bytes]) -> None:
+    store.pull(LARGE)
+    hub.files["model-Q8_0.gguf"] = weights["small"]
+    with pytest.raises(ModelError, match="no longer what was pulled") as raised:
+        store.pull(LARGE)
+    assert hub.sha256("model-Q8_0.gguf") in raised.value.hint
+    assert store.path_of(LARGE).read_bytes() == weights["large"]
+    store.pull(LARGE, sha256=hub.sha256("model-Q8_0.gguf"))
+    assert store.path_of(LARGE).read_bytes() == weights["small"]
+
+
+def test_a_split_model_is_pulled_whole(tmp_path: Path, store: ModelStore, hub: FakeHub, weights: dict[str, bytes]) -> None:
+    part = _split_part(tmp_path / "part.gguf")
+    hub.files |= {"Q6_K/big-Q6_K-00001-of-00002.gguf": weights["small"], "Q6_K/big-Q6_K-00002-of-00002.gguf": part}
+    model = store.pull(f"hf:{REPOSITORY}:Q6_K")
+    assert (model.name, len(model.files), model.bytes) == ("big-Q6_K", 2, len(weights["small"]) + len(part))
+    first = store.path_of(f"hf:{REPOSITORY}:Q6_K")
+    assert first.name == "big-Q6_K-00001-of-00002.gguf"
+    assert first.with_name("big-Q6_K-00002-of-00002.gguf").read_bytes() == part
+
+
+def test_a_split_model_with_a_part_missing_is_not_begun(store: ModelStore, hub: FakeHub, weights: dict[str, bytes]) -> None:
+    hub.files["big-Q6_K-00001-of-00002.gguf"] = weights["small"]
+    with pytest.raises(ModelNotFound, match="1 of 2 parts"):
+        store.pull(f"hf:{REPOSITORY}:Q6_K")
+
+
+def _split_part(path: Path) -> bytes:
+    import gguf
+    import numpy as np
+
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.kv_data[0].clear()
+    writer.add_uint16("split.no", 1)
+    writer.add_tensor("blk.9.attn_norm.weight", np.ones(64, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+def test_offline_only_the_cache_is_asked(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
+    offline = _store(tmp_path, hub, offline=True)
+    with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set"):
+        offline.pull(LARGE)
+    assert hub.asked == []
+    store.pull(LARGE)
+    hub.asked[:] = []
+    other = ModelStore(tmp_path / "other", HubSettings(endpoint=hub.endpoint, cache=tmp_path / "hub", is_offline=True))
+    model = other.pull(LARGE)
+    assert hub.asked == []
+    assert not model.owned, "another program of this user had it first"
+    other.remove(model.name)
+    assert store.path_of(LARGE).is_file()
+
+
+def test_the_token_goes_to_the_hub_and_not_to_where_it_redirects(tmp_path: Path, hub: FakeHub) -> None:
+    hub.token = "hf_secret"
+    with pytest.raises(Unauthenticated) as raised:
+        _store(tmp_path, hub).pull(LARGE)
+    assert "HF_TOKEN" in raised.value.hint
+    hub.asked[:] = []
+    _store(tmp_path, hub, token="hf_secret").pull(LARGE)
+    assert {path.partition("/")[2].partition("/")[0]: header for path, _, header in hub.asked} == {
+        "api": "Bearer hf_secret",
+        "maker": "Bearer hf_secret",
+        "content": None,
+    }
+
+
+@pytest.mark.parametrize(("status", "error"), [(429, RateLimited), (503, Unavailable)])
+def test_a_hub_in_trouble_is_told_as_what_it_is(store: ModelStore, hub: FakeHub, status: int, error: type[Exception]) -> None:
+    hub.answer = status
+    with pytest.raises(error, match=str(status)):
+        store.pull(LARGE)
+
+
+def test_something_else_than_a_hub_is_told(store: ModelStore, hub: FakeHub) -> None:
+    hub.answer = 200
+    with pytest.raises(Unavailable, match="does not answer as the Hugging Face hub does"):
+        store.pull(LARGE)
+
+
+def test_names_that_lead_out_of_the_cache_are_refused(store: ModelStore, hub: FakeHub, weights: dict[str, bytes]) -> None:
+    hub.files["../../model-Q5_0.gguf"] = weights["small"]
+    with pytest.raises(Unavailable, match="does not answer"):
+        store.pull(f"hf:{REPOSITORY}:Q5_0")
+
+
+def test_a_hub_that_is_not_there_is_told(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path, HubSettings(endpoint="http://127.0.0.1:9", cache=tmp_path / "hub"))
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        store.pull(LARGE)
