@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..device.hardware.components import EngineProvider as EngineProvider
     from ..device.hardware.components import Hardware as Hardware
     from ..device.hardware.components import Memory as Memory
+    from ..device.store import ModelStore
+    from ..device.store import StoredModel as StoredModel
     from ..protocols.channel import ServerTls
     from ..protocols.server import Server
 
@@ -38,7 +40,7 @@ class LlamaConfig(Value):
     """A GGUF model run by llama.cpp on this machine."""
 
     model: str = "near"
-    """Path of a GGUF file, or `near` / `far` for the ones that ship with nearfar."""
+    """Path of a GGUF file, the name of a model in the store, or `near` / `far` for the ones that ship with nearfar."""
     context_tokens: int | None = Field(default=None, gt=0)
     """Of prompt and output together; None: what the model was trained for, at most 8192."""
     parallel: int = Field(default=4, gt=0, le=64)
@@ -98,16 +100,32 @@ _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
 def model_path(name: str) -> Path:
-    """The file of an embedded model or adapter, or the path that `name` is."""
+    """The file of an embedded model or adapter, or of a model in the store, or the path that `name` is.
+
+    Raises `ModelNotFound` for a model of the hub that was not pulled, and `ModelError` for one in quarantine.
+    """
     if name in (*EMBEDDED, *EMBEDDED_ADAPTERS):
         with as_file(files("nearfar.device") / "models" / f"{name}.gguf") as path:
             return path
-    return Path(name).expanduser()
+    return model_store().path_of(name) if _is_stored(name) else Path(name).expanduser()
 
 
 def anchored_model(name: str, folder: Path) -> str:
-    """`name` as an absolute path, relative to `folder`; an embedded model or adapter stays a name."""
-    return name if name in (*EMBEDDED, *EMBEDDED_ADAPTERS) else str(folder / Path(name).expanduser())
+    """`name` as an absolute path, relative to `folder`; an embedded model or adapter, or a model in the store, stays a name."""
+    return name if name in (*EMBEDDED, *EMBEDDED_ADAPTERS) or _is_stored(name) else str(folder / Path(name).expanduser())
+
+
+def model_store() -> "ModelStore":
+    """The models of this user on this device."""
+    from ..device.store import ModelStore
+
+    return ModelStore()
+
+
+def _is_stored(name: str) -> bool:
+    """Whether the store is to say where the model is: it is one of the hub, or the store has one of that name."""
+    is_name = "/" not in name and not name.endswith(".gguf")
+    return name.startswith("hf:") or (is_name and model_store().find(name) is not None)
 
 
 def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
@@ -144,14 +162,14 @@ def parse_far(text: str) -> FarConfig:
     fields: dict[str, object]
     if provider == "gateway":
         fields = {"provider": provider, "address": rest}
-    elif text in EMBEDDED or text.endswith(".gguf"):
+    elif text in EMBEDDED or text.endswith(".gguf") or _is_stored(text):
         fields = {"provider": "llama", "model": text}
     else:
         fields = {"provider": provider, "model": rest}
     try:
         return _FAR.validate_python(fields)
     except ValidationError as error:
-        hint = 'write "openai:MODEL", "anthropic:MODEL", "gemini:MODEL", "gateway:HOST:PORT", "far" or the path of a .gguf file'
+        hint = 'write "openai:MODEL", "anthropic:MODEL", "gemini:MODEL", "gateway:HOST:PORT", "far", a stored model or a .gguf file'
         raise ConfigError(f"{text!r} does not name a far agent", hint=hint) from error
 
 

@@ -25,6 +25,14 @@ def network_off() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What models the user of this machine has is nothing to the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEARFAR_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 def _local_only(connect: Callable[[socket.socket, object], Returned]) -> Callable[[socket.socket, object], Returned]:
     def guarded(opened: socket.socket, address: object) -> Returned:
         if isinstance(address, tuple) and not _is_loopback(str(address[0])):

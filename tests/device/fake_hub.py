@@ -24,6 +24,10 @@ class FakeHub:
     """SHA-256 that the hub states for a file, where it is not the true one."""
     breaks_after: int | None = None
     """Bytes of content after which every connection breaks."""
+    waits_after: int | None = None
+    """Bytes of content after which it says so with `waiting` and waits for `go_on`."""
+    waiting: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
     ignores_ranges: bool = False
     answer: int | None = None
     """HTTP status of every answer."""
@@ -111,6 +115,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("ETag", f'"{self.state.sha256(name)}"')
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
+        if self.state.waits_after is not None:
+            self.wfile.write(data[: self.state.waits_after])
+            self.state.waiting.set()
+            self.state.go_on.wait(60)
+            return
         self.wfile.write(data[: self.state.breaks_after])
 
     def _send(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
