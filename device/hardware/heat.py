@@ -8,7 +8,9 @@ macOS tells the share of its speed that the CPU is held to (`pmset -g therm`).
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,7 @@ _CREDIBLE_CELSIUS: Final = range(1, 150)
 _PROCESSORS: Final = re.compile(r"coretemp|k10temp|zenpower|cpu_?thermal|soc_?thermal|acpitz|amdgpu|radeon|nouveau|i915|xe|apple|scmi|scpi")
 """Names of sensors that sit in a processor or stand for the whole device; disks and network cards have their own heat."""
 _PMSET_SECONDS: Final = 2.0
+_PMSET_FRESH_SECONDS: Final = 10.0
 _HALF_SPEED: Final = 50
 
 
@@ -32,7 +35,7 @@ def read_heat(root: Path = Path("/")) -> Heat:
     if is_linux(root):
         return _judged([*_zones(root), *_chips(root)])
     if sys.platform == "darwin":
-        return heat_of_pmset(_pmset())
+        return heat_of_pmset(_pmset(int(time.monotonic() / _PMSET_FRESH_SECONDS)))
     return Heat(presence=Presence.UNKNOWN, reason=f"{sys.platform} does not tell temperatures")
 
 
@@ -98,7 +101,9 @@ def level(celsius: float, held_back: float | None, dangerous: float | None) -> T
     return Thermal.FAIR if celsius >= held_back - _NEAR_CELSIUS else Thermal.NOMINAL
 
 
-def _pmset() -> str:
+@lru_cache(maxsize=1)
+def _pmset(_period: int) -> str:
+    """The command's answer in a period of time: decisions must not each wait for a process."""
     try:
         command = ["/usr/bin/pmset", "-g", "therm"]
         return subprocess.run(command, capture_output=True, text=True, timeout=_PMSET_SECONDS, check=True).stdout
