@@ -64,6 +64,8 @@ _PREFERRED: Final = (
 )
 """From fast to slow where one machine has several and nobody has measured them. A vendor's own library goes before a portable one, and a
 GPU before an NPU: decoding is bound by memory, and NPUs read the CPU's. What is not named here follows; the CPU is last."""
+_TINY_MODEL: Final = 20_000_000
+"""Weights below which a pass takes less time on the CPU than a GPU needs to start its kernels."""
 _FRUGAL: Final = (ProcessorKind.NPU, ProcessorKind.INTEGRATED_GPU, ProcessorKind.CPU, ProcessorKind.GPU)
 """From little power to much. A card of its own idles at what a laptop's CPU draws under load."""
 
@@ -74,16 +76,18 @@ def choose_provider(
     *,
     allow_fallback: bool = False,
     tokens_per_second: Mapping[str, float] | None = None,
+    parameters: int | None = None,
 ) -> ProviderChoice:
     """The one of the providers that are present which `wanted` asks for: `fastest`, `lowest_power` or a provider's name.
 
     `allow_fallback`: where a named one is absent, take the fastest of the others instead of failing.
     `tokens_per_second`: what was measured with this model, by provider. `fastest` goes by it where it knows at least two of those present.
+    `parameters`: weights of the model, whose size decides where nothing was measured.
 
     Raises `ConfigError` for a provider that is absent.
     """
     if wanted == FASTEST:
-        return _fastest(present, tokens_per_second or {})
+        return _fastest(present, tokens_per_second or {}, parameters)
     if wanted == LOWEST_POWER:
         provider = min(present, key=lambda each: (_FRUGAL.index(each.kind), _rank(each)))
         return ProviderChoice(provider=provider, reason=f"of {_names(present)}, a {_word(provider.kind)} draws least power")
@@ -93,17 +97,20 @@ def choose_provider(
     if not allow_fallback:
         hint = f"there is {_names(present)}; or set allow_fallback = true; `nearfar doctor` says why {wanted} is not there"
         raise ConfigError(f"there is no {wanted!r} to compute on", hint=hint)
-    fallback = _fastest(present, tokens_per_second or {})
+    fallback = _fastest(present, tokens_per_second or {}, parameters)
     return ProviderChoice(provider=fallback.provider, reason=f"{wanted} is absent and fallback is allowed; {fallback.reason}")
 
 
-def _fastest(present: Sequence[Provider], tokens_per_second: Mapping[str, float]) -> ProviderChoice:
+def _fastest(present: Sequence[Provider], tokens_per_second: Mapping[str, float], parameters: int | None) -> ProviderChoice:
     measured = [provider for provider in present if provider.name in tokens_per_second]
     if len(measured) > 1:
         provider = max(measured, key=lambda each: tokens_per_second[each.name])
         return ProviderChoice(
             provider=provider, reason=f"measured: {tokens_per_second[provider.name]:.1f} tokens/s, the most of {_names(measured)}"
         )
+    cpu = next((provider for provider in present if provider.kind is ProcessorKind.CPU), None)
+    if cpu is not None and parameters is not None and parameters < _TINY_MODEL:
+        return ProviderChoice(provider=cpu, reason=f"with {parameters / 1e6:.1f} million weights, too small a model to gain from another")
     provider = min(present, key=_rank)
     reason = "the only one" if len(present) == 1 else f"of {_names(present)}, expected to be the fastest"
     return ProviderChoice(provider=provider, reason=reason)

@@ -8,12 +8,14 @@ from typing import Final
 from ...protocols import ConfigError
 from ..compute import FASTEST, LOWEST_POWER, ProcessorKind, choose_provider
 from ..gguf import GgufHeader, read_header
+from ..worker.protocol import DEFAULT_CONTEXT_TOKENS
 from .backends import BackendDevice
 from .options import LlamaOptions
 
 ALL_LAYERS: Final = -1
 _FOR_COMPUTING: Final = 0.15
 """Share of a GPU's free memory that is left for llama.cpp's intermediate results and for what else draws on it."""
+_MOST_DEFAULT_CELLS: Final = 16384
 _KV_BYTES: Final = 2
 """Of one number in the key-value cache."""
 
@@ -38,11 +40,13 @@ def place(options: LlamaOptions, devices: Sequence[BackendDevice]) -> Placement:
     """
     if options.gpu_layers == 0 and options.compute in (FASTEST, LOWEST_POWER):
         return CPU_ONLY
+    header = read_header(Path(options.path))
     choice = choose_provider(
         [device.as_provider() for device in devices],
         options.compute,
         allow_fallback=options.allow_fallback,
         tokens_per_second=options.tokens_per_second,
+        parameters=header.parameters if options.gpu_layers is None else None,
     )
     on_cpu = choice.provider.kind is ProcessorKind.CPU
     if options.gpu_layers is not None and on_cpu != (options.gpu_layers == 0) and not options.allow_fallback:
@@ -51,19 +55,23 @@ def place(options: LlamaOptions, devices: Sequence[BackendDevice]) -> Placement:
     if on_cpu or options.gpu_layers == 0:
         return CPU_ONLY
     chosen = tuple(device for device in devices if device.provider == choice.provider.name)
-    layers = options.gpu_layers if options.gpu_layers is not None else _layers_for(options, sum(device.free_memory() for device in chosen))
+    layers = options.gpu_layers if options.gpu_layers is not None else _layers_for(options, header, chosen)
     return Placement(chosen, layers)
 
 
-def _layers_for(options: LlamaOptions, free: int) -> int:
-    path = Path(options.path)
-    header = read_header(path)
-    cells = (options.context_tokens or header.context_tokens or 0) * options.parallel
-    return layers_that_fit(free, model_bytes=path.stat().st_size, cache_bytes=_cache_bytes(header, cells), layers=header.layers)
+def _layers_for(options: LlamaOptions, header: GgufHeader, devices: Sequence[BackendDevice]) -> int:
+    tokens = options.context_tokens or min(header.context_tokens or DEFAULT_CONTEXT_TOKENS, DEFAULT_CONTEXT_TOKENS)
+    return layers_that_fit(
+        sum(device.free_memory() for device in devices),
+        model_bytes=Path(options.path).stat().st_size,
+        cache_bytes=cache_cells(tokens, options.parallel) * (header.kv_elements_per_token or 0) * _KV_BYTES,
+        layers=header.layers,
+    )
 
 
-def _cache_bytes(header: GgufHeader, cells: int) -> int:
-    return cells * (header.kv_elements_per_token or 0) * _KV_BYTES
+def cache_cells(tokens: int, parallel: int) -> int:
+    """Tokens that the cache is made for: steps that run side by side share what a few full contexts take."""
+    return max(tokens, min(tokens * parallel, _MOST_DEFAULT_CELLS))
 
 
 def layers_that_fit(free: int, *, model_bytes: int, cache_bytes: int, layers: int | None) -> int:

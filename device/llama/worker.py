@@ -15,9 +15,8 @@ from .backends import backend_devices, execution_of
 from .log import layer_devices
 from .model import Context, Model, Threads, start_backend
 from .options import LlamaOptions
-from .placement import place
+from .placement import cache_cells, place
 
-_MOST_DEFAULT_CELLS: Final = 16384
 _SMALL_MODEL: Final = 20_000_000
 """Parameters below which one token is less work than waking a second thread."""
 
@@ -30,7 +29,7 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     placement = place(options, devices)
     model = Model(options.path, placement)
     tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
-    cells = max(tokens, min(tokens * options.parallel, _MOST_DEFAULT_CELLS))
+    cells = cache_cells(tokens, options.parallel)
     threads = Threads(options.threads, options.threads) if options.threads else _default_threads(model)
     if not placement.layers:
         _check_memory(cells, options.kv_bytes_per_token or 0)

@@ -45,6 +45,14 @@ def test_one_measured_figure_is_no_comparison(tokens_per_second: dict[str, float
     assert choose_provider(ALL, FASTEST, tokens_per_second=tokens_per_second).provider == CUDA
 
 
+def test_a_tiny_model_is_fastest_on_the_cpu_unless_measured_otherwise() -> None:
+    assert choose_provider(ALL, FASTEST, parameters=1_400_000).provider == CPU
+    assert choose_provider(ALL, FASTEST, parameters=600_000_000).provider == CUDA
+    assert choose_provider(ALL, "cuda", parameters=1_400_000).provider == CUDA
+    rates = {"cpu": 100.0, "cuda": 200.0}
+    assert choose_provider(ALL, FASTEST, parameters=1_400_000, tokens_per_second=rates).provider == CUDA
+
+
 def test_an_absent_provider_is_an_error_that_names_those_present() -> None:
     with pytest.raises(ConfigError) as caught:
         choose_provider([CPU, VULKAN], "cuda")

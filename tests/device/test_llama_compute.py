@@ -38,13 +38,15 @@ def options(**changes: Any) -> LlamaOptions:  # noqa: ANN401 - fields of any typ
 @pytest.mark.parametrize(
     ("changes", "placement"),
     [
-        ({}, Placement((CUDA, SECOND), ALL_LAYERS)),
+        ({}, CPU_ONLY),  # near is tiny
+        ({"compute": "cuda"}, Placement((CUDA, SECOND), ALL_LAYERS)),
         ({"gpu_layers": 3}, Placement((CUDA, SECOND), 3)),
         ({"gpu_layers": 0}, CPU_ONLY),
         ({"compute": "cpu"}, CPU_ONLY),
         ({"compute": "cpu", "gpu_layers": 0}, CPU_ONLY),
         ({"compute": "lowest_power"}, Placement((VULKAN,), ALL_LAYERS)),
-        ({"compute": "metal", "allow_fallback": True}, Placement((CUDA, SECOND), ALL_LAYERS)),
+        ({"compute": "metal", "allow_fallback": True}, CPU_ONLY),
+        ({"tokens_per_second": {"cpu": 900.0, "cuda": 1000.0}}, Placement((CUDA, SECOND), ALL_LAYERS)),
         ({"tokens_per_second": {"cpu": 900.0, "cuda": 800.0}}, CPU_ONLY),
     ],
 )
