@@ -5,11 +5,10 @@ It sends nothing anywhere: there is no network in it, and onnxruntime is told to
 
 from pathlib import Path
 
-from .energy import look_for_readers
 from .hardware.accelerators import read_accelerators
-from .hardware.components import EnergyReader, Hardware
+from .hardware.components import Hardware
 from .hardware.cpu import read_cpu
-from .hardware.engines import look_at_engines
+from .hardware.drivers import look_at_drivers
 from .hardware.heat import read_heat
 from .hardware.memory import read_memory
 from .hardware.power import read_power
@@ -19,6 +18,7 @@ async def probe_hardware(root: Path = Path("/")) -> Hardware:
     """Look at everything. What cannot be read is `unknown` with the reason, and never an error."""
     battery, power = read_power(root)
     gpus, npus = read_accelerators(root)
+    drivers = await look_at_drivers(root)
     return Hardware(
         cpu=read_cpu(root),
         memory=read_memory(root),
@@ -27,6 +27,6 @@ async def probe_hardware(root: Path = Path("/")) -> Hardware:
         battery=battery,
         power=power,
         heat=read_heat(root),
-        engines=await look_at_engines(),
-        energy=tuple(EnergyReader(name=look.name, presence=look.presence, reason=look.reason) for look in look_for_readers(root)),
+        engines=drivers.engines,
+        energy=drivers.energy,
     )

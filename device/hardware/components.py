@@ -112,7 +112,14 @@ class EnergyReader(Component):
     name: str
 
 
-class Hardware(Value):
+class Drivers(Value):
+    """What only drivers tell."""
+
+    engines: tuple[Engine, ...]
+    energy: tuple[EnergyReader, ...]
+
+
+class Hardware(Drivers):
     """One look at the machine."""
 
     cpu: Cpu
@@ -123,5 +130,3 @@ class Hardware(Value):
     battery: Battery
     power: Power
     heat: Heat
-    engines: tuple[Engine, ...]
-    energy: tuple[EnergyReader, ...]

@@ -1,4 +1,4 @@
-"""One look at what an engine can compute on: `python -m nearfar.device.hardware.look ENGINE` prints it as JSON.
+"""One look through a driver: `python -m nearfar.device.hardware.look WHAT`, for an engine or `energy ROOT`, prints it as JSON.
 
 It loads the engine with every driver that it was built for, any of which may crash or hang, so it has a process of its own. It opens no
 connection and writes no file.
@@ -7,10 +7,13 @@ connection and writes no file.
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
+from pydantic import RootModel
+
 from ..compute import ProcessorKind
-from .components import Engine, EngineProvider, Presence
+from .components import EnergyReader, Engine, EngineProvider, Presence
 from .execution_providers import ProviderDevice, execution_providers
 
 _LLAMA_BACKENDS: Final = {
@@ -24,15 +27,15 @@ _REASON: Final = "loaded"
 
 
 def main() -> None:
-    """Look at the engine that the command line names."""
+    """Look at what the command line names."""
     # Drivers print what they like; the answer has a way of its own.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with answer:
-        answer.write(_LOOKS[sys.argv[1]]().model_dump_json())
+        answer.write(_LOOKS[sys.argv[1]]())
 
 
-def _look_at_llama() -> Engine:
+def _look_at_llama() -> str:
     import llama_cpp
 
     from ..llama.backends import backend_devices
@@ -59,10 +62,12 @@ def _look_at_llama() -> Engine:
         for name, kind in _LLAMA_BACKENDS.items()
         if name not in names
     ]
-    return Engine(presence=Presence.PRESENT, reason=_REASON, name="llama.cpp", version=llama_cpp.__version__, providers=(*present, *absent))
+    providers = (*present, *absent)
+    found = Engine(presence=Presence.PRESENT, reason=_REASON, name="llama.cpp", version=llama_cpp.__version__, providers=providers)
+    return found.model_dump_json()
 
 
-def _look_at_onnxruntime() -> Engine:
+def _look_at_onnxruntime() -> str:
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # It reports to its maker otherwise, from 1.29 on.
     import onnxruntime
 
@@ -76,10 +81,22 @@ def _look_at_onnxruntime() -> Engine:
         for entry in onnxruntime.get_ep_devices()
     ]
     providers = tuple(execution_providers(onnxruntime.get_available_providers(), devices))
-    return Engine(presence=Presence.PRESENT, reason=_REASON, name="onnxruntime", version=onnxruntime.__version__, providers=providers)
+    found = Engine(presence=Presence.PRESENT, reason=_REASON, name="onnxruntime", version=onnxruntime.__version__, providers=providers)
+    return found.model_dump_json()
 
 
-_LOOKS: Final[Mapping[str, Callable[[], Engine]]] = {"llama.cpp": _look_at_llama, "onnxruntime": _look_at_onnxruntime}
+def _look_at_readers() -> str:
+    from ..energy import look_for_readers
+
+    readers = [EnergyReader(presence=look.presence, reason=look.reason, name=look.name) for look in look_for_readers(Path(sys.argv[2]))]
+    return RootModel(readers).model_dump_json()
+
+
+_LOOKS: Final[Mapping[str, Callable[[], str]]] = {
+    "llama.cpp": _look_at_llama,
+    "onnxruntime": _look_at_onnxruntime,
+    "energy": _look_at_readers,
+}
 
 if __name__ == "__main__":
     main()

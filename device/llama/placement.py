@@ -16,8 +16,6 @@ ALL_LAYERS: Final = -1
 _FOR_COMPUTING: Final = 0.15
 """Share of a GPU's free memory that is left for llama.cpp's intermediate results and for what else draws on it."""
 _MOST_DEFAULT_CELLS: Final = 16384
-_KV_BYTES: Final = 2
-"""Of one number in the key-value cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def _layers_for(options: LlamaOptions, header: GgufHeader, devices: Sequence[Bac
     return layers_that_fit(
         sum(device.free_memory() for device in devices),
         model_bytes=Path(options.path).stat().st_size,
-        cache_bytes=cache_cells(tokens, options.parallel) * (header.kv_elements_per_token or 0) * _KV_BYTES,
+        cache_bytes=cache_cells(tokens, options.parallel) * (options.kv_bytes_per_token or 0),
         layers=header.layers,
     )
 

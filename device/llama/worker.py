@@ -6,6 +6,7 @@ from typing import Any, Final
 import psutil
 
 from ...protocols import ModelError
+from ..hardware.memory import free_memory_bytes
 from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
@@ -43,8 +44,8 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
 
 def _check_memory(cells: int, bytes_per_cell: int) -> None:
     """Raise `ModelError` if the cache cannot fit: to find out by filling the memory would end other processes, too."""
-    needed, free = cells * bytes_per_cell, psutil.virtual_memory().available
-    if needed > free:
+    needed, free = cells * bytes_per_cell, free_memory_bytes()
+    if free is not None and needed > free:
         message = f"a context of {cells} tokens needs {needed >> 20} MiB, and {free >> 20} MiB of memory are free"
         raise ModelError(message, hint="give a smaller context_tokens or parallel")
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from nearfar.device.compute import ProcessorKind
 from nearfar.device.hardware.components import Component, Hardware, Presence
-from nearfar.device.hardware.engines import ENGINES, look_at_engines
+from nearfar.device.hardware.drivers import ENERGY, ENGINES, READERS, look_at_drivers
 from nearfar.device.hardware.execution_providers import ProviderDevice, execution_providers
 from nearfar.device.probe import probe_hardware
 
@@ -51,6 +51,7 @@ async def test_this_machine_is_described_and_every_part_says_what_is_known_of_it
     assert hardware.cpu.presence is Presence.PRESENT
     assert hardware.memory.presence is Presence.PRESENT
     assert {engine.name for engine in hardware.engines} == set(ENGINES)
+    assert tuple(reader.name for reader in hardware.energy) == READERS
 
 
 async def test_a_machine_that_tells_nothing_is_unknown_and_no_error(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_the_report_keeps_its_shape() -> None:
 
 async def test_installed_engines_compute_on_the_cpu_at_least() -> None:
     pytest.importorskip("llama_cpp")
-    engines = {engine.name: engine for engine in await look_at_engines()}
+    engines = {engine.name: engine for engine in (await look_at_drivers()).engines}
     present = {provider.name: provider for provider in engines["llama.cpp"].providers if provider.presence is Presence.PRESENT}
     assert present["cpu"].kind is ProcessorKind.CPU
     assert present["cpu"].device
@@ -78,7 +79,7 @@ async def test_installed_engines_compute_on_the_cpu_at_least() -> None:
 
 async def test_an_engine_that_is_not_installed_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "llama.cpp", ("no_such_module", "no-such-package"))
-    engine, _ = await look_at_engines(command=[sys.executable, "-c", ""])
+    engine, _ = (await look_at_drivers(command=[sys.executable, "-c", ""])).engines
     assert engine.presence is Presence.ABSENT
     assert "no-such-package" in engine.reason
 
@@ -92,20 +93,23 @@ async def test_an_engine_that_is_not_installed_is_absent(monkeypatch: pytest.Mon
         ("print('x' * 1_000_000)", "exit code 0"),
     ],
 )
-async def test_an_engine_whose_look_fails_is_unknown_with_the_cause(code: str, reason: str) -> None:
-    for engine in await look_at_engines(command=[sys.executable, "-c", code]):
-        assert engine.presence is Presence.UNKNOWN
-        assert reason in engine.reason
+async def test_what_cannot_be_looked_at_is_unknown_with_the_cause(code: str, reason: str) -> None:
+    drivers = await look_at_drivers(command=[sys.executable, "-c", code])
+    for part in (*drivers.engines, *drivers.energy):
+        assert part.presence is Presence.UNKNOWN
+        assert reason in part.reason
 
 
-async def test_a_look_that_hangs_is_killed_with_its_helpers_and_the_engine_is_unknown(tmp_path: Path) -> None:
+async def test_a_look_that_hangs_is_killed_with_its_helpers_and_its_subject_is_unknown(tmp_path: Path) -> None:
     hangs = f'sleep 600 & echo $$ $! > {tmp_path}/"$0"; wait'
     with anyio.fail_after(30):
-        engines = await look_at_engines(command=["sh", "-c", hangs], seconds=2.0)
-    assert {engine.presence for engine in engines} == {Presence.UNKNOWN}
-    assert all("2 s" in engine.reason for engine in engines)
-    left = [int(number) for name in ENGINES for number in (tmp_path / name).read_text(encoding="utf-8").split()]
-    assert len(left) == 2 * len(ENGINES)
+        drivers = await look_at_drivers(command=["sh", "-c", hangs], seconds=2.0)
+    parts = (*drivers.engines, *drivers.energy)
+    assert {part.presence for part in parts} == {Presence.UNKNOWN}
+    assert all("2 s" in part.reason for part in parts)
+    looks = [*ENGINES, ENERGY]
+    left = [int(number) for name in looks for number in (tmp_path / name).read_text(encoding="utf-8").split()]
+    assert len(left) == 2 * len(looks)
     _, alive = psutil.wait_procs([psutil.Process(number) for number in left if psutil.pid_exists(number)], timeout=10)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
 

@@ -1,0 +1,100 @@
+"""What drivers tell: on what the installed engines can compute, and who reads energy.
+
+Each is looked at in a process of its own with a limit on its time, since a driver may crash or hang.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from typing import Final
+
+import anyio
+from anyio.abc import Process
+from pydantic import TypeAdapter, ValidationError
+
+from .components import Drivers, EnergyReader, Engine, Presence
+
+ROOT: Final = Path("/")
+ENGINES: Final = {"llama.cpp": ("llama_cpp", "llama-cpp-python"), "onnxruntime": ("onnxruntime", "onnxruntime")}
+"""The Python module of each engine, and the package that brings it."""
+ENERGY: Final = "energy"
+READERS: Final = ("nvml", "rapl", "battery")
+LOOK: Final = (sys.executable, "-P", "-m", "nearfar.device.hardware.look")  # -P: the user's working folder may hold a json.py
+_SECONDS: Final = 30.0
+"""A GPU's driver may take seconds to start; one that takes longer than this hangs."""
+_READERS: Final = TypeAdapter(tuple[EnergyReader, ...])
+
+
+async def look_at_drivers(root: Path = ROOT, *, command: Sequence[str] = LOOK, seconds: float = _SECONDS) -> Drivers:
+    """All looks, side by side.
+
+    `root`: of the file system that the readers of energy are looked for in.
+    `command`: what looks at the engine whose name is added to it, or at `energy`.
+    `seconds`: after which it is stopped, and what it was asked about is unknown.
+    """
+    engines: dict[str, Engine] = {}
+    readers: list[EnergyReader] = []
+
+    async def look_at_engine(name: str) -> None:
+        engines[name] = await _engine(name, [*command, name], seconds)
+
+    async def look_at_readers() -> None:
+        readers.extend(await _readers([*command, ENERGY, str(root)], seconds))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(look_at_readers)
+        for name in ENGINES:
+            group.start_soon(look_at_engine, name)
+    return Drivers(engines=tuple(engines[name] for name in ENGINES), energy=tuple(readers))
+
+
+async def _engine(name: str, command: Sequence[str], seconds: float) -> Engine:
+    module, package = ENGINES[name]
+    if find_spec(module) is None:
+        return Engine(presence=Presence.ABSENT, reason=f"{package} is not installed", name=name)
+    answer, ending = await _ask(command, seconds)
+    try:
+        return Engine.model_validate_json(answer)
+    except ValidationError:
+        return Engine(presence=Presence.UNKNOWN, reason=ending, name=name)
+
+
+async def _readers(command: Sequence[str], seconds: float) -> tuple[EnergyReader, ...]:
+    answer, ending = await _ask(command, seconds)
+    try:
+        return _READERS.validate_json(answer)
+    except ValidationError:
+        return tuple(EnergyReader(presence=Presence.UNKNOWN, reason=ending, name=name) for name in READERS)
+
+
+async def _ask(command: Sequence[str], seconds: float) -> tuple[bytes, str]:
+    """What the command printed, and how it ended."""
+    async with await anyio.open_process(command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True) as process:
+        try:
+            with anyio.fail_after(seconds):
+                answer = await _everything(process)
+                return answer, f"loading it ended with {_ending(await process.wait())}"
+        except TimeoutError:
+            return b"", f"it did not answer within {seconds:g} s and was stopped"
+        finally:
+            _stop(process)
+
+
+async def _everything(process: Process) -> bytes:
+    assert process.stdout is not None, "it was started with a pipe"
+    return b"".join([part async for part in process.stdout])
+
+
+def _stop(process: Process) -> None:
+    """With whatever it has started itself: a driver may have helpers."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _ending(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
