@@ -9,7 +9,7 @@ from typing import Final
 
 from ..compute import ProcessorKind
 from .components import Accelerator, Presence
-from .files import entries, is_linux, read_text
+from .files import entries, is_linux, is_there, read_text
 
 _VENDORS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel", "0x106b": "Apple", "0x5143": "Qualcomm", "0x13b5": "Arm"}
 """By PCI vendor. Cards of others, such as those of virtual machines and of server boards, show pictures and compute nothing."""
@@ -40,7 +40,7 @@ def read_accelerators(root: Path = Path("/")) -> tuple[tuple[Accelerator, ...], 
 def _or_absent(found: Iterator[Accelerator], kind: ProcessorKind, root: Path) -> tuple[Accelerator, ...]:
     if known := tuple(found):
         return known
-    if (root / _PCI).is_dir() or (root / "sys/class/drm").is_dir():
+    if is_there(root / _PCI) or is_there(root / "sys/class/drm"):
         return (Accelerator(presence=Presence.ABSENT, reason="/sys lists none", kind=kind, name=""),)
     return (Accelerator(presence=Presence.UNKNOWN, reason="/sys lists neither PCI devices nor graphics", kind=kind, name=""),)
 
@@ -54,7 +54,7 @@ def _linux_gpus(root: Path) -> Iterator[Accelerator]:
             yield _found(ProcessorKind.GPU, name, device, f"/{_PCI}/{device.name}")
     for card in entries(root / "sys/class/drm"):
         # Graphics on the chip of a phone or a board are no PCI devices.
-        if re.fullmatch(r"card\d+", card.name) and not (card / "device/vendor").exists() and _driver(card / "device") not in _SHOWS_ONLY:
+        if re.fullmatch(r"card\d+", card.name) and not is_there(card / "device/vendor") and _driver(card / "device") not in _SHOWS_ONLY:
             name = f"{_driver(card / 'device') or 'unnamed'} GPU"
             yield _found(ProcessorKind.GPU, name, card / "device", f"/sys/class/drm/{card.name}")
 
@@ -85,14 +85,14 @@ def _linux_npus(root: Path) -> Iterator[Accelerator]:
     for device in _pci_devices(root, _ACCELERATOR_CLASS):
         if _driver(device) is None:
             yield _found(ProcessorKind.NPU, "unnamed accelerator", device, f"/{_PCI}/{device.name}")
-    if (root / _HEXAGON).exists():
+    if is_there(root / _HEXAGON):
         reason = f"/{_HEXAGON}"
         yield Accelerator(presence=Presence.PRESENT, reason=reason, kind=ProcessorKind.NPU, name="Qualcomm Hexagon NPU", driver="fastrpc")
 
 
 def _driver(device: Path) -> str | None:
     link = device / "driver"
-    return link.resolve().name if link.exists() else None
+    return link.resolve().name if is_there(link) else None
 
 
 def _other_accelerators() -> tuple[tuple[Accelerator, ...], tuple[Accelerator, ...]]:

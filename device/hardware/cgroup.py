@@ -7,7 +7,7 @@ https://docs.kernel.org/admin-guide/cgroup-v1/index.html. A group's limits bind 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from .files import read_integer, read_text
+from .files import is_there, read_integer, read_text
 
 _MOUNT = "sys/fs/cgroup"
 
@@ -51,7 +51,7 @@ def _limit(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> I
 
 def _unified(root: Path) -> Iterator[Path]:
     """The groups of this process, the innermost first, of version 2."""
-    if (root / _MOUNT / "cgroup.controllers").is_file():
+    if is_there(root / _MOUNT / "cgroup.controllers"):
         for controllers, path in _memberships(root):
             if not controllers:
                 yield from _with_parents(root / _MOUNT, path)
@@ -75,5 +75,5 @@ def _with_parents(mount: Path, path: str) -> Iterator[Path]:
     """In a container the path may be the host's, and only the mount itself exist."""
     inside = PurePosixPath(path.lstrip("/"))
     for group in dict.fromkeys((inside, *inside.parents)):
-        if (folder := mount / group).is_dir():
+        if is_there(folder := mount / group):
             yield folder

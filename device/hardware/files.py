@@ -1,5 +1,6 @@
 """Small files of /proc and /sys, which may be missing, unreadable or empty at any moment."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,4 +33,9 @@ def entries(folder: Path) -> Iterator[Path]:
 
 def is_linux(root: Path) -> bool:
     """Whether this is the root of a system whose kernel is Linux."""
-    return (root / "proc").is_dir()
+    return is_there(root / "proc")
+
+
+def is_there(path: Path) -> bool:
+    """Whether it exists and may be looked at: Android forbids apps parts of /sys, which `Path.exists` raises an error for."""
+    return os.path.exists(path)

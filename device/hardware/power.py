@@ -6,7 +6,7 @@ from typing import Final
 
 from ...protocols import PowerSource
 from .components import Battery, Power, Presence
-from .files import entries, is_linux, read_integer, read_text
+from .files import entries, is_linux, is_there, read_integer, read_text
 
 _CLASS: Final = "sys/class/power_supply"
 _PERIPHERAL: Final = "Device"
@@ -19,7 +19,7 @@ def read_power(root: Path = Path("/")) -> tuple[Battery, Power]:
 
 
 def _linux_power(root: Path) -> tuple[Battery, Power]:
-    if not (root / _CLASS).is_dir():
+    if not is_there(root / _CLASS):
         reason = f"there is no /{_CLASS}"
         return Battery(presence=Presence.UNKNOWN, reason=reason), Power(presence=Presence.UNKNOWN, reason=reason)
     supplies = _supplies(root)

@@ -61,6 +61,7 @@ def test_a_group_that_is_over_its_limit_has_nothing_free(tmp_path: Path) -> None
         ({**IN_A_GROUP, f"{GROUP}/cpu.max": "150000 100000"}, 1.5),
         ({**IN_A_GROUP, f"{GROUP}/cpu.max": "300000 100000", f"{GROUP}/task.scope/cpu.max": "50000 100000"}, 0.5),
         ({**IN_A_GROUP, f"{GROUP}/cpu.max": "max 100000"}, None),
+        ({**IN_A_GROUP, "proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "100000 100000"}, 1.0),
         (
             {
                 "proc/self/cgroup": "2:cpu,cpuacct:/",
