@@ -1,9 +1,10 @@
-"""One LoRA adapter for everything, one for text and another for tool calls, or two whole models: accuracy, memory and the cost of switching.
+"""One LoRA adapter for everything, one for text and one for tool calls, or two whole models: accuracy, memory and the cost of switching.
 
     python benchmarks/adapters.py --json [--quick]
 
-`adapter_switch_ms`: what a switch adds to the next token on near.gguf, setting the adapter included; CPU time of the one thread that decodes.
-Bar: 1 or less. `adapter_set_ms` is setting it alone. The same with `large_`: on near.gguf enlarged to 115M parameters and 46 layers.
+`adapter_switch_ms`: what a switch adds to the next token on near.gguf, setting the adapter included; CPU time of the one thread that
+decodes. Bar: 1 or less. `adapter_set_ms` is setting it alone. The same with `large_`: on near.gguf enlarged to 115M parameters, which
+has 46 layers.
 `response_ratio`: time of a whole step that switches at its tool call / of one that does not, through `LlamaAgent`; both write the same.
 `base_copies`: memory of a worker that has used both adapters / of one without any, on the enlarged model. Bar: 1.1 or less.
 `two_models_copies`: the same for two workers.
@@ -140,14 +141,14 @@ async def response_ratio(base: Path, adapters: Mapping[str, Path], turns: int) -
     ratios = []
     async with await LlamaAgent.load(base, adapters=adapters, threads=1) as agent:
         for turn in range(turns + 1):
-            seconds = []
-            for call_adapter in ("a", "b"):
+            seconds = {}
+            for call_adapter in ("a", "b") if turn % 2 else ("b", "a"):
                 begin = time.perf_counter()
                 reply = await complete(agent, request("a", call_adapter, seed=1))
-                seconds.append(time.perf_counter() - begin)
+                seconds[call_adapter] = time.perf_counter() - begin
                 if not reply.tool_calls:
                     raise RuntimeError("the model called no tool")
-            ratios += [seconds[1] / seconds[0]] if turn else []
+            ratios += [seconds["b"] / seconds["a"]] if turn else []
     return round(statistics.median(ratios), 3)
 
 

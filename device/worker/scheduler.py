@@ -26,6 +26,8 @@ StepEvent: TypeAlias = tuple[int, StepEventKind, JsonValue]
 
 _FIRST_CHUNK: Final = 128
 _SMALLEST_CHUNK: Final = 16
+_PATIENCE: Final = 4
+"""Passes that a step waits for its adapter while others run with another one."""
 _CHUNK_SECONDS: Final = 0.2
 """Time that the prompt tokens of one pass may take: cancellations and running steps wait no longer than that."""
 
@@ -69,6 +71,7 @@ class Scheduler:
         self._running: list[Step] = []
         self._events: list[StepEvent] = []
         self._chunk = _FIRST_CHUNK
+        self._adapter = 0
         self.decoded_tokens = 0
         self.prefilled_tokens = 0
         self.decode_calls = 0
@@ -173,8 +176,8 @@ class Scheduler:
 
     def _pass(self) -> None:
         begin = time.monotonic()
-        fed = self._fill_batch()
         try:
+            fed = self._fill_batch()
             if not self._decode():
                 raise InternalError("the key-value cache has no room although it was reserved")
         except NearfarError as error:
@@ -191,8 +194,7 @@ class Scheduler:
         batch = self._context.batch
         batch.clear()
         fed = []
-        # A pass has one adapter: that of the step that has waited longest.
-        adapter = adapter_of(min(self._running, key=lambda step: step.last_pass).queue)
+        adapter = self._adapter = self._next_adapter()
         self._context.use_adapter(adapter)
         for step in sorted(self._running, key=_is_prefilling) if len(self._running) > 1 else self._running:
             room = min(batch.capacity, max(self._chunk, len(self._running))) - batch.size
@@ -200,6 +202,13 @@ class Scheduler:
                 fed.append((step, self._feed(step, room)))
         self.widest_batch = max(self.widest_batch, len(fed))
         return fed
+
+    def _next_adapter(self) -> int:
+        """A pass has one adapter: the last one again while a step needs it and no other has waited long, since a switch takes time."""
+        longest = min(self._running, key=lambda step: step.last_pass)
+        has_waited = self.decode_calls - longest.last_pass > _PATIENCE
+        goes_on = not has_waited and any(adapter_of(step.queue) == self._adapter for step in self._running)
+        return self._adapter if goes_on else adapter_of(longest.queue)
 
     def _feed(self, step: Step, room: int) -> int:
         sequence, cells = step.sequence, step.queue[:room]

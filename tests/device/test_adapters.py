@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby, takewhile
 from pathlib import Path
 
 import anyio
@@ -18,7 +19,11 @@ from near_model import NEAR, OPEN, ask
 from numpy.typing import DTypeLike
 
 from nearfar.device import LlamaAgent
+from nearfar.device.llama.adapters import Adapters
+from nearfar.device.llama.model import Context, Model, Threads, start_backend
+from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.adapters import Outfit, adapter_of, run, tokens_of
+from nearfar.device.worker.scheduler import Scheduler
 from nearfar.protocols import (
     Agent,
     ConfigError,
@@ -150,6 +155,30 @@ async def test_steps_with_different_adapters_run_side_by_side() -> None:
                 group.start_soon(one, agent, number)
         assert (await agent.statistics()).widest_batch > 1
     assert [said(replies[number]) for number in range(len(asked))] == alone
+
+
+def test_steps_with_different_adapters_take_turns() -> None:
+    """Of two long steps, neither waits more than a few passes, and the adapter is not switched at every pass."""
+    start_backend()
+    model = Model(str(NEAR), CPU_ONLY)
+    worn: list[int] = []
+
+    class Recorded(Context):
+        def use_adapter(self, number: int) -> None:
+            worn.append(number)
+            super().use_adapter(number)
+
+    adapters = Adapters(model.handle, {"one": str(TEXT), "other": str(TEXT)})
+    context = Recorded(model, cells=512, sequences=2, threads=Threads(1, 1), adapters=adapters)
+    scheduler = Scheduler(model, context, context_tokens=256, parallel=2)
+    for number, adapter in enumerate(adapters.names):
+        scheduler.submit(number, ask(QUESTION, adapter=adapter, max_output_tokens=40), None)
+    while scheduler.running or scheduler.waiting or not worn:
+        scheduler.round()
+    together = worn[: len(worn) - len(list(takewhile(lambda number: number == worn[-1], reversed(worn))))]
+    lengths = [len(list(turn)) for _, turn in groupby(together)]
+    assert len(lengths) > 4
+    assert 1 < max(lengths[1:]) <= 5
 
 
 async def test_a_required_call_is_written_by_the_calls_adapter_from_its_first_token() -> None:
