@@ -1,22 +1,25 @@
-"""Where llama.cpp computes: what it is told, and what it reports. GPUs are described, since the machines of the tests have none."""
+"""Where llama.cpp computes: what it is told, and what it reports. GPUs are described or faked, since the tests have none."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from near_model import NEAR
+from near_model import NEAR, QUESTION
 from tiny_gguf import TinyModel, write_tiny_gguf
 
-pytest.importorskip("llama_cpp")
+llama_cpp = pytest.importorskip("llama_cpp")
+
+import fake_gpu_worker
 
 from nearfar.device import LlamaAgent
 from nearfar.device.compute import ProcessorKind
 from nearfar.device.llama.backends import BackendDevice, backend_devices, execution_of
 from nearfar.device.llama.options import LlamaOptions
 from nearfar.device.llama.placement import ALL_LAYERS, CPU_ONLY, Placement, layers_that_fit, place
-from nearfar.protocols import ConfigError, Execution
+from nearfar.protocols import ConfigError, Execution, Message, StepRequest, complete
 
 GIB = 1 << 30
 
@@ -131,3 +134,39 @@ async def test_fallback_reports_the_cpu_and_not_what_was_asked_for() -> None:
     async with await LlamaAgent.load(NEAR, compute="no_such_backend", allow_fallback=True) as agent:
         assert agent.card.execution is not None
         assert agent.card.execution.provider != "no_such_backend"
+
+
+class GpuAgent(LlamaAgent):
+    """Its llama.cpp finds a card, which in truth is the CPU."""
+
+    worker_module = "fake_gpu_worker"
+
+
+@pytest.fixture
+def _with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    if llama_cpp.__version__ != fake_gpu_worker.VERSION:
+        pytest.skip(f"the structures of the fake GPU are those of llama-cpp-python {fake_gpu_worker.VERSION}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))))
+
+
+@pytest.mark.usefixtures("_with_a_gpu")
+@pytest.mark.parametrize(
+    ("options", "provider", "offloaded"),
+    [
+        ({"compute": "cuda"}, "cuda", 4),
+        ({"compute": "cuda", "gpu_layers": 3}, "cuda", 2),  # the output layer is the third
+        ({"gpu_layers": -1}, "cuda", 4),
+        ({"compute": "lowest_power"}, "cpu", 0),
+        ({"compute": "cpu"}, "cpu", 0),
+        ({}, "cpu", 0),  # near is tiny
+    ],
+)
+@pytest.mark.anyio
+async def test_the_card_says_where_the_layers_really_are(options: dict[str, Any], provider: str, offloaded: int) -> None:
+    async with await GpuAgent.load(NEAR, **options) as agent:
+        execution = agent.card.execution
+        reply = await complete(agent, StepRequest(messages=(Message.user(QUESTION),), max_output_tokens=8))
+    assert execution is not None
+    assert (execution.provider, execution.layers, execution.offloaded_layers) == (provider, 4, offloaded)
+    assert (execution.device == fake_gpu_worker.DESCRIPTION.decode()) == bool(offloaded)
+    assert reply.finished.usage.output_tokens > 0
