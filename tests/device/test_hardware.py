@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from fake_system import KIB, MEMINFO, chip, supply, write_system, zone
 from hypothesis import given
@@ -239,3 +241,26 @@ def test_none_is_absent_only_where_the_system_lists_its_devices(
     prepare(root)
     gpus, npus = read_accelerators(root)
     assert [each.presence for each in (*gpus, *npus)] == [presence, presence]
+
+
+@pytest.mark.parametrize(
+    ("told", "charge", "source", "presence"),
+    [
+        (SimpleNamespace(percent=37.0, power_plugged=False), 0.37, PowerSource.BATTERY, Presence.PRESENT),
+        (SimpleNamespace(percent=100.4, power_plugged=True), 1.0, PowerSource.MAINS, Presence.PRESENT),
+        (SimpleNamespace(percent=50.0, power_plugged=None), 0.5, None, Presence.PRESENT),
+        (None, None, None, Presence.ABSENT),
+    ],
+)
+def test_where_there_is_no_linux_psutil_tells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: SimpleNamespace | None,
+    charge: float | None,
+    source: PowerSource | None,
+    presence: Presence,
+) -> None:
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: told)
+    battery, power = read_power(tmp_path)
+    assert (battery.charge, power.source, battery.presence) == (charge, source, presence)
+    assert free_memory_bytes(tmp_path) == pytest.approx(psutil.virtual_memory().available, rel=0.2)
