@@ -2,17 +2,35 @@
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from ..protocols import AgentCard, Side, Usage
+from ..protocols import AgentCard, EnergySource, Performance, Side, Usage
 from ..protocols.messages import Value
 from .routing.decision import RouteDecision
 from .selection.decision import SelectionDecision
 from .strategies.supervision import Cause, Verdict
 
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
+
+
+class Energy(Value):
+    """What calls have drawn from the devices that computed them. None drawn is 0, measured: nothing was asked of them."""
+
+    joules: float | None = 0.0
+    """None: unknown, which is not nothing."""
+    source: EnergySource = EnergySource.MEASURED
+    """How well the sum is known: as its least well known part."""
+
+    def __add__(self, other: "Energy") -> "Energy":
+        if self.joules is None or other.joules is None:
+            return UNKNOWN_ENERGY
+        both = self.source is EnergySource.MEASURED and other.source is EnergySource.MEASURED
+        return Energy(joules=self.joules + other.joules, source=EnergySource.MEASURED if both else EnergySource.ESTIMATED)
+
+
+UNKNOWN_ENERGY: Final = Energy(joules=None, source=EnergySource.UNAVAILABLE)
 
 
 class Attempt(Value):
@@ -30,6 +48,7 @@ class Attempt(Value):
     """Turns that the agent took."""
     usage: Usage
     dollars: Dollars = None
+    energy: Energy = UNKNOWN_ENERGY
     seconds: float
     confidence: float | None = None
     """The lowest of its steps' confidences; None where it is unknown."""
@@ -56,6 +75,8 @@ class Call(Value):
     seconds: float
     first_token_seconds: float | None = None
     """Until the first text or tool call; None where there was none."""
+    performance: Performance | None = None
+    """As the machine that computed it measured it; None where it does not, as a provider's, and where the call failed."""
     confidence: float | None = None
     trigger: Cause | None = None
     """What asked for a check; None for other calls."""
@@ -66,12 +87,19 @@ class Call(Value):
     error: str | None = None
     """Name of the error's class, where the call failed."""
 
+    @property
+    def energy(self) -> Energy:
+        """What it drew from the device that computed it."""
+        known = self.performance
+        return UNKNOWN_ENERGY if known is None else Energy(joules=known.joules, source=known.joules_source)
+
 
 class SideUsage(Value):
     """What one side spent on the task, over all calls."""
 
     usage: Usage = Usage()
     dollars: Dollars = Decimal(0)
+    energy: Energy = Energy()
     steps: int = 0
     """Calls of its agents, failed ones included."""
 
@@ -80,6 +108,7 @@ class SideUsage(Value):
         return SideUsage(
             usage=self.usage + call.usage,
             dollars=None if unknown else (self.dollars or Decimal(0)) + (call.dollars or Decimal(0)),
+            energy=self.energy + call.energy,
             steps=self.steps + 1,
         )
 
@@ -121,6 +150,11 @@ class Result(Value):
         if self.near.dollars is None or self.far.dollars is None:
             return None
         return self.near.dollars + self.far.dollars
+
+    @property
+    def energy(self) -> Energy:
+        """This device's: the near side's. What the far side draws is somebody else's, and in `far` where its server tells."""
+        return self.near.energy
 
 
 def price(card: AgentCard, usage: Usage) -> Decimal | None:

@@ -150,7 +150,9 @@ def summary(result: Result) -> str:
     interventions = f", {result.interventions} interventions" if result.interventions else ""
     dollars = "price unknown" if result.dollars is None else f"${result.dollars:.6f}"
     tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
-    return f"{result.model} {where}{fallback}{confidence}{interventions}; {tokens}, {dollars}, {result.seconds:.2f} s"
+    energy = result.energy
+    joules = f", {energy.joules:.3g} J {energy.source}" if energy.joules else ""
+    return f"{result.model} {where}{fallback}{confidence}{interventions}; {tokens}, {dollars}{joules}, {result.seconds:.2f} s"
 
 
 def _read_context(path: Path) -> str:

@@ -15,6 +15,8 @@ class Source(StrEnum):
 
     MEASURED = "measured"
     """From what this agent came to on such tasks before."""
+    PROFILE = "profile"
+    """From what `nearfar models bench` measured of its model on this device."""
     LEARNED = "learned"
     """From recorded outcomes of other tasks, by a trained head."""
     PRIOR = "prior"

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ...protocols import ConfigError, Sensitivity
+from ...protocols import ConfigError, Sensitivity, Side
 from ...protocols.messages import Value
 from ..json_lines import append_line, whole_lines
 from ..results import Result
@@ -28,6 +28,8 @@ class LoggedAttempt(Value):
     output_tokens: int
     dollars: float | None
     seconds: float
+    joules: float | None = None
+    """Of this device's energy."""
     is_grounded: bool | None = None
     answer: str | None = None
     """None where the task is private, here and below."""
@@ -78,6 +80,7 @@ def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], ti
             output_tokens=attempt.usage.output_tokens,
             dollars=None if attempt.dollars is None else float(attempt.dollars),
             seconds=attempt.seconds,
+            joules=attempt.energy.joules if attempt.side is Side.NEAR else None,
             is_grounded=attempt.is_grounded,
             answer=attempt.answer if is_public else None,
             opinions=attempt.opinions if is_public else {},
@@ -150,6 +153,7 @@ def trace_of(task: LoggedTask, scores: dict[tuple[str, str], float]) -> Trace | 
             output_tokens=attempt.output_tokens,
             dollars=attempt.dollars,
             seconds=attempt.seconds,
+            joules=attempt.joules,
         )
         for attempt in task.attempts
     }

@@ -27,7 +27,7 @@ from .decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
 from .eligibility import Eligible, eligible
 from .log import log_score, log_task, logged_outcomes
 from .rules import RESTRICTIONS, Ruling, ruling
-from .running import RunningEstimates
+from .running import PaceSource, RunningEstimates, no_pace
 from .sessions import Sessions
 from .settings import Limits, Objective, RouterPolicy
 from .situation import Situation, estimated_tokens, language_of, primary_language
@@ -62,6 +62,7 @@ class Router:
         now: local time.
         monotonic: seconds that never run backwards.
         seed: of the exploration; None: another one each time.
+        paces: what was measured of agents before this process began, by their names.
     """
 
     def __init__(
@@ -71,8 +72,9 @@ class Router:
         now: Callable[[], datetime] = datetime.now,
         monotonic: Callable[[], float] = time.monotonic,
         seed: int | None = None,
+        paces: PaceSource = no_pace,
     ) -> None:
-        self.running = RunningEstimates()
+        self.running = RunningEstimates(paces)
         self.spending = Spending(now)
         self.success = SuccessModel()
         self.sessions = Sessions(monotonic)
@@ -350,13 +352,14 @@ def _expected(judged: _Judged, *, tokens: int) -> Spent:
     """What a task takes at least, and what such tasks were measured to take."""
 
     def measured(figure: Estimate | None) -> float:
-        return figure.value if figure is not None and figure.source is Source.MEASURED else 0.0
+        return figure.value if figure is not None and figure.source in (Source.MEASURED, Source.PROFILE) else 0.0
 
     estimate, prices = judged.estimate, judged.agent.prices
     prompt = 0.0 if prices is None else float(prices.dollars(Usage(input_tokens=tokens)))
     is_met = judged.agent.capabilities is not None  # else its price may be known once it is opened, and holds the call back then
     dollars = None if estimate.dollars is None and is_met else max(prompt, measured(estimate.dollars))
-    return Spent(dollars, tokens, measured(estimate.seconds), measured(estimate.joules))
+    joules = None if estimate.joules is None and judged.agent.side is Side.NEAR else measured(estimate.joules)
+    return Spent(dollars, tokens, measured(estimate.seconds), joules)
 
 
 def _advantage(judged: Sequence[_Judged]) -> float | None:

@@ -2,11 +2,11 @@
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 from ...protocols import Prices, Side
 from .decision import Estimate, Source
@@ -44,6 +44,29 @@ class Quantiles:
     deviation: float
     p50: float
     p90: float
+
+
+class Pace(Protocol):
+    """What was measured of an agent's model on this device, once and for prompts of all sizes."""
+
+    @property
+    def watts(self) -> float | None:
+        """Power of the device while it computes; None: nobody knows it."""
+
+    def first_token_seconds(self, prompt_tokens: int) -> float:
+        """Until the first token of the output."""
+
+    def seconds(self, prompt_tokens: int, output_tokens: float) -> float:
+        """Of a whole step."""
+
+
+PaceSource = Callable[[str], Pace | None]
+"""Finds the pace of an agent by its name; None: there is none."""
+
+
+def no_pace(_agent: str) -> Pace | None:
+    """Nothing was measured of any agent."""
+    return None
 
 
 class Window:
@@ -86,6 +109,7 @@ class Window:
 class _Agent:
     """What was seen of one agent."""
 
+    pace: Pace | None = None
     first_token: dict[int, Window] = field(default_factory=dict)
     """Seconds by the size of the prompt."""
     step: dict[int, Window] = field(default_factory=dict)
@@ -120,9 +144,13 @@ class Costs:
 
 
 class RunningEstimates:
-    """What each agent was seen to take, by its name. Calls may come from any thread."""
+    """What each agent was seen to take, by its name. Calls may come from any thread.
 
-    def __init__(self) -> None:
+    Until an agent was seen, its pace stands in for it where there is one, else what is typical of its side.
+    """
+
+    def __init__(self, paces: PaceSource = no_pace) -> None:
+        self._paces = paces
         self._agents: dict[str, _Agent] = {}
         self._lock = Lock()
 
@@ -171,25 +199,48 @@ class RunningEstimates:
     def _known(self, agent: str) -> _Agent:
         known = self._agents.get(agent)
         if known is None:
-            known = self._agents[agent] = _Agent()
+            known = self._agents[agent] = _Agent(pace=self._paces(agent))
         return known
 
 
 def _expected(known: _Agent, side: Side, size: int) -> _Expected:
-    steps = _figure(known.steps, _PRIOR_STEPS)
-    first_token, seconds = _PRIOR_SECONDS[side]
+    steps = _figure(known.steps, _prior(_PRIOR_STEPS))
+    output_tokens = _figure(known.output_tokens, _prior(_PRIOR_OUTPUT_TOKENS))
+    first, whole, energy = _before_it_was_seen(known.pace, side, size, output_tokens)
+    joules = _figure(known.joules, energy) if energy is not None or len(known.joules) else None
     return _Expected(
         steps=steps,
-        first_token_seconds=_figure(_nearest(known.first_token, size), first_token),
-        seconds=_times(steps, _figure(_nearest(known.step, size), seconds)),
-        output_tokens=_figure(known.output_tokens, _PRIOR_OUTPUT_TOKENS),
-        joules=_times(steps, _figure(known.joules, 0.0)) if len(known.joules) else None,
+        first_token_seconds=_figure(_nearest(known.first_token, size), first),
+        seconds=_times(steps, _figure(_nearest(known.step, size), whole)),
+        output_tokens=output_tokens,
+        joules=None if joules is None else _times(steps, joules),
     )
+
+
+def _before_it_was_seen(pace: Pace | None, side: Side, size: int, output: Estimate) -> tuple[Estimate, Estimate, Estimate | None]:
+    """Seconds to the first token, and seconds and joules of a step, on prompts of this size."""
+    if pace is None:
+        first_token, seconds = _PRIOR_SECONDS[side]
+        return _prior(first_token), _prior(seconds), None
+    tokens = _typical(size)
+    seconds = pace.seconds(tokens, output.value)
+    more = pace.seconds(tokens, output.value + output.deviation) - seconds  # nobody knows how long the output will be
+    joules = None if pace.watts is None else Estimate(pace.watts * seconds, pace.watts * more, Source.PROFILE)
+    return Estimate(pace.first_token_seconds(tokens), 0.0, Source.PROFILE), Estimate(seconds, more, Source.PROFILE), joules
+
+
+def _prior(value: float) -> Estimate:
+    return Estimate(value, _UNSURE * value, Source.PRIOR)
 
 
 def _size(tokens: int) -> int:
     """Prompts of one size differ by less than a factor of two."""
     return max(tokens, 1).bit_length()
+
+
+def _typical(size: int) -> int:
+    """Tokens in the middle of a size."""
+    return (3 << size) >> 2
 
 
 def _nearest(windows: Mapping[int, Window], size: int) -> Window | None:
@@ -198,9 +249,11 @@ def _nearest(windows: Mapping[int, Window], size: int) -> Window | None:
     return enough[min(enough, key=lambda known: (abs(known - size), known))] if enough else None
 
 
-def _figure(window: Window | None, prior: float) -> Estimate:
+def _figure(window: Window | None, prior: Estimate | None) -> Estimate:
+    """What was seen, else `prior`, of which there has to be one then."""
     if window is None or not len(window):
-        return Estimate(prior, _UNSURE * prior, Source.PRIOR)
+        assert prior is not None, "the caller has looked"
+        return prior
     seen = window.quantiles
     return Estimate(seen.mean, seen.deviation, Source.MEASURED)
 

@@ -21,7 +21,10 @@ _SESSIONS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a call, a task or several have spent. None: unknown, which is not nothing."""
+    """What a call, a task or several have spent. None: unknown, which is not nothing.
+
+    Of several, `joules` are those that somebody knows: what nobody measures is held against no limit.
+    """
 
     dollars: float | None = 0.0
     tokens: int = 0
@@ -33,7 +36,7 @@ class Spent:
             dollars=_sum(self.dollars, other.dollars),
             tokens=self.tokens + other.tokens,
             seconds=self.seconds + other.seconds,
-            joules=_sum(self.joules, other.joules),
+            joules=_known(self.joules, other.joules),
         )
 
 
@@ -127,7 +130,7 @@ class Account:
             return request
         prompt = _most_prompt_tokens(request)
         dollars = 0.0 if card.side is Side.NEAR else _dollars(card.prices, prompt)
-        self._require(card, Spent(dollars, prompt, 0.0))
+        self._require(card, Spent(dollars, prompt, 0.0, None if card.side is Side.NEAR else 0.0))
         changes = {
             "max_output_tokens": _least(request.max_output_tokens, self._output_tokens(card.prices, prompt)),
             "timeout": _least(request.timeout, self._left("seconds")),
@@ -192,6 +195,10 @@ def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
+def _known(one: float | None, other: float | None) -> float | None:
+    return None if one is None and other is None else (one or 0.0) + (other or 0.0)
+
+
 def _share_left(amounts: Amounts, spent: Spent) -> float | None:
     shares = []
     for measure in _MEASURES:
@@ -203,10 +210,12 @@ def _share_left(amounts: Amounts, spent: Spent) -> float | None:
 
 def _excess(measure: str, limit: float | None, spent: float | None, expected: float | None) -> str | None:
     """Joules that nobody measures are let pass; dollars that nobody knows are not, since they are not free."""
-    if limit is None or (measure == "dollars" and expected == 0):
-        return None  # what is free may follow when all dollars are spent, or nobody knows how many
+    if limit is None or (measure in ("dollars", "joules") and expected == 0):
+        return None  # what is free may follow when all is spent, or nobody knows how much
+    if measure == "joules":
+        spent, expected = spent or 0.0, expected or 0.0
     if spent is None or expected is None:
-        return None if measure == "joules" else f"the price is unknown, and no more than {limit:g} {measure} may be spent"
+        return f"the price is unknown, and no more than {limit:g} {measure} may be spent"
     if spent + expected > limit or spent >= limit:
         return f"{spent:.4g} of {limit:g} {measure} are spent, and about {expected:.4g} more would be"
     return None

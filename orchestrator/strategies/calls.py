@@ -15,6 +15,7 @@ from ...protocols import (
     Finished,
     InternalError,
     InvalidOutput,
+    Performance,
     ResumeLost,
     Side,
     Stalled,
@@ -51,6 +52,7 @@ class Figures(TypedDict):
     dollars: Decimal | None
     seconds: float
     first_token_seconds: float | None
+    performance: Performance | None
 
 
 class CallLog:
@@ -176,6 +178,7 @@ class _Listening:
             "dollars": self._dollars(card, error),
             "seconds": time.monotonic() - started,
             "first_token_seconds": None if self._began is None else self._began - started,
+            "performance": finished.performance if finished is not None else None,
         }
 
     def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:
@@ -188,6 +191,9 @@ class _Listening:
 
 
 def spent_by(call: Call, most: float | None) -> Spent:
-    """What a call counts for: where its price was never heard, the most that it can be. A near agent costs energy, and no dollars."""
+    """What a call counts for: where its price was never heard, the most that it can be.
+
+    A near agent costs energy and no dollars, a far one none of this device's energy.
+    """
     dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else most if call.dollars is None else float(call.dollars)
-    return Spent(dollars, call.usage.total_tokens, call.seconds, None)
+    return Spent(dollars, call.usage.total_tokens, call.seconds, call.energy.joules if call.side is Side.NEAR else 0.0)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import anyio
 
-from ...protocols import DeadlineExceeded, InvalidOutput, Message, Stalled, ToolCall, ToolResult
+from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled, ToolCall, ToolResult
 from ..events import AgentText, Routed, ToolFinished, ToolStarted
 from ..results import Call
 from ..routing.router import Router
@@ -145,4 +145,5 @@ def _taken(call: Call) -> StepTaken:
         seconds=call.seconds,
         first_token_seconds=call.first_token_seconds,
         dollars=None if call.dollars is None else float(call.dollars),
+        joules=call.energy.joules if call.side is Side.NEAR else None,
     )

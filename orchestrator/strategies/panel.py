@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from ...protocols import Agent, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
 from ..events import AgentText, AttemptEnded, AttemptStarted
-from ..results import Attempt, Call
+from ..results import Attempt, Call, Energy
 from ..routing.decision import RouteDecision
 from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
@@ -143,6 +143,7 @@ def attempt_of(member: Member, calls: Sequence[Call], *, problem: str | None = N
         steps=len(calls),
         usage=sum((call.usage for call in calls), Usage()),
         dollars=sum(prices, Decimal(0)) if len(prices) == len(calls) else None,
+        energy=sum((call.energy for call in calls), Energy()),
         seconds=sum(call.seconds for call in calls),
         confidence=min((call.confidence for call in calls if call.confidence is not None), default=None),
     )

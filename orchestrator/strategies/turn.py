@@ -10,7 +10,7 @@ from ...protocols import Agent, InvalidOutput, Message, NearfarError, Side, Step
 from ...protocols.validation import parse_output
 from ..events import AttemptEnded, AttemptStarted
 from ..policy import SUPERVISED
-from ..results import Attempt, Call
+from ..results import Attempt, Call, Energy
 from ..routing.decision import RouteDecision
 from ..routing.evidence.early_stop import ConfidenceWatch, EarlyStop
 from ..routing.settings import FallbackTrigger
@@ -87,6 +87,7 @@ class Turn:
         draft = self.draft
         unknown = draft.dollars is None or call.dollars is None
         changes: dict[str, object] = {"dollars": None if unknown else (draft.dollars or Decimal(0)) + (call.dollars or Decimal(0))}
+        changes["energy"] = draft.energy + call.energy
         if call.error is None:
             known = [value for value in (draft.confidence, call.confidence) if value is not None]
             changes |= {"model": call.model, "steps": draft.steps + 1, "usage": draft.usage + call.usage}
@@ -160,6 +161,7 @@ class Turn:
             steps=0,
             usage=Usage(),
             dollars=Decimal(0),
+            energy=Energy(),
             seconds=0.0,
         )
 
