@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ..protocols import Capabilities, ContentFiltered, FinishReason, InvalidOutput, JsonSchema, Message, StepRequest, ToolSpec, Usage
-from .confidence import LowestWindow
+from ..protocols.confidence import LowestWindow
 from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
 
 JsonSchemaForm = Literal["native", "llama"]

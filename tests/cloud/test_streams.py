@@ -20,7 +20,6 @@ from streams import (
     openai_chunk,
 )
 
-from nearfar.cloud.confidence import LowestWindow
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.protocols import (
     ContentFiltered,
@@ -40,6 +39,7 @@ from nearfar.protocols import (
     complete,
     stream,
 )
+from nearfar.protocols.confidence import LowestWindow
 
 pytestmark = pytest.mark.anyio
 CALLS = {"openai": openai_call('{"ci', 'ty": "Pa', 'ris"}'), "anthropic": anthropic_call('{"ci', 'ty": "Paris"}'), "gemini": gemini_call()}

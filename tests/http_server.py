@@ -110,7 +110,7 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> E
         return None
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Exchange(head[0].split()[1], headers, json.loads(body), reader, writer)
+    return Exchange(head[0].split()[1], headers, json.loads(body or b"null"), reader, writer)
 
 
 def sse(*chunks: object, event: str | None = None) -> str:
