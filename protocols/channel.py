@@ -69,8 +69,8 @@ class ServerTls:
 class ClientTls:
     """What a client trusts, and the certificate that it shows if the server demands one."""
 
-    roots: Path | None = None
-    """PEM file with the trusted roots; None: the public ones."""
+    roots: Path | bytes | None = None
+    """PEM file with the trusted roots, or what stands in one; None: the public ones."""
     certificate: Path | None = None
     private_key: Path | None = None
     server_name: str | None = None
@@ -78,8 +78,9 @@ class ClientTls:
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Raises `ConfigError` if a file cannot be read."""
-        files = (self.roots, self.private_key, self.certificate)
-        roots, private_key, certificate = (None if file is None else _read(file) for file in files)
+        files = (self.private_key, self.certificate)
+        private_key, certificate = (None if file is None else _read(file) for file in files)
+        roots = _read(self.roots) if isinstance(self.roots, Path) else self.roots
         return grpc.ssl_channel_credentials(roots, private_key, certificate)
 
 
