@@ -1,0 +1,98 @@
+"""A worker for phones: lends the llama-server on this device to a hub, through one outgoing connection.
+
+    python -m nearfar.device.thin_worker --pairing-file ~/.nearfar-pairing
+
+It needs grpcio and protobuf and nothing else of what nearfar depends on, since no other wheels exist for phones. `docs/phones.md` tells
+how to set one up.
+"""
+
+import argparse
+import asyncio
+import getpass
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..protocols.errors import ConfigError, NearfarError, UserError
+from ..protocols.pairing import Pairing, parse_pairing, read_pairing, read_secret
+from .thin.attachment import Worker, serve
+from .thin.llama_server import LlamaServer
+from .thin.phone import Phone
+
+TOKEN_VARIABLE = "NEARFAR_TOKEN"
+_THREADS = 64
+"""Each step under way waits for llama-server in a thread of its own."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until Ctrl-C or SIGTERM. Returns the exit code: 0 when stopped, 2 where the options or the token are at fault, 1 otherwise."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    try:
+        asyncio.run(_run(_worker(options)))
+    except NearfarError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2 if isinstance(error, UserError) else 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m nearfar.device.thin_worker",
+        description="Lend the llama-server on this device to a hub.",
+        epilog=f"The token may also stand in the environment variable {TOKEN_VARIABLE}; it is never taken from the command line.",
+    )
+    parser.add_argument("hub", nargs="?", metavar="HOST:PORT", help="address of the hub; not needed with --pairing-file")
+    parser.add_argument("--pairing-file", metavar="FILE", help="the line that `nearfar worker pair` shows; - asks for it")
+    parser.add_argument("--token-file", metavar="FILE", type=Path, help="the token, in a file that only you can read")
+    parser.add_argument("--fingerprint", metavar="sha256:...", help="of the hub's certificate, if no public authority has signed it")
+    parser.add_argument("--name", help="what the worker's agent is called (default: the pairing's name, or phone)")
+    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8080", help="the llama-server (default: %(default)s)")
+    parser.add_argument("--server-key-file", metavar="FILE", type=Path, help="the key that llama-server was started with, if any")
+    return parser
+
+
+def _worker(options: argparse.Namespace) -> Worker:
+    """Raises `ConfigError` if the options contradict each other or are not enough."""
+    hub = _hub(options)
+    key = None if options.server_key_file is None else read_secret(options.server_key_file)
+    return Worker(server=LlamaServer(options.server, key=key), hub=hub, name=options.name or hub.name or "phone", read_state=Phone())
+
+
+def _hub(options: argparse.Namespace) -> Pairing:
+    if (options.hub is None) == (options.pairing_file is None):
+        raise ConfigError("the hub is not known, or named twice", hint="give either HOST:PORT or --pairing-file")
+    if options.pairing_file == "-" and sys.stdin.isatty():
+        return parse_pairing(getpass.getpass("Paste the line of the pairing (it is not shown): "))
+    if options.pairing_file is not None:
+        return read_pairing(options.pairing_file)
+    token = read_secret(options.token_file) if options.token_file else os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise ConfigError("there is no token", hint=f"give --token-file or set {TOKEN_VARIABLE}")
+    return Pairing(address=options.hub, token=token, fingerprint=options.fingerprint)
+
+
+async def _run(worker: Worker) -> None:
+    """The first signal lets the steps under way finish; the second does not."""
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS))
+    task = asyncio.create_task(serve(worker, stopping))
+
+    def stop() -> None:
+        if stopping.is_set():
+            task.cancel()
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    await task
+
+
+if __name__ == "__main__":
+    sys.exit(main())
