@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from . import options
 from .models import models
+from .worker import worker
 
 if TYPE_CHECKING:
     from ..hybrid import TaskOptions
@@ -45,6 +46,7 @@ app = typer.Typer(
 serve = typer.Typer(help="Serve agents to other processes and machines over gRPC.", no_args_is_help=True)
 app.add_typer(serve, name="serve")
 app.add_typer(models, name="models")
+app.add_typer(worker, name="worker")
 
 policy = typer.Typer(help="Check, explain, calibrate and simulate a policy.", no_args_is_help=True)
 app.add_typer(policy, name="policy")
