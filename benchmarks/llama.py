@@ -32,7 +32,7 @@ import psutil
 from llama_cpp.llama_types import CreateCompletionStreamResponse
 
 from nearfar.device.llama import LlamaAgent
-from nearfar.protocols import Message, StepRequest, complete
+from nearfar.protocols import Agent, Message, StepRequest, complete
 
 ROOT = Path(__file__).parent.parent
 MODELS = ROOT / "device" / "models"
@@ -98,7 +98,7 @@ class Library:
         return tokens / seconds
 
 
-async def agent_tokens_per_second(agent: LlamaAgent, questions: tuple[str, ...], tokens: int) -> float:
+async def agent_tokens_per_second(agent: Agent, questions: tuple[str, ...], tokens: int) -> float:
     requests = [StepRequest(messages=(Message.user(question),), max_output_tokens=tokens) for question in questions]
     begin = time.perf_counter()
     replies = await asyncio.gather(*(complete(agent, request) for request in requests))

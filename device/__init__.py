@@ -9,7 +9,8 @@ from ..protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
     from .llama import LlamaAgent
+    from .onnx import OnnxAgent
 
-__all__ = ["LlamaAgent"]
+__all__ = ["LlamaAgent", "OnnxAgent"]
 
-__getattr__ = lazy_names(__name__, {"LlamaAgent": "llama"})
+__getattr__ = lazy_names(__name__, {"LlamaAgent": "llama", "OnnxAgent": "onnx"})

@@ -37,10 +37,10 @@ that neither demo nor study uses (docs/models.md)."""
 
 
 class LlamaConfig(Value):
-    """A GGUF model run by llama.cpp on this machine."""
+    """A model on this machine: a GGUF file run by llama.cpp, or a folder run by onnxruntime-genai."""
 
     model: str = "near"
-    """Path of a GGUF file, the name of a model in the store, or `near` / `far` for the ones that ship with nearfar."""
+    """Path of a GGUF file or of a folder with a genai_config.json, a name in the store, or `near` / `far`, which ship with nearfar."""
     context_tokens: int | None = Field(default=None, gt=0)
     """Of prompt and output together; None: what the model was trained for, at most 8192."""
     parallel: int = Field(default=4, gt=0, le=64)
@@ -54,7 +54,8 @@ class LlamaConfig(Value):
     gpu_layers: int | None = Field(default=None, ge=-1)
     """Layers kept on the GPU, where `compute` is one; -1: all; None: as many as fit its memory."""
     adapters: Mapping[str, str] = {}
-    """LoRA adapters of the model by name: paths of GGUF files, or `near-text` / `near-calls` for the ones that ship with nearfar."""
+    """LoRA adapters of the model by name: paths of GGUF files, for a folder of .onnx_adapter files, or `near-text` / `near-calls`, which
+    ship with nearfar for `near`."""
     adapter: str | None = None
     """The adapter of steps that name none: for the prompt, for reasoning and for text."""
     call_adapter: str | None = None
@@ -93,6 +94,21 @@ class ServeOptions(TypedDict, total=False):
     """Caller name -> bearer token; empty: anybody who reaches the address."""
     tls: "ServerTls | None"
     insecure: bool
+
+
+class LocalOptions(TypedDict):
+    """What the agents of all engines on this machine are loaded with."""
+
+    name: str
+    side: Side
+    context_tokens: int | None
+    parallel: int
+    threads: int | None
+    compute: str
+    allow_fallback: bool
+    adapters: Mapping[str, Path | str]
+    adapter: str | None
+    call_adapter: str | None
 
 
 FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
@@ -150,7 +166,7 @@ def other_member(name: str, other: Agent | NearConfig | FarConfig) -> Member:
     """An agent under the name that the policy knows it by, opened on first use. Its side is that of its kind, or of its card."""
     if isinstance(other, NearConfig):
         config = other
-        return Member(name, Side.NEAR, lambda: open_llama(config, name=name, side=Side.NEAR))
+        return Member(name, Side.NEAR, lambda: open_local(config, name=name, side=Side.NEAR))
     if isinstance(other, (ProviderConfig, LocalFarConfig, GatewayConfig)):
         return Member(name, Side.FAR, _far_opener(other))
     return Member(name, other.card.side, other)
@@ -173,24 +189,33 @@ def parse_far(text: str) -> FarConfig:
         raise ConfigError(f"{text!r} does not name a far agent", hint=hint) from error
 
 
-async def open_llama(config: LlamaConfig, *, name: str, side: Side) -> Agent:
-    """Load a GGUF model. Raises `ModelNotFound` or `ModelError`, and `ConfigError` where llama.cpp is not installed."""
-    from ..device.llama import LlamaAgent
+async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
+    """Load a model that runs on this machine: a GGUF file in llama.cpp, a folder in onnxruntime-genai.
 
-    return await LlamaAgent.load(
-        model_path(config.model),
-        name=name,
-        side=side,
-        context_tokens=config.context_tokens,
-        parallel=config.parallel,
-        threads=config.threads,
-        compute=config.compute,
-        allow_fallback=config.allow_fallback,
-        gpu_layers=config.gpu_layers,
-        adapters={adapter: model_path(file) for adapter, file in config.adapters.items()},
-        adapter=config.adapter,
-        call_adapter=config.call_adapter,
-    )
+    Raises `ModelNotFound` or `ModelError`, and `ConfigError` where the engine is not installed.
+    """
+    path = model_path(config.model)
+    options: LocalOptions = {
+        "name": name,
+        "side": side,
+        "context_tokens": config.context_tokens,
+        "parallel": config.parallel,
+        "threads": config.threads,
+        "compute": config.compute,
+        "allow_fallback": config.allow_fallback,
+        "adapters": {adapter: model_path(file) for adapter, file in config.adapters.items()},
+        "adapter": config.adapter,
+        "call_adapter": config.call_adapter,
+    }
+    if not path.is_dir():
+        from ..device.llama import LlamaAgent
+
+        return await LlamaAgent.load(path, gpu_layers=config.gpu_layers, **options)
+    from ..device.onnx import OnnxAgent
+
+    if config.gpu_layers is not None:
+        raise ConfigError(f"gpu_layers is set, and {path} is no GGUF file", hint="leave gpu_layers out: onnxruntime moves whole models")
+    return await OnnxAgent.load(path, **options)
 
 
 async def open_far_in_process(config: FarConfig) -> Agent:
@@ -198,7 +223,7 @@ async def open_far_in_process(config: FarConfig) -> Agent:
     if isinstance(config, GatewayConfig):
         raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
     if isinstance(config, LocalFarConfig):
-        return await open_llama(config, name="far", side=Side.FAR)
+        return await open_local(config, name="far", side=Side.FAR)
     return build_provider(config)
 
 

@@ -1,4 +1,4 @@
-"""Command line: ``python -m train near|far|adapters|export|evaluate|enlarge|embedder``, run from the repository root."""
+"""Command line: ``python -m train near|far|adapters|export|export-onnx|evaluate|enlarge|embedder``, run from the repository root."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--checkpoint", type=Path)
     export.add_argument("--target", type=Path)
     export.set_defaults(run=_export)
+    _add_onnx_export(commands.add_parser("export-onnx", help="write a model as a folder for onnxruntime-genai"))
     _add_evaluation(commands.add_parser("evaluate", help="measure the GGUFs in llama.cpp on unseen tasks"))
     enlarge = commands.add_parser("enlarge", help="write a bigger model with the same outputs")
     enlarge.add_argument("source", type=Path)
@@ -57,6 +58,15 @@ def _add_adapters(command: argparse.ArgumentParser) -> None:
     command.add_argument("--folder", type=Path, default=RUNS / "adapters")
     command.add_argument("--ship", action="store_true", help="put the two adapters of the first seed beside the models")
     command.set_defaults(run=_adapters)
+
+
+def _add_onnx_export(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", choices=("near", "far"), nargs="+")
+    command.add_argument("--precision", choices=("fp32", "int8", "int4"), nargs="+", default=["fp32", "int8", "int4"])
+    command.add_argument("--folder", type=Path, default=RUNS / "onnx", help="where the folders go, one for each model and precision")
+    command.add_argument("--checkpoint", type=Path, help="weights to take instead of those of the GGUF that ships; for one model")
+    command.add_argument("--lora", action="store_true", help="let the graphs take LoRA adapters")
+    command.set_defaults(run=_export_onnx)
 
 
 def _add_evaluation(command: argparse.ArgumentParser) -> None:
@@ -113,6 +123,23 @@ def _export(arguments: argparse.Namespace) -> None:
     target = arguments.target or MODELS / f"{arguments.model}.gguf"
     export(checkpoint, _TOKENIZER, target, f"nearfar-{arguments.model}")
     print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")
+
+
+def _export_onnx(arguments: argparse.Namespace) -> None:
+    from .export_onnx import write_folder
+    from .gguf_base import read_base
+    from .onnx_graph import Precision
+    from .trainer import load_model
+
+    for name in arguments.model:
+        model, tokenizer = read_base(MODELS / f"{name}.gguf")
+        if arguments.checkpoint is not None:
+            model = load_model(arguments.checkpoint)
+        for precision in arguments.precision:
+            target = arguments.folder / f"{name}-{precision}"
+            write_folder(model, tokenizer, target, name=f"nearfar-{name}", precision=Precision(precision), lora=arguments.lora)
+            size = sum(file.stat().st_size for file in target.glob("model.onnx*"))
+            print(f"{target}: {size / 1e6:.2f} MB")
 
 
 def _enlarge(arguments: argparse.Namespace) -> None:

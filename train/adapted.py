@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model, Threads
+from nearfar.device.llama.model import Context, Model
 from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.adapters import adapter_of, cells, run, tokens_of
+from nearfar.device.worker.cpus import Threads
 from nearfar.device.worker.sequences import common_prefix
 
 from .episodes import BOS, END, TOOL_CALL

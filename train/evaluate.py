@@ -30,6 +30,8 @@ TEST_SEED: Final = 31337
 
 _MOST_TURNS: Final = 24
 _MOST_TOKENS: Final = 320
+UNMADE: Final = (("combine", "apps"), ("aggregate", "search"))
+"""Roles that a world has no tasks for."""
 _LOOPS: Final = ("execute", "execute_plan", "execute_advice")
 
 
@@ -140,7 +142,7 @@ def supervision(model: Model, role: str, world: str, count: int, seed: int) -> d
     random_ = random.Random(f"supervision/{seed}")
     shares: dict[str, list[bool]] = defaultdict(list)
     for problem in drawn_problems(world, count, seed):
-        prompt, wanted = _prompt(ROLES[role](problem, random_))
+        prompt, wanted = last_turn(ROLES[role](problem, random_))
         said = model.reply(prompt).text
         shares["exact"].append(said == wanted)
         if role.startswith("check"):
@@ -165,7 +167,7 @@ def report(path: Path, count: int, seed: int) -> dict[str, dict[str, float]]:
         for role in ROLES:
             if role in _LOOPS:
                 figures[f"{role}/{world}"] = by_kind(execution(model, role, world, count, seed))
-            elif (role, world) not in (("combine", "apps"), ("aggregate", "search")):
+            elif (role, world) not in UNMADE:
                 figures[f"{role}/{world}"] = supervision(model, role, world, count, seed)
     return figures
 
@@ -181,7 +183,7 @@ def drawn_problems(world: str, count: int, seed: int) -> Iterator[Problem]:
             yield problem
 
 
-def _prompt(segments: Sequence[Segment]) -> tuple[str, str]:
+def last_turn(segments: Sequence[Segment]) -> tuple[str, str]:
     """What comes before the last turn of an episode, and that turn."""
     shown, said = "".join(segment.text for segment in segments).rsplit("<|assistant|>", 1)
     return f"{shown}<|assistant|>", said.removesuffix(END)

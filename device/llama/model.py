@@ -6,7 +6,6 @@ Only the worker process imports this module.
 import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -16,6 +15,7 @@ from llguidance import LLTokenizer
 from llguidance.llamacpp import lltokenizer_from_vocab
 
 from ...protocols import ModelError
+from ..worker.cpus import Threads
 from ..worker.reasoning import REASONING_END, REASONING_START
 from ..worker.sampling import Logits
 from .adapters import Adapters
@@ -154,15 +154,6 @@ class Vocabulary:
             return ""
         text: bytes = llama_cpp.llama_vocab_get_text(self.handle, token)
         return text.decode("utf-8", "replace")
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """CPU threads of a pass. Reading the weights for one token is bound by memory, computing several by the cores."""
-
-    single: int
-    batch: int
-    """At most so many for several tokens, and no fewer than `single`, whichever is faster."""
 
 
 class Context:

@@ -1,12 +1,10 @@
 """The worker process of llama.cpp: `python -m nearfar.device.llama.worker`, started as `worker.serving` says."""
 
-import os
-from typing import Any, Final
-
-import psutil
+from typing import Any
 
 from ...protocols import ModelError
 from ..hardware.memory import free_memory_bytes
+from ..worker.cpus import Threads, threads_for
 from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
@@ -14,12 +12,9 @@ from ..worker.serving import serve_parent
 from .adapters import Adapters
 from .backends import backend_devices, execution_of
 from .log import layer_devices
-from .model import Context, Model, Threads, start_backend
+from .model import Context, Model, start_backend
 from .options import LlamaOptions
 from .placement import cache_cells, place
-
-_SMALL_MODEL: Final = 20_000_000
-"""Parameters below which one token is less work than waking a second thread."""
 
 
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
@@ -31,7 +26,7 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     model = Model(options.path, placement)
     tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
     cells = cache_cells(tokens, options.parallel)
-    threads = Threads(options.threads, options.threads) if options.threads else _default_threads(model)
+    threads = Threads(options.threads, options.threads) if options.threads else threads_for(model.parameters)
     if not placement.layers:
         _check_memory(cells, options.kv_bytes_per_token or 0)
     adapters = Adapters(model.handle, options.adapters)
@@ -48,21 +43,6 @@ def _check_memory(cells: int, bytes_per_cell: int) -> None:
     if free is not None and needed > free:
         message = f"a context of {cells} tokens needs {needed >> 20} MiB, and {free >> 20} MiB of memory are free"
         raise ModelError(message, hint="give a smaller context_tokens or parallel")
-
-
-def _default_threads(model: Model) -> Threads:
-    if model.parameters < _SMALL_MODEL:
-        return Threads(1, 1)
-    usable = _usable_cpus()
-    return Threads(max(usable // 2, 1), max(min(psutil.cpu_count(logical=False) or 1, usable), 1))
-
-
-def _usable_cpus() -> int:
-    """Logical CPUs that this process may run on: in a container fewer than the machine has."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # Not on macOS.
-        return os.cpu_count() or 2
 
 
 if __name__ == "__main__":

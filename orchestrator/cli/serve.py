@@ -14,7 +14,7 @@ from ..compose import (
     NearConfig,
     add_token,
     open_far_in_process,
-    open_llama,
+    open_local,
     parse_far,
     read_tokens,
     serve_far,
@@ -41,7 +41,7 @@ def run_agent(config: Path | None, near: str | None, listening: Listening, *, as
     async def work() -> None:
         loaded = read_config(config)
         chosen = NearConfig(model=near) if near else (loaded.near if loaded else None) or NearConfig()
-        await _serve(lambda: open_llama(chosen, name="near", side=Side.NEAR), listening, Side.NEAR, as_json=as_json)
+        await _serve(lambda: open_local(chosen, name="near", side=Side.NEAR), listening, Side.NEAR, as_json=as_json)
 
     execute(work(), as_json=as_json)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nearfar.device
 from nearfar.device import LlamaAgent
-from nearfar.protocols import Message, StepRequest, ToolSpec, complete
+from nearfar.protocols import Agent, Message, StepRequest, ToolSpec, complete
 
 NEAR = Path(nearfar.device.__file__).parent / "models" / "near.gguf"
 QUESTION = "What is the mayor of Port Alder?"
@@ -46,14 +46,17 @@ async def long_prompt() -> str:
     """A prompt that the near model answers with hundreds of tokens."""
     if not _found:
         async with near_agent() as agent:
-            for prompt in _CANDIDATES:
-                reply = await complete(agent, ask(prompt))
-                if reply.finished.usage.output_tokens >= _LONG_ENOUGH:
-                    _found.append(prompt)
-                    break
-            else:
-                raise LookupError("the near model now answers all candidate prompts briefly: add others")
+            _found.append(await prompt_with_long_answer(agent))
     return _found[0]
+
+
+async def prompt_with_long_answer(agent: Agent) -> str:
+    """The same for another form of the near model."""
+    for prompt in _CANDIDATES:
+        reply = await complete(agent, ask(prompt))
+        if reply.finished.usage.output_tokens >= _LONG_ENOUGH:
+            return prompt
+    raise LookupError("the near model now answers all candidate prompts briefly: add others")
 
 
 def ask(prompt: str, **fields: object) -> StepRequest:

@@ -1,0 +1,166 @@
+"""Decoding speed of OnnxAgent against a bare loop over onnxruntime-genai, and against llama.cpp, in one run on one machine.
+
+    python benchmarks/onnx.py --json [--quick]
+
+`tokens_per_s_ratio`: agent / loop, one stream, on far enlarged to 115M parameters, in 8 bits. Bar: 0.9 or more.
+`near_tokens_per_s_ratio`: the same on near, in 8 bits.
+`llama_tokens_per_s_ratio`: OnnxAgent / LlamaAgent on the enlarged model, both in 8 bits.
+`int4_tokens_per_s`: of the enlarged model in 4 bits, by OnnxAgent.
+`*_megabytes`: sizes of what is compared.
+
+The loop is the library's own: `generate_next_token` and `get_next_tokens`, greedy, with nothing around it. All sides generate the same
+number of tokens from the same prompt, by turns, on the same number of threads; the figures are medians over the turns. So that none stops
+early, all run a model whose end is a token that it never writes: the weights are the same.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+# Instead of this folder, in which this file would be taken for the package of the same name.
+sys.path[0] = str(ROOT)
+
+from benchmarks.llama import MODELS, PARAMETERS, QUESTIONS, agent_tokens_per_second, endless
+from nearfar.device.llama import LlamaAgent
+from nearfar.device.onnx import OnnxAgent
+from nearfar.device.onnx.folder import read_folder
+from nearfar.device.onnx.runtime import genai, open_model
+from nearfar.device.onnx.vocabulary import Vocabulary
+from nearfar.device.worker.agent import LocalAgent
+from nearfar.device.worker.cpus import threads_for
+from train.enlarge import enlarge
+from train.export_onnx import write_folder
+from train.gguf_base import read_base
+from train.onnx_graph import Precision
+
+NEVER = "<|pad|>"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure on one model."""
+
+    tokens: int
+    turns: int
+
+
+class Loop:
+    """onnxruntime-genai with nothing around it."""
+
+    def __init__(self, folder: Path, *, threads: int, context: int) -> None:
+        self._model = open_model(str(folder), "cpu", threads)
+        self._vocabulary = Vocabulary(folder, read_folder(folder))
+        self._parameters = genai.GeneratorParams(self._model)
+        self._parameters.set_search_options(max_length=context)
+
+    def tokens_per_second(self, question: str, tokens: int) -> float:
+        prompt = self._vocabulary.tokenize(f"<|bos|><|user|>{question}<|end|><|assistant|>")
+        generator = genai.Generator(self._model, self._parameters)
+        begin = time.perf_counter()
+        generator.append_tokens(np.array(prompt, dtype=np.int32))
+        said = []
+        for _ in range(tokens):
+            generator.generate_next_token()
+            said.append(int(generator.get_next_tokens()[0]))
+        return tokens / (time.perf_counter() - begin)
+
+
+def export_endless(source: Path, folder: Path, precision: Precision) -> Path:
+    """A model as a folder whose texts never end."""
+    model, tokenizer = read_base(source)
+    write_folder(model, tokenizer, folder, name=folder.name, precision=precision)
+    path = folder / "genai_config.json"
+    configuration = json.loads(path.read_text(encoding="utf-8"))
+    configuration["model"]["eos_token_id"] = tokenizer.token_to_id(NEVER)
+    path.write_text(json.dumps(configuration), encoding="utf-8")
+    return folder
+
+
+async def by_turns(agents: dict[str, LocalAgent], loop: Loop, plan: Plan) -> dict[str, list[float]]:
+    """Tokens per second of each agent and of the loop."""
+    speeds: dict[str, list[float]] = {name: [] for name in (*agents, "loop")}
+    for turn in range(plan.turns + 1):
+        rates = {name: await agent_tokens_per_second(agent, QUESTIONS[:1], plan.tokens) for name, agent in agents.items()}
+        rates["loop"] = loop.tokens_per_second(QUESTIONS[0], plan.tokens)
+        for name, rate in rates.items() if turn else ():  # The first turn warms up.
+            speeds[name].append(rate)
+    return speeds
+
+
+async def measure(folders: dict[str, Path], gguf: Path | None, plan: Plan) -> dict[str, list[float]]:
+    """One model: as folders, the first of which the loop runs too, and as a GGUF."""
+    context = plan.tokens + 64
+    first = next(iter(folders.values()))
+    agents: dict[str, LocalAgent] = {name: await OnnxAgent.load(folder, context_tokens=context) for name, folder in folders.items()}
+    if gguf is not None:
+        agents["llama"] = await LlamaAgent.load(gguf, context_tokens=context)
+    try:
+        loop = Loop(first, threads=threads_for(read_folder(first).parameters).single, context=context)
+        return await by_turns(agents, loop, plan)
+    finally:
+        for agent in agents.values():
+            await agent.aclose()
+
+
+def _median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """Of each turn's pair, which meets the same moods of the machine."""
+    return round(statistics.median(one / other for one, other in zip(ours, theirs, strict=True)), 3)
+
+
+def _megabytes(path: Path) -> float:
+    files = path.glob("model.onnx*") if path.is_dir() else [path]
+    return round(sum(file.stat().st_size for file in files) / 1e6, 2)
+
+
+def run(*, quick: bool) -> dict[str, float]:
+    """All figures."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        near = {"int8": export_endless(MODELS / "near.gguf", folder / "near", Precision.INT8)}
+        small = asyncio.run(measure(near, None, Plan(400, 10 if quick else 40)))
+        enlarge(MODELS / "far.gguf", folder / "large.gguf", PARAMETERS)
+        large = {
+            str(each): export_endless(folder / "large.gguf", folder / f"large-{each}", each) for each in (Precision.INT8, Precision.INT4)
+        }
+        gguf = endless(folder / "large.gguf", folder / "large-endless.gguf")
+        speeds = asyncio.run(measure(large, gguf, Plan(64, 5 if quick else 12)))
+        sizes = {f"large_{each}_megabytes": _megabytes(path) for each, path in large.items()}
+        sizes |= {"large_gguf_megabytes": _megabytes(gguf), "near_int8_megabytes": _megabytes(near["int8"])}
+    return {
+        "tokens_per_s_ratio": _median_ratio(speeds["int8"], speeds["loop"]),
+        "near_tokens_per_s_ratio": _median_ratio(small["int8"], small["loop"]),
+        "llama_tokens_per_s_ratio": _median_ratio(speeds["int8"], speeds["llama"]),
+        "int8_tokens_per_s": round(statistics.median(speeds["int8"]), 1),
+        "int4_tokens_per_s": round(statistics.median(speeds["int4"]), 1),
+        "loop_tokens_per_s": round(statistics.median(speeds["loop"]), 1),
+        "llama_tokens_per_s": round(statistics.median(speeds["llama"]), 1),
+        "near_int8_tokens_per_s": round(statistics.median(small["int8"])),
+        "near_loop_tokens_per_s": round(statistics.median(small["loop"])),
+        **sizes,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="fewer turns, under 45 s")
+    arguments = parser.parse_args()
+    figures = run(quick=arguments.quick)
+    if arguments.json:
+        sys.stdout.write(json.dumps(figures) + "\n")
+        return
+    for name, value in figures.items():
+        sys.stdout.write(f"{name:28} {value}\n")
+
+
+if __name__ == "__main__":
+    main()

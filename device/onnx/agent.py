@@ -1,0 +1,112 @@
+"""`OnnxAgent`: a folder of onnxruntime-genai as an agent, run in a process of its own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Self
+
+import anyio
+
+from ...protocols import AgentCard, Capabilities, Limits, ModelNotFound, Prices, Side
+from ..compute import FASTEST
+from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed, free_if_near
+from ..worker.process import WorkerProcess
+from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
+from .folder import OnnxFolder, read_folder
+from .options import OnnxOptions
+
+_MOST_CELLS: Final = 16384
+"""Tokens that the caches of all steps together hold, unless one context alone is larger."""
+
+
+class OnnxAgent(LocalAgent):
+    """An agent on a folder that onnxruntime-genai runs. Make one with `load`, and close it with `aclose` or `async with`.
+
+    The same request with the same seed gets the same reply: no step shares a pass with another.
+    """
+
+    worker_module = "nearfar.device.onnx.worker"
+
+    @staticmethod
+    def check_model(path: Path) -> None:
+        """Look through the folder."""
+        read_folder(path)
+
+    @classmethod
+    async def load(
+        cls,
+        model: Path | str,
+        *,
+        name: str | None = None,
+        side: Side = Side.NEAR,
+        context_tokens: int | None = None,
+        parallel: int = 4,
+        threads: int | None = None,
+        compute: str = FASTEST,
+        allow_fallback: bool = False,
+        adapters: Mapping[str, Path | str] | None = None,
+        adapter: str | None = None,
+        call_adapter: str | None = None,
+        prices: Prices | None = None,
+    ) -> Self:
+        """Start a worker and load `model`, a folder with a genai_config.json, in it.
+
+        `name`: the agent's name; the folder's by default.
+        `side`: where callers are to think this agent is; on the far side it refuses private requests.
+        `context_tokens`: most tokens of one step, prompt and output together; by default what the model was made for, at most 8192.
+        `parallel`: steps that advance side by side, each with a cache for a whole context; fewer where those would be more than 16384
+        tokens together. Further steps wait.
+        `threads`: CPU threads; by default one for every two logical CPUs that this process may use, and a single one for a model below
+        20 million parameters.
+        `compute`: what to compute on: `fastest`, `lowest_power`, or the name of an execution provider of onnxruntime, such as `cpu`, `cuda`
+        or `qnn`. The card's `execution` says what it came to.
+        `allow_fallback`: where that provider is absent, or does not run this model, take another one instead of failing.
+        `adapters`: LoRA adapters for this model by name: .onnx_adapter files, among which `StepRequest.adapter` and `call_adapter` choose.
+        `adapter`, `call_adapter`: those of requests that name none.
+        `prices`: by default free on the near side and unknown on the far side.
+
+        Raises `ModelNotFound` if there is no such folder, `ModelError` if it is not a usable model or an adapter is for another one,
+        `ConfigError` if onnxruntime-genai is not installed, a number makes no sense, or what it is to compute on is absent or does not run
+        the model.
+        """
+        check_installed("onnxruntime_genai", "llguidance", "tokenizers", extra="onnx")
+        check_counts(context_tokens=context_tokens, parallel=parallel, threads=threads)
+        path = Path(await anyio.Path(model).absolute())
+        check_default_adapters(adapter, call_adapter, adapters or {})
+        folder = await anyio.to_thread.run_sync(read_folder, path)
+        tokens = context_tokens or min(folder.context_tokens, DEFAULT_CONTEXT_TOKENS)
+        options = OnnxOptions(
+            path=str(path),
+            context_tokens=tokens,
+            parallel=max(1, min(parallel, _MOST_CELLS // tokens)),
+            threads=threads,
+            compute=compute,
+            allow_fallback=allow_fallback,
+            adapters={adapter: str(await _adapter_path(file)) for adapter, file in (adapters or {}).items()},
+        )
+        worker, ready = await WorkerProcess.start(cls.worker_module, options)
+        card = _card(name or path.name, side, folder, options, ready, free_if_near(prices, side))
+        return cls(card, options, worker, adapter=adapter, call_adapter=call_adapter)
+
+
+async def _adapter_path(file: Path | str) -> Path:
+    path = Path(await anyio.Path(file).absolute())
+    if not path.is_file():
+        raise ModelNotFound(f"there is no adapter {path}", hint="check the path, or download the adapter first")
+    return path
+
+
+def _card(name: str, side: Side, folder: OnnxFolder, options: OnnxOptions, ready: WorkerReady, prices: Prices | None) -> AgentCard:
+    return AgentCard(
+        name=name,
+        side=side,
+        model=folder.name or name,
+        description=folder.description or "",
+        world=folder.world,
+        capabilities=Capabilities(tools=True, json_schema=True, confidence=True, seed=True, cancellation=True),
+        limits=Limits(context_tokens=ready.context_tokens, concurrency=options.parallel),
+        prices=prices,
+        execution=ready.execution,
+        parameters=folder.parameters or None,
+        kv_bytes_per_token=folder.kv_bytes_per_token,
+        adapters=tuple(options.adapters),
+    )

@@ -1,0 +1,77 @@
+"""The worker process of onnxruntime-genai: `python -m nearfar.device.onnx.worker`, started as `worker.serving` says."""
+
+import resource
+from pathlib import Path
+from typing import Any, Final
+
+from ...protocols import ConfigError, Execution, ModelError
+from ..compute import CPU, choose_provider
+from ..hardware.memory import free_memory_bytes
+from ..worker.cpus import threads_for
+from ..worker.measuring import measuring_of
+from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
+from ..worker.scheduler import Scheduler
+from ..worker.serving import serve_parent
+from .adapters import Adapters
+from .execution import check_adapters, really_running
+from .folder import OnnxFolder, read_folder
+from .model import Context, Model
+from .options import OnnxOptions
+from .runtime import providers
+
+_RUNTIME_BYTES: Final = 8 << 30
+"""Address space for Python, the libraries and their arenas, far more than they use."""
+
+
+def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
+    """The model and its scheduler. Raises `ModelError` if it cannot be loaded, `ConfigError` if what it is to compute on is absent."""
+    options = OnnxOptions(**values)
+    folder = read_folder(Path(options.path))
+    tokens = options.context_tokens or min(folder.context_tokens, DEFAULT_CONTEXT_TOKENS)
+    choice = choose_provider(providers(), options.compute, allow_fallback=options.allow_fallback)
+    model, context, execution = _opened(options, folder, tokens, choice.provider.name)
+    measuring = measuring_of(execution, kv_bytes_per_token=folder.kv_bytes_per_token)
+    scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)
+    return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
+
+
+def _opened(options: OnnxOptions, folder: OnnxFolder, tokens: int, provider: str) -> tuple[Model, Context, Execution]:
+    """On `provider`; else, where it was not asked for by name or a fallback is allowed, on whatever runs the model."""
+    binding = options.compute == provider and not options.allow_fallback
+    try:
+        opened = _opened_on(provider, options, folder, tokens)
+    except ModelError:
+        if binding or provider == CPU:
+            raise
+        return _opened_on(CPU, options, folder, tokens)
+    if binding and opened[2].provider != provider:
+        message = f"the provider {provider!r} was asked for, and {opened[2].provider!r} runs the model"
+        raise ConfigError(message, hint="name that one, or allow the fallback")
+    return opened
+
+
+def _opened_on(provider: str, options: OnnxOptions, folder: OnnxFolder, tokens: int) -> tuple[Model, Context, Execution]:
+    if provider == CPU:
+        _limit_memory(folder, tokens * options.parallel)
+    threads = options.threads or threads_for(folder.parameters).single
+    model = Model(Path(options.path), folder, provider=provider, threads=threads)
+    adapters = Adapters(model.handle, options.adapters, folder.adapter_inputs)
+    context = Context(model, tokens=tokens, sequences=options.parallel, adapters=adapters)
+    execution = really_running(context, layers=folder.layers, threads=threads, vocabulary=folder.vocabulary)
+    check_adapters(context, options.adapters)
+    return model, context, execution
+
+
+def _limit_memory(folder: OnnxFolder, cells: int) -> None:
+    """Raise `ModelError` if model and caches cannot fit, and keep a model that asks for more than it said from taking it."""
+    needed = folder.size + cells * (folder.kv_bytes_per_token or 0)
+    if (free := free_memory_bytes()) is not None and needed > free:
+        message = f"the model and a context of {cells} tokens need {needed >> 20} MiB, and {free >> 20} MiB of memory are free"
+        raise ModelError(message, hint="give a smaller context_tokens or parallel")
+    limit = 4 * needed + _RUNTIME_BYTES
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+if __name__ == "__main__":
+    serve_parent(load)
