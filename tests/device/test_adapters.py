@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby, takewhile
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
@@ -37,13 +38,22 @@ from nearfar.protocols import (
     Unsupported,
     complete,
 )
+from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
 from nearfar.protocols.testing.subject import Transport
-from nearfar.protocols.testing.transports import TRANSPORTS
+from nearfar.protocols.testing.transports import TRANSPORTS, in_process
 
 TEXT, CALLS = NEAR.with_name("near-text.gguf"), NEAR.with_name("near-calls.gguf")
 PAIR = {"text": TEXT, "calls": CALLS}
 QUESTION = "What is the employer of Mira Falk's sister?"
 PLAN = '1. open(title="Mira Falk", section="sister")\n2. open(title=<sister>, section="employer")\n3. answer <employer>'
+AGE = {
+    "type": "object",
+    "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 120}},
+    "required": ["age"],
+    "additionalProperties": False,
+}
+LONG = "city of city of city of"
+"""What near answers with hundreds of tokens, with either adapter."""
 OPENER, CLOSER = (7, 8), (9,)
 
 with_transports = pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.__name__)
@@ -68,6 +78,24 @@ def said(reply: StepReply) -> tuple[str, list[dict[str, object]]]:
 def next_turn(first: StepRequest, reply: StepReply, result: str) -> StepRequest:
     answered = tuple(Message.tool(ToolResult(call_id=call.id, name=call.name, content=result)) for call in reply.tool_calls)
     return first.model_copy(update={"messages": (*first.messages, Message.assistant(reply.text, tool_calls=reply.tool_calls), *answered)})
+
+
+async def _create() -> Agent:
+    return await LlamaAgent.load(NEAR, adapters=PAIR, adapter="text", call_adapter="calls")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_an_agent_that_switches_adapters_keeps_the_contract(check: Check) -> None:
+    subject = Subject(
+        create=_create,
+        prompt=QUESTION,
+        long_prompt=LONG,
+        tool_use=ToolUse(prompt=QUESTION, tools=(OPEN,), result="Vera Falk"),
+        schema_use=SchemaUse(prompt=QUESTION, schema=AGE),
+        live_steps=lambda agent: cast(LlamaAgent, agent).live_steps,
+        tokens_decoded=lambda agent: cast(LlamaAgent, agent).tokens_decoded,
+    )
+    await run_check(check, subject, in_process)
 
 
 @with_transports
