@@ -59,8 +59,10 @@ class Array:
 
     kind: Kind
     count: int
-    numbers: tuple[int | float | bool, ...]
+    numbers: tuple[int | float | bool, ...] = ()
     """The elements; none of texts, or where there are very many."""
+    distinct: int = 0
+    """Of texts, how many llama.cpp can tell apart: it reads them up to a NUL, and numbers those that are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,28 +125,33 @@ class FieldReader:
         if kind is Kind.ARRAY:
             raise self.damaged("it holds an array of arrays")
         if kind is Kind.STRING:
-            self._skip_texts(count)
-            return Array(kind, count, ())
+            return Array(kind, count, distinct=self._distinct_texts(count))
         if count <= _MOST_NUMBERS:
             return Array(kind, count, self._scalars(kind, count))
         self._take(count * struct.calcsize("<" + _CODES[kind]))
-        return Array(kind, count, ())
+        return Array(kind, count)
 
     def _scalars(self, kind: Kind, count: int) -> tuple[int | float | bool, ...]:
         layout = f"<{count}{_CODES[kind]}"
         return struct.unpack_from(layout, self._data, self._take(struct.calcsize(layout)))
 
-    def _skip_texts(self, count: int) -> None:
+    def _distinct_texts(self, count: int) -> int:
         if count > self.size // 8:
             raise self.damaged(f"it claims an array of {count} texts")
-        unpack = struct.Struct("<Q").unpack_from
+        unpack, data = struct.Struct("<Q").unpack_from, self._data
         at, last = self.position, self.size - 8
+        texts, empty = set(), 0
         for _ in range(count):
             if at > last:
                 raise self.truncated()
-            at += 8 + unpack(self._data, at)[0]
+            start = at + 8
+            at = start + unpack(data, at)[0]
+            text = data[start : min(at, self.size)].partition(b"\0")[0]
+            texts.add(text)
+            empty += not text
         self.position = at
         self._take(0)
+        return len(texts) + max(empty - 1, 0)
 
     def _take(self, length: int) -> int:
         """Position of the next `length` bytes, which are then behind."""

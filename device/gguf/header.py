@@ -18,6 +18,8 @@ _REQUIRED: Final = ("block_count", "embedding_length", "context_length")
 _NO_VOCABULARY: Final = (None, "none", "no_vocab")
 _VOCABULARY_KINDS: Final = {"token_type": Kind.INT32, "scores": Kind.FLOAT32}
 """Arrays with one number per token, which llama.cpp reads without a look at their type or length."""
+_MOST_LAYERS: Final = 512
+"""llama.cpp's LLAMA_MAX_LAYERS, beyond which it aborts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ def _checked_architecture(file: GgufFile) -> str:
         for key in _REQUIRED:
             if file.count(f"{architecture}.{key}") is None:
                 raise file.damaged(f"it does not state {architecture}.{key}")
+    if (layers := file.count(f"{architecture}.block_count") or 0) > _MOST_LAYERS:
+        raise file.damaged(f"it claims {layers} layers")
     return architecture
 
 
@@ -90,6 +94,9 @@ def _check_vocabulary(file: GgufFile) -> None:
         return
     if tokens.kind is not Kind.STRING or not tokens.count:
         raise file.damaged("its vocabulary is no list of texts")
+    if tokens.distinct < tokens.count:
+        # llama.cpp aborts over this.
+        raise file.damaged(f"{tokens.count - tokens.distinct} of its {tokens.count} tokens are there twice")
     for name, kind in _VOCABULARY_KINDS.items():
         field = file.fields.get(f"tokenizer.ggml.{name}")
         if field is not None and not (isinstance(field.value, Array) and (field.value.kind, field.value.count) == (kind, tokens.count)):

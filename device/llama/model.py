@@ -4,6 +4,7 @@ Only the worker process imports this module.
 """
 
 import ctypes
+import os
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -31,6 +32,8 @@ _NO_SPACE: Final = 1
 
 def start_backend() -> None:
     """Prepare llama.cpp once per process; its log is kept to explain what happens, and is not printed."""
+    # What ggml says before it aborts is then its last word, and no debugger is started for a backtrace.
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     keep_log()
     llama_cpp.llama_backend_init()
 

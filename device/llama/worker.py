@@ -1,11 +1,18 @@
 """The worker process of llama.cpp: `python -m nearfar.device.llama.worker`, started as `worker.serving` says."""
 
-from typing import Any
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
 
 from ...protocols import ModelError
+from ..gguf import model_parts
 from ..hardware.memory import free_memory_bytes
 from ..worker.cpus import Threads, threads_for
 from ..worker.measuring import measuring_of
+from ..worker.memory_limit import limited_memory
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
@@ -16,6 +23,11 @@ from .model import Context, Model, start_backend
 from .options import LlamaOptions
 from .placement import cache_cells, place
 
+_SPARE_BYTES: Final = 4 << 30
+"""Address space for what the file's size does not tell: intermediate results, the vocabulary, adapters."""
+_THREAD_BYTES: Final = 128 << 20
+"""Address space that a thread takes for its stack and its arena of the C library, whatever it uses of them."""
+
 
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     """The model and its scheduler. Raises `ModelError` if it cannot be loaded, `ConfigError` if what it is to compute on is absent."""
@@ -23,18 +35,27 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     start_backend()
     devices = backend_devices()
     placement = place(options, devices)
-    model = Model(options.path, placement)
-    tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
-    cells = cache_cells(tokens, options.parallel)
-    threads = Threads(options.threads, options.threads) if options.threads else threads_for(model.parameters)
-    if not placement.layers:
-        _check_memory(cells, options.kv_bytes_per_token or 0)
-    adapters = Adapters(model.handle, options.adapters)
-    context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
+    # Drivers of GPUs map far more than they use.
+    with nullcontext() if placement.layers else limited_memory(_room(Path(options.path))):
+        model = Model(options.path, placement)
+        tokens = options.context_tokens or min(model.trained_context_tokens, DEFAULT_CONTEXT_TOKENS)
+        cells = cache_cells(tokens, options.parallel)
+        threads = Threads(options.threads, options.threads) if options.threads else threads_for(model.parameters)
+        if not placement.layers:
+            _check_memory(cells, options.kv_bytes_per_token or 0)
+        adapters = Adapters(model.handle, options.adapters)
+        context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single)
     measuring = measuring_of(execution, kv_bytes_per_token=options.kv_bytes_per_token)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
+
+
+def _room(path: Path) -> int:
+    """Address space that a sound model may take: its file, once more as llama.cpp may rearrange it, and all free memory for its cache."""
+    weights = sum(file.stat().st_size for file in model_parts(path))
+    free = free_memory_bytes() or psutil.virtual_memory().total
+    return 2 * weights + free + _SPARE_BYTES + _THREAD_BYTES * (os.cpu_count() or 1)
 
 
 def _check_memory(cells: int, bytes_per_cell: int) -> None:

@@ -1,16 +1,14 @@
 """What makes files a model: which ones belong to it, and whether they are sound enough to be loaded."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from ...protocols import ModelError, ModelNotFound
-from ..gguf import check_part, read_header
+from ...protocols import ModelError
+from ..gguf import check_part, model_parts, read_header
 from .index import StoredFile, StoredModel
 from .transfer import Progress, sha256_of
 
-_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _ONNX_CONFIGURATION: Final = "genai_config.json"
 
 
@@ -27,18 +25,12 @@ def model_files(path: Path) -> list[Path]:
         if not (path / _ONNX_CONFIGURATION).is_file():
             raise ModelError(f"{path} has no {_ONNX_CONFIGURATION}", hint="give a .gguf file, or a folder for onnxruntime-genai")
         return sorted(file for file in path.rglob("*") if file.is_file())
-    part = _PART.fullmatch(path.name)
-    count = int(part["count"]) if part else 1
-    files = [path.with_name(f"{part['stem']}-{number:05}-of-{part['count']}.gguf") for number in range(1, count + 1)] if part else [path]
-    for file in files:
-        if not file.is_file():
-            raise ModelNotFound(f"there is no model file {file}", hint="check the path; a split model needs all its parts in one folder")
-    return files
+    return model_parts(path)
 
 
 def check_model(path: Path) -> None:
     """Look at a model without loading it. Raises `ModelError` with what is wrong with it."""
-    first, *others = model_files(path)
+    first, *others = model_parts(path)
     read_header(first)
     for part in others:
         check_part(part)

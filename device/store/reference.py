@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from ...protocols import ConfigError, ModelNotFound
+from ..gguf import PART
 
 PREFIX: Final = "hf:"
 _REFERENCE: Final = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<selector>[^\\\s]*))?", re.ASCII)
-_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 _QUANT: Final = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d+\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|F16|FP16|F32))(?=$|[-._/])", re.IGNORECASE)
 _NO_MODEL: Final = re.compile(r"(^|/)(mmproj|imatrix)", re.IGNORECASE)
 """Image encoders and calibration data, which lie beside the models they belong to."""
@@ -66,7 +66,7 @@ def models_among(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     models: dict[str, list[str]] = {}
     for name in sorted(names):
         if name.lower().endswith(".gguf") and not _NO_MODEL.search(name):
-            part = _PART.fullmatch(name)
+            part = PART.fullmatch(name)
             models.setdefault(part["stem"] if part else name[: -len(".gguf")], []).append(name)
     return {title: tuple(files) for title, files in models.items()}
 
@@ -78,7 +78,7 @@ def quant_of(title: str) -> str:
 
 
 def _complete(files: tuple[str, ...]) -> tuple[str, ...]:
-    part = _PART.fullmatch(files[0])
+    part = PART.fullmatch(files[0])
     if part is not None and len(files) != int(part["count"]):
         raise ModelNotFound(f"{part['stem']} has {len(files)} of {int(part['count'])} parts", hint="the repository is incomplete")
     return files

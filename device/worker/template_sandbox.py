@@ -3,19 +3,18 @@
 Only the worker process imports this module.
 """
 
-import resource
 import signal
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 import jinja2
-import psutil
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ...protocols import ModelError
+from .memory_limit import limited_memory
 
 _SECONDS: Final = 5.0
 """CPU time; ordinary templates take milliseconds."""
@@ -43,21 +42,14 @@ def bounded() -> Iterator[None]:
 
     Raises `ModelError` when the time is over, `MemoryError` beyond the memory.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    _limit_memory(psutil.Process().memory_info().vms + _BYTES, hard)
     handler = signal.signal(signal.SIGVTALRM, _give_up)
     signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
     try:
-        yield
+        with limited_memory(_BYTES):
+            yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, handler)
-        _limit_memory(soft, hard)
-
-
-def _limit_memory(soft: int, hard: int) -> None:
-    with suppress(ValueError, OSError):  # Not on every system, nor beyond a limit that is set already.
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _give_up(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -46,8 +46,6 @@ def test_header_tells_what_the_writer_wrote(tmp_path: Path) -> None:
         parameters=sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors),
         layers=2,
         kv_elements_per_token=2 * 2 * WIDTH,
-        tensors={tensor.name: tuple(tensor.shape) for tensor in GGUFReader(path).tensors},
-        adapter=None,
     )
 
 
@@ -125,6 +123,8 @@ def test_what_llama_cpp_would_stumble_over_is_refused(tmp_path: Path, old: bytes
         pytest.param(lambda writer: writer.add_uint64("general.alignment", 32), "alignment", id="alignment of another type"),
         pytest.param(lambda writer: writer.add_uint32("general.alignment", 48), "alignment", id="alignment no power of two"),
         pytest.param(lambda writer: writer.add_array("tokenizer.ggml.tokens", [1, 2]), "list of texts", id="tokens are numbers"),
+        pytest.param(lambda writer: writer.add_array("tokenizer.ggml.tokens", ["a", "b", "a\0b"]), "1 of its 3", id="a token twice"),
+        pytest.param(lambda writer: writer.add_uint32("llama.block_count", 513), "513 layers", id="more layers than llama.cpp has"),
         pytest.param(lambda writer: _vocabulary(writer, scores=[0.5]), "scores", id="a score too few"),
         pytest.param(lambda writer: _vocabulary(writer, scores=[1, 2]), "scores", id="scores are whole numbers"),
         pytest.param(lambda writer: _vocabulary(writer, token_type=[1]), "token_type", id="a type too few"),
@@ -134,6 +134,10 @@ def test_what_llama_cpp_would_stumble_over_is_refused(tmp_path: Path, old: bytes
 def test_keys_that_llama_cpp_reads_blindly_have_the_types_it_expects(tmp_path: Path, extra: Extra, fault: str) -> None:
     with pytest.raises(ModelError, match=fault):
         read_header(_header_only(tmp_path / "keys.gguf", {}, extra=extra))
+
+
+def test_tokens_without_text_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+    read_header(_header_only(tmp_path / "keys.gguf", {}, extra=lambda writer: writer.add_array("tokenizer.ggml.tokens", ["", "", "a"])))
 
 
 def test_a_further_part_needs_no_description_of_the_model_but_is_complete(tmp_path: Path) -> None:
