@@ -1,34 +1,15 @@
-"""onnxruntime's execution providers, under our names.
-
-What it calls *available* is what it was built with. Whether a provider's hardware and driver are there shows in its list of devices, as far
-as the provider takes part in that list, and otherwise only when a model is loaded.
-"""
+"""What can be said of onnxruntime's execution providers before a model is loaded."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ..compute import ProcessorKind
+from ..compute import CPU, ProcessorKind
+from ..onnx.providers import PROVIDERS
 from .components import EngineProvider, Presence
 
-_SUFFIX: Final = "ExecutionProvider"
-_KNOWN: Final = {
-    "CPU": ("cpu", ProcessorKind.CPU),
-    "CUDA": ("cuda", ProcessorKind.GPU),
-    "Tensorrt": ("tensorrt", ProcessorKind.GPU),
-    "NvTensorRTRTX": ("tensorrt-rtx", ProcessorKind.GPU),
-    "ROCM": ("rocm", ProcessorKind.GPU),
-    "MIGraphX": ("migraphx", ProcessorKind.GPU),
-    "Dml": ("directml", ProcessorKind.GPU),
-    "WebGpu": ("webgpu", ProcessorKind.GPU),
-    "CoreML": ("coreml", ProcessorKind.NPU),
-    "QNN": ("qnn", ProcessorKind.NPU),
-    "VitisAI": ("vitisai", ProcessorKind.NPU),
-    "OpenVINO": ("openvino", ProcessorKind.NPU),
-    "Nnapi": ("nnapi", ProcessorKind.NPU),
-}
-"""`Azure` is not among them: it computes in the cloud."""
-_SHOWN_WHERE_ABSENT: Final = ("CUDA", "CoreML", "QNN", "OpenVINO", "WebGpu")
+_SHOWN_WHERE_ABSENT: Final = ("cuda", "coreml", "qnn", "openvino", "webgpu")
 """Those that people ask for by name."""
+_CPU: Final = "CPUExecutionProvider"
 
 
 class ProviderDevice(NamedTuple):
@@ -41,17 +22,16 @@ class ProviderDevice(NamedTuple):
 
 
 def execution_providers(built_with: Sequence[str], devices: Sequence[ProviderDevice]) -> Iterator[EngineProvider]:
-    """What can be said of each provider."""
-    for short, (name, kind) in _KNOWN.items():
-        full = short + _SUFFIX
-        found = [entry for entry in devices if entry.provider == full]
+    """The CPU's, then those that run language models: present where they are listed, unknown where they are merely built in."""
+    processor = next((entry.device for entry in devices if entry.provider == _CPU), "")
+    yield EngineProvider(presence=Presence.PRESENT, reason="part of onnxruntime", name=CPU, kind=ProcessorKind.CPU, device=processor)
+    for name, provider in PROVIDERS.items():
+        found = [entry for entry in devices if entry.provider == provider.full]
         for entry in found:
             reason = "in onnxruntime's own list of devices"
             yield EngineProvider(presence=Presence.PRESENT, reason=reason, name=name, kind=entry.kind, device=entry.device)
-        if not found and full in built_with:
-            needs_driver = kind is not ProcessorKind.CPU
-            presence = Presence.UNKNOWN if needs_driver else Presence.PRESENT
-            reason = "built in; whether its driver works shows when a model is loaded" if needs_driver else "part of onnxruntime"
-            yield EngineProvider(presence=presence, reason=reason, name=name, kind=kind)
-        elif not found and short in _SHOWN_WHERE_ABSENT:
-            yield EngineProvider(presence=Presence.ABSENT, reason="not in this build", name=name, kind=kind)
+        if not found and provider.full in built_with:
+            reason = "built in; whether its driver works shows when a model is loaded"
+            yield EngineProvider(presence=Presence.UNKNOWN, reason=reason, name=name, kind=provider.kind)
+        elif not found and name in _SHOWN_WHERE_ABSENT:
+            yield EngineProvider(presence=Presence.ABSENT, reason="not in this build", name=name, kind=provider.kind)

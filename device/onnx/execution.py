@@ -13,7 +13,8 @@ from typing import Any, Final
 from ...protocols import Execution, ModelError
 from ..worker.sampling import Logits
 from .model import Context
-from .runtime import first_line, short_name
+from .providers import short_name
+from .runtime import first_line
 
 _CPU: Final = "CPUExecutionProvider"
 _PROBE: Final = 0

@@ -28,7 +28,7 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     options = OnnxOptions(**values)
     folder = read_folder(Path(options.path))
     tokens = options.context_tokens or min(folder.context_tokens, DEFAULT_CONTEXT_TOKENS)
-    choice = choose_provider(providers(), options.compute, allow_fallback=options.allow_fallback)
+    choice = choose_provider(providers(), options.compute, allow_fallback=options.allow_fallback, parameters=folder.parameters)
     model, context, execution = _opened(options, folder, tokens, choice.provider.name)
     measuring = measuring_of(execution, kv_bytes_per_token=folder.kv_bytes_per_token)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)

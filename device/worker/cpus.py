@@ -1,10 +1,11 @@
 """How many threads a model's passes get where nobody says."""
 
-import os
 from dataclasses import dataclass
 from typing import Final
 
 import psutil
+
+from ..hardware.cpu import usable_cores
 
 _SMALL_MODEL: Final = 20_000_000
 """Parameters below which one token is less work than waking a second thread."""
@@ -23,13 +24,5 @@ def threads_for(parameters: int) -> Threads:
     """The threads for a model of so many weights."""
     if parameters < _SMALL_MODEL:
         return Threads(1, 1)
-    usable = usable_cpus()
+    usable = usable_cores()
     return Threads(max(usable // 2, 1), max(min(psutil.cpu_count(logical=False) or 1, usable), 1))
-
-
-def usable_cpus() -> int:
-    """Logical CPUs that this process may run on: in a container fewer than the machine has."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # Not on macOS.
-        return os.cpu_count() or 2

@@ -22,6 +22,7 @@ Status = Literal["ok", "absent", "broken"]
 _STYLES = {"ok": "green", "present": "green", "absent": "yellow", "unknown": "dim", "broken": "red"}
 _EXTRAS = {
     "llama": ("llama-cpp-python", "llguidance"),
+    "onnx": ("onnxruntime-genai", "tokenizers"),
     "cloud": ("httpx", "keyring"),
 }
 

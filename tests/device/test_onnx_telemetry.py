@@ -64,6 +64,14 @@ from nearfar.orchestrator.routing.learned.runtime import session
 session(Path(sys.argv[1], "model.onnx").read_bytes(), "near")
 """
 
+_PROBE = """
+import asyncio
+from nearfar.device.probe import probe_hardware
+
+hardware = asyncio.run(probe_hardware())
+assert all(engine.presence == "present" for engine in hardware.engines), hardware.engines
+"""
+
 _AS_SHIPPED = """
 import sys
 import onnxruntime_genai
@@ -79,7 +87,7 @@ def _run(code: str, folder: Path, home: Path) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env={**environment, "HOME": str(home)}, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("code", [_STEP, _ROUTER], ids=["a step of OnnxAgent", "a session of the router"])
+@pytest.mark.parametrize("code", [_STEP, _ROUTER, _PROBE], ids=["a step of OnnxAgent", "a session of the router", "the probe"])
 def test_no_socket_is_opened_and_nothing_is_kept(code: str, near_folder: Path, tmp_path: Path) -> None:
     done = _run(_WITHOUT_SOCKETS + code, near_folder, tmp_path / "home")
     assert done.returncode == 0, done.stderr

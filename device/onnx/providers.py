@@ -1,0 +1,38 @@
+"""onnxruntime's execution providers under our names, as far as they run language models beside the CPU.
+
+What onnxruntime calls *available* is what it was built with. Whether a provider's hardware and driver are there shows only when a model is
+loaded, unless the provider stands in onnxruntime's list of devices.
+"""
+
+from typing import Final, NamedTuple
+
+from ..compute import ProcessorKind
+
+
+class ExecutionProvider(NamedTuple):
+    """One of them."""
+
+    genai: str
+    """Its name in onnxruntime-genai."""
+    full: str
+    """Its name in onnxruntime."""
+    kind: ProcessorKind
+    """What it mostly computes on."""
+
+
+PROVIDERS: Final = {
+    "coreml": ExecutionProvider("CoreML", "CoreMLExecutionProvider", ProcessorKind.NPU),
+    "cuda": ExecutionProvider("cuda", "CUDAExecutionProvider", ProcessorKind.GPU),
+    "directml": ExecutionProvider("dml", "DmlExecutionProvider", ProcessorKind.GPU),
+    "openvino": ExecutionProvider("OpenVINO", "OpenVINOExecutionProvider", ProcessorKind.INTEGRATED_GPU),
+    "qnn": ExecutionProvider("QNN", "QNNExecutionProvider", ProcessorKind.NPU),
+    "tensorrt": ExecutionProvider("NvTensorRtRtx", "NvTensorRTRTXExecutionProvider", ProcessorKind.GPU),
+    "vitisai": ExecutionProvider("VitisAI", "VitisAIExecutionProvider", ProcessorKind.NPU),
+    "webgpu": ExecutionProvider("WebGPU", "WebGpuExecutionProvider", ProcessorKind.GPU),
+}
+
+
+def short_name(full: str) -> str:
+    """Our name of a provider of onnxruntime."""
+    ours = next((name for name, provider in PROVIDERS.items() if provider.full == full), None)
+    return ours or full.removesuffix("ExecutionProvider").lower()
