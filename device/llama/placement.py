@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import ConfigError
-from ..compute import FASTEST, LOWEST_POWER, ProcessorKind, choose_provider
-from ..gguf import GgufHeader, read_header
+from ..compute import CPU, FASTEST, LOWEST_POWER, ProcessorKind, Provider, choose_provider
+from ..gguf import GgufHeader, model_parts, read_header
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS
 from .backends import BackendDevice
 from .options import LlamaOptions
@@ -16,6 +16,7 @@ ALL_LAYERS: Final = -1
 _FOR_COMPUTING: Final = 0.15
 """Share of a GPU's free memory that is left for llama.cpp's intermediate results and for what else draws on it."""
 _MOST_DEFAULT_CELLS: Final = 16384
+_POLICIES: Final = (FASTEST, LOWEST_POWER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,23 @@ CPU_ONLY: Final = Placement()
 def place(options: LlamaOptions, devices: Sequence[BackendDevice]) -> Placement:
     """Choose among the devices what the options ask for.
 
-    Raises `ConfigError` where that is absent and no fallback is allowed.
+    Raises `ConfigError` where that is absent or has no room, and no fallback is allowed.
     """
-    if options.gpu_layers == 0 and options.compute in (FASTEST, LOWEST_POWER):
+    if len(devices) == 1 and options.compute in (*_POLICIES, CPU) and not options.gpu_layers:
         return CPU_ONLY
     header = read_header(Path(options.path))
+    provider = _provider(options, header, devices)
+    if provider.kind is ProcessorKind.CPU or options.gpu_layers == 0:
+        return CPU_ONLY
+    chosen = tuple(device for device in devices if device.provider == provider.name)
+    layers = options.gpu_layers if options.gpu_layers is not None else _layers_for(options, header, chosen)
+    if not layers and options.compute == provider.name and not options.allow_fallback:
+        hint = "close what else uses it, take a smaller model or context, or set allow_fallback = true"
+        raise ConfigError(f"{provider.name} has no room for a single layer of this model", hint=hint)
+    return Placement(chosen, layers) if layers else CPU_ONLY
+
+
+def _provider(options: LlamaOptions, header: GgufHeader, devices: Sequence[BackendDevice]) -> Provider:
     choice = choose_provider(
         [device.as_provider() for device in devices],
         options.compute,
@@ -46,22 +59,19 @@ def place(options: LlamaOptions, devices: Sequence[BackendDevice]) -> Placement:
         tokens_per_second=options.tokens_per_second,
         parameters=header.parameters if options.gpu_layers is None else None,
     )
-    on_cpu = choice.provider.kind is ProcessorKind.CPU
-    if options.gpu_layers is not None and on_cpu != (options.gpu_layers == 0) and not options.allow_fallback:
+    takes_layers = choice.provider.kind is not ProcessorKind.CPU
+    is_free = options.allow_fallback or options.gpu_layers is None or (options.gpu_layers == 0 and options.compute in _POLICIES)
+    if not is_free and takes_layers != bool(options.gpu_layers):
         hint = "leave gpu_layers out, or set allow_fallback = true; `nearfar doctor` says which GPUs there are"
         raise ConfigError(f"gpu_layers is {options.gpu_layers}, and {choice.provider.name} is what computes", hint=hint)
-    if on_cpu or options.gpu_layers == 0:
-        return CPU_ONLY
-    chosen = tuple(device for device in devices if device.provider == choice.provider.name)
-    layers = options.gpu_layers if options.gpu_layers is not None else _layers_for(options, header, chosen)
-    return Placement(chosen, layers)
+    return choice.provider
 
 
 def _layers_for(options: LlamaOptions, header: GgufHeader, devices: Sequence[BackendDevice]) -> int:
     tokens = options.context_tokens or min(header.context_tokens or DEFAULT_CONTEXT_TOKENS, DEFAULT_CONTEXT_TOKENS)
     return layers_that_fit(
         sum(device.free_memory() for device in devices),
-        model_bytes=Path(options.path).stat().st_size,
+        model_bytes=sum(part.stat().st_size for part in model_parts(Path(options.path))),
         cache_bytes=cache_cells(tokens, options.parallel) * (options.kv_bytes_per_token or 0),
         layers=header.layers,
     )

@@ -73,6 +73,14 @@ def test_what_cannot_be_had_is_refused_unless_fallback_is_allowed(changes: dict[
     assert place(options(**changes, allow_fallback=True), devices) == CPU_ONLY
 
 
+def test_a_gpu_that_has_no_room_for_a_single_layer_is_left_alone() -> None:
+    full = described("CUDA0", "cuda", ProcessorKind.GPU, lambda: 1000)
+    assert place(options(compute="cuda", allow_fallback=True), [CPU, full]) == CPU_ONLY
+    assert place(options(tokens_per_second={"cpu": 1.0, "cuda": 2.0}), [CPU, full]) == CPU_ONLY
+    with pytest.raises(ConfigError, match="no room"):
+        place(options(compute="cuda"), [CPU, full])
+
+
 def test_a_gpu_that_is_not_chosen_is_not_asked_for_its_memory() -> None:
     def asked() -> int:
         raise NotImplementedError
