@@ -30,7 +30,7 @@ _THREADS = 64
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns the exit code: 0 when stopped, 2 where the options or the token are at fault, 1 otherwise."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
         asyncio.run(_run(_worker(options)))
@@ -42,20 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Of the command line."""
+    made = argparse.ArgumentParser(
         prog="python -m nearfar.device.thin_worker",
         description="Lend the llama-server on this device to a hub.",
         epilog=f"The token may also stand in the environment variable {TOKEN_VARIABLE}; it is never taken from the command line.",
     )
-    parser.add_argument("hub", nargs="?", metavar="HOST:PORT", help="address of the hub; not needed with --pairing-file")
-    parser.add_argument("--pairing-file", metavar="FILE", help="the line that `nearfar worker pair` shows; - asks for it")
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help="the token, in a file that only you can read")
-    parser.add_argument("--fingerprint", metavar="sha256:...", help="of the hub's certificate, if no public authority has signed it")
-    parser.add_argument("--name", help="what the worker's agent is called (default: the pairing's name, or phone)")
-    parser.add_argument("--server", metavar="URL", default="http://127.0.0.1:8080", help="the llama-server (default: %(default)s)")
-    parser.add_argument("--server-key-file", metavar="FILE", type=Path, help="the key that llama-server was started with, if any")
-    return parser
+    made.add_argument("hub", nargs="?", metavar="HOST:PORT", help="address of the hub; not needed with --pairing-file")
+    made.add_argument("--pairing-file", metavar="FILE", help="the line that `nearfar worker pair` shows; - asks for it")
+    made.add_argument("--token-file", metavar="FILE", type=Path, help="the token, in a file that only you can read")
+    made.add_argument("--fingerprint", metavar="sha256:...", help="of the hub's certificate, if no public authority has signed it")
+    made.add_argument("--name", help="what the worker's agent is called (default: the pairing's name, or phone)")
+    made.add_argument("--server", metavar="URL", default="http://127.0.0.1:8080", help="the llama-server (default: %(default)s)")
+    made.add_argument("--server-key-file", metavar="FILE", type=Path, help="the key that llama-server was started with, if any")
+    return made
 
 
 def _worker(options: argparse.Namespace) -> Worker:

@@ -19,6 +19,7 @@ from ...protocols.errors import (
     ConfigError,
     DeadlineExceeded,
     InternalError,
+    InvalidOutput,
     NearfarError,
     NotFound,
     Stalled,
@@ -141,6 +142,8 @@ class _Attachment:
         if message is grpc.aio.EOF or not message.HasField("registered"):
             raise Unavailable(f"the hub at {self._worker.hub.address} did not confirm the registration")
         self._interval, self._silence = message.registered.heartbeat_interval, message.registered.silence_limit
+        if not 0 < self._interval <= self._silence < float("inf"):
+            raise InvalidOutput(f"the hub at {self._worker.hub.address} asks for impossible heartbeats")
         self.is_registered = True
         _logger.info("attached to %s as %s: %s", self._worker.hub.address, message.registered.worker, self._card.model)
 

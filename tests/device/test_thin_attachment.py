@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import ssl
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -31,8 +32,9 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.channel import ServerTls
-from nearfar.protocols.hub import Hub, serve_hub
+from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
 from nearfar.protocols.pairing import fingerprint_of
+from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
 from nearfar.protocols.testing.subject import eventually
 
 pytestmark = pytest.mark.anyio
@@ -151,6 +153,32 @@ async def test_the_worker_comes_back_to_a_hub_that_was_away(monkeypatch: pytest.
                     assert (await complete(lent, asking(sensitivity=Sensitivity.PUBLIC))).text == REPLY
         stopping.set()
         with anyio.fail_after(10):
+            await running
+
+
+@pytest.mark.parametrize("fault", [ChaosProxy.black_hole, ChaosProxy.reset, ChaosProxy.close], ids=lambda fault: fault.__name__)
+async def test_a_connection_that_breaks_stops_the_steps_on_the_phone_and_is_made_anew(
+    fault: Callable[[ChaosProxy], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachment, "_FIRST_DELAY", 0.01)
+    hang, stopping = anyio.Event(), asyncio.Event()
+    agent = ScriptedAgent(lambda request: ["first ", hang] if request.max_output_tokens == 99 else REPLY)
+    hub = Hub({NAME: TOKEN}, heartbeat=Heartbeat(interval=0.1, silence_limit=0.5))
+    async with llama_http(agent) as http, serve_hub(hub) as address, chaos_proxy(address) as proxy:
+        running = asyncio.create_task(attachment.serve(thin_worker(http.url, proxy.address), stopping))
+        lent = await hub.wait_for(NAME)
+        with anyio.fail_after(20):
+            async with stream(lent, asking(sensitivity=Sensitivity.PUBLIC, max_output_tokens=99)) as events:
+                await anext(aiter(events))
+                fault(proxy)
+                with pytest.raises(Unavailable):
+                    await anext(aiter(events))
+            await eventually(lambda: agent.live_steps == 0)
+            proxy.close()
+            await proxy.resume()
+            again = await hub.wait_for(NAME)
+            assert (await complete(again, asking(sensitivity=Sensitivity.PUBLIC))).text == REPLY
+            stopping.set()
             await running
 
 

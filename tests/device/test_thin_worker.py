@@ -168,6 +168,6 @@ def test_the_name_comes_from_the_pairing_unless_one_is_given(tmp_path: Path) -> 
     path = tmp_path / "pairing"
     path.touch(mode=0o600)
     path.write_text(PRIVATE.uri, encoding="utf-8")
-    parser = thin_worker._parser()
+    parser = thin_worker.parser()
     assert thin_worker._worker(parser.parse_args(["--pairing-file", str(path)])).name == "my-phone"
     assert thin_worker._worker(parser.parse_args(["--pairing-file", str(path), "--name", "other"])).name == "other"

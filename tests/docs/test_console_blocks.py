@@ -7,9 +7,10 @@ import pytest
 from pages import ROOT, Block, blocks
 from typer.testing import CliRunner
 
+from nearfar.device import thin_worker
 from nearfar.orchestrator.cli import app
 
-ORDINARY = {"cd", "chmod", "export", "git", "openssl", "python", "source"}
+ORDINARY = {"cat", "cd", "chmod", "export", "git", "llama-server", "openssl", "pkg", "python", "source", "umask"}
 """Commands that are not ours."""
 
 COMMANDS = [
@@ -28,6 +29,8 @@ def test_command_exists(block: Block, line: str) -> None:
     match words:
         case ["nearfar", *arguments]:
             check_nearfar(arguments)
+        case ["python", "-m", "nearfar.device.thin_worker", *arguments]:
+            assert thin_worker.parser().parse_args(arguments)
         case ["make", *arguments]:
             targets = (ROOT / "Makefile").read_text(encoding="utf-8")
             for target in (word for word in arguments if "=" not in word):
