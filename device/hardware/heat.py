@@ -75,9 +75,9 @@ def _chips(root: Path) -> Iterator[Sensor]:
         for reading in readings:
             celsius, prefix = _celsius(reading), reading.name.removesuffix("_input")
             if celsius is not None:
-                limits = (_celsius(chip / f"{prefix}_{limit}") for limit in ("max", "crit"))
-                label = read_text(chip / f"{prefix}_label") or prefix
-                yield Sensor(name=f"{name} {label}", celsius=celsius, thermal=level(celsius, *limits))
+                # Not `max`: to many drivers that is merely where the fans are to run at full speed.
+                thermal = level(celsius, None, _celsius(chip / f"{prefix}_crit"))
+                yield Sensor(name=f"{name} {read_text(chip / f'{prefix}_label') or prefix}", celsius=celsius, thermal=thermal)
 
 
 def _celsius(path: Path) -> float | None:

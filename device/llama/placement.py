@@ -39,7 +39,7 @@ def place(options: LlamaOptions, devices: Sequence[BackendDevice]) -> Placement:
     """
     if len(devices) == 1 and options.compute in (*_POLICIES, CPU) and not options.gpu_layers:
         return CPU_ONLY
-    header = read_header(Path(options.path))
+    header = read_header(Path(options.path))  # not where nothing is to choose: it takes a while with a large vocabulary
     provider = _provider(options, header, devices)
     if provider.kind is ProcessorKind.CPU or options.gpu_layers == 0:
         return CPU_ONLY

@@ -157,8 +157,9 @@ def test_no_battery_is_absent_and_no_list_of_them_is_unknown(tmp_path: Path) -> 
         ({**zone(0, 50, critical=105), **zone(1, 100, critical=105)}, Thermal.SERIOUS),
         ({**zone(0, 50, critical=105), **zone(1, 100, critical=105, mode="disabled")}, Thermal.NOMINAL),
         (zone(0, 50, passive=-274, critical=105), Thermal.NOMINAL),
-        (chip(0, "coretemp", temp1_input=91000, temp1_max=90000, temp1_crit=100000, temp1_label="Package id 0"), Thermal.SERIOUS),
-        ({**zone(0, 50, critical=105), **chip(0, "nvme", temp1_input=90000, temp1_max=80000)}, Thermal.NOMINAL),
+        (chip(0, "coretemp", temp1_input=91000, temp1_max=80000, temp1_crit=100000, temp1_label="Package id 0"), Thermal.SERIOUS),
+        (chip(0, "coretemp", temp1_input=81000, temp1_max=80000, temp1_crit=100000), Thermal.FAIR),
+        ({**zone(0, 50, critical=105), **chip(0, "nvme", temp1_input=90000, temp1_crit=80000)}, Thermal.NOMINAL),
     ],
 )
 def test_heat_is_judged_by_the_sensors_own_limits(tmp_path: Path, files: dict[str, str], thermal: Thermal) -> None:
