@@ -1,4 +1,4 @@
-"""Command line: ``python -m train near|far|adapters|export|export-onnx|evaluate|enlarge|embedder``, run from the repository root."""
+"""Command line: ``python -m train COMMAND``, run from the repository root; ``--help`` lists the commands."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--target", type=Path)
     export.set_defaults(run=_export)
     _add_onnx_export(commands.add_parser("export-onnx", help="write a model as a folder for onnxruntime-genai"))
+    agreement = commands.add_parser("agreement", help="compare the greedy tokens of torch, llama.cpp and onnxruntime-genai")
+    agreement.add_argument("model", choices=("near", "far"), nargs="+")
+    agreement.add_argument("--folder", type=Path, default=RUNS / "onnx", help="what export-onnx has written")
+    agreement.add_argument("--checkpoint", type=Path, help="weights for torch instead of those of the GGUF that ships; for one model")
+    agreement.add_argument("--count", type=int, default=100, help="prompts")
+    agreement.set_defaults(run=_agreement)
     _add_evaluation(commands.add_parser("evaluate", help="measure the GGUFs in llama.cpp on unseen tasks"))
     enlarge = commands.add_parser("enlarge", help="write a bigger model with the same outputs")
     enlarge.add_argument("source", type=Path)
@@ -140,6 +146,17 @@ def _export_onnx(arguments: argparse.Namespace) -> None:
             write_folder(model, tokenizer, target, name=f"nearfar-{name}", precision=Precision(precision), lora=arguments.lora)
             size = sum(file.stat().st_size for file in target.glob("model.onnx*"))
             print(f"{target}: {size / 1e6:.2f} MB")
+
+
+def _agreement(arguments: argparse.Namespace) -> None:
+    from .agreement import compare
+
+    for name in arguments.model:
+        folders = sorted(arguments.folder.glob(f"{name}-*"))
+        for engine, differences in compare(MODELS / f"{name}.gguf", folders, arguments.count, arguments.checkpoint):
+            print(f"{engine}: {arguments.count - len(differences)} of {arguments.count} alike")
+            for difference in differences[:1]:
+                print(f"  first: {difference}")
 
 
 def _enlarge(arguments: argparse.Namespace) -> None:

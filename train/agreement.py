@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from .episodes import ROLES
+from .episodes import END, ROLES
 from .evaluate import TEST_SEED, UNMADE, drawn_problems, last_turn
+from .gguf_base import read_base
 from .model import TinyLlama
+from .trainer import load_model
 
 MOST_TOKENS: Final = 64
 
@@ -48,6 +50,20 @@ def _texts(count: int, seed: int) -> Iterator[str]:
         role, world = parts[number % len(parts)]
         problem = next(drawn_problems(world, 1, seed + number))
         yield last_turn(ROLES[role](problem, random_))[0]
+
+
+def compare(gguf: Path, folders: Sequence[Path], count: int, checkpoint: Path | None) -> Iterator[tuple[str, list[Difference]]]:
+    """The differences of each export from torch, which runs the weights of the GGUF or of a checkpoint."""
+    model, tokenizer = read_base(gguf)
+    if checkpoint is not None:
+        model = load_model(checkpoint)
+    end = tokenizer.token_to_id(END)
+    assert end is not None, "the tokenizer was trained with it"
+    asked = prompts(tokenizer, count)
+    expected = [torch_reply(model, prompt, end) for prompt in asked]
+    yield gguf.name, first_differences(model, asked, expected, llama_engine(gguf, end))
+    for folder in folders:
+        yield folder.name, first_differences(model, asked, expected, onnx_engine(folder, end))
 
 
 def first_differences(

@@ -7,6 +7,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...protocols import ModelError
+
 Logits: TypeAlias = NDArray[np.float32]
 Mask: TypeAlias = NDArray[np.bool_]
 
@@ -33,8 +35,13 @@ class Sampler:
 
 
 def log_probability(logits: Logits, token: int) -> float:
-    """Natural logarithm of the model's own probability of `token`, before temperature and masks."""
+    """Natural logarithm of the model's own probability of `token`, before temperature and masks.
+
+    Raises `ModelError` if the logits are no numbers, as those of a damaged model.
+    """
     highest = logits.max()
+    if not math.isfinite(highest):
+        raise ModelError("the model computes logits that are no numbers", hint="it is damaged: download it again")
     return float(logits[token] - highest) - math.log(float(np.exp(logits - highest).sum()))
 
 

@@ -2,14 +2,17 @@
 
 import math
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.device.llama.threads import ThreadTuner
 from nearfar.device.worker.frames import Frame, FrameDecoder, encode
-from nearfar.device.worker.sampling import Confidence
+from nearfar.device.worker.sampling import Confidence, log_probability
 from nearfar.device.worker.sequences import Sequence, Sequences, common_prefix
 from nearfar.device.worker.text_flow import TextFlow
+from nearfar.protocols import ModelError
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
@@ -129,6 +132,12 @@ def test_confidence_is_the_lowest_mean_of_four(values: list[float]) -> None:
     expected = min(math.exp(sum(window) / len(window)) for window in windows)
     assert confidence.value is not None
     assert math.isclose(confidence.value, expected, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_logits_that_are_no_numbers_are_the_models_fault(wrong: float) -> None:
+    with pytest.raises(ModelError, match="no numbers"):
+        log_probability(np.array([0.0, wrong, 1.0], dtype=np.float32), 1)
 
 
 def test_confidence_is_unknown_before_the_first_token() -> None:
