@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 _AREA: Final = "machine"
 _GIB: Final = 1 << 30
+_REBUILD: Final = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
 _BUILDS: Final = {"NVIDIA": ("cuda", "-DGGML_CUDA=on"), "AMD": ("rocm", "-DGGML_HIP=on"), "Intel": ("vulkan", "-DGGML_VULKAN=on")}
 """By the first word of a GPU's name: the backend of llama.cpp that computes on it, and how it is built."""
 
@@ -60,7 +61,7 @@ def _accelerator(accelerator: "Accelerator", hardware: "Hardware") -> Line:
     backend, flag = _BUILDS.get(accelerator.name.split()[0], ("", ""))
     usable = {provider.name for engine in hardware.engines for provider in engine.providers if provider.presence == "present"}
     wants_build = name == "gpu" and backend and backend not in usable
-    advice = f'no engine computes on it: CMAKE_ARGS="{flag}" pip install --force-reinstall --no-binary llama-cpp-python llama-cpp-python'
+    advice = f'no engine computes on it: CMAKE_ARGS="{flag}" {_REBUILD}'
     driver = f"driver {accelerator.driver}" if accelerator.driver else "without a driver"
     return Line(_AREA, name, accelerator.presence, f"{accelerator.name}, {driver}", advice if wants_build else "")
 
