@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..device.hardware.components import Memory as Memory
     from ..device.store import ModelStore
     from ..device.store import StoredModel as StoredModel
+    from ..device.store.fit import Fit as Fit
+    from ..device.store.fit import Fits
     from ..protocols.channel import ServerTls
     from ..protocols.server import Server
 
@@ -134,8 +136,21 @@ def anchored_model(name: str, folder: Path) -> str:
 def model_store() -> "ModelStore":
     """The models of this user on this device."""
     from ..device.store import ModelStore
+    from ..device.store import StoredModel as StoredModel
+    from ..device.store.fit import Fit as Fit
 
     return ModelStore()
+
+
+def model_fits(name: str | None, *, context: int | None, parallel: int) -> "Fits":
+    """Whether a model, or each on this device, fits into the free memory. Raises `ModelNotFound`, `ModelError` or `ConfigError`."""
+    from ..device.hardware.memory import free_memory_bytes
+    from ..device.store.fit import fits, local_candidate, stored_candidates
+
+    store = model_store()
+    shipped = [local_candidate(embedded, model_path(embedded)) for embedded in EMBEDDED if name in (None, embedded)]
+    others = [] if name in EMBEDDED else stored_candidates(store, name)
+    return fits([*shipped, *others], free_memory_bytes(), context=context, parallel=parallel)
 
 
 def _is_stored(name: str) -> bool:

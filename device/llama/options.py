@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..compute import FASTEST
 from ..worker.protocol import WorkerOptions
+
+_MOST_DEFAULT_CELLS: Final = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +26,8 @@ class LlamaOptions(WorkerOptions):
     """What was measured with this model, by provider."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """Paths of LoRA adapters by name."""
+
+
+def cache_cells(tokens: int, parallel: int) -> int:
+    """Tokens that the cache is made for: steps that run side by side share what a few full contexts take."""
+    return max(tokens, min(tokens * parallel, _MOST_DEFAULT_CELLS))

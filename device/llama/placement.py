@@ -10,12 +10,11 @@ from ..compute import CPU, FASTEST, LOWEST_POWER, ProcessorKind, Provider, choos
 from ..gguf import GgufHeader, model_parts, read_header
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS
 from .backends import BackendDevice
-from .options import LlamaOptions
+from .options import LlamaOptions, cache_cells
 
 ALL_LAYERS: Final = -1
 _FOR_COMPUTING: Final = 0.15
 """Share of a GPU's free memory that is left for llama.cpp's intermediate results and for what else draws on it."""
-_MOST_DEFAULT_CELLS: Final = 16384
 _POLICIES: Final = (FASTEST, LOWEST_POWER)
 
 
@@ -75,11 +74,6 @@ def _layers_for(options: LlamaOptions, header: GgufHeader, devices: Sequence[Bac
         cache_bytes=cache_cells(tokens, options.parallel) * (options.kv_bytes_per_token or 0),
         layers=header.layers,
     )
-
-
-def cache_cells(tokens: int, parallel: int) -> int:
-    """Tokens that the cache is made for: steps that run side by side share what a few full contexts take."""
-    return max(tokens, min(tokens * parallel, _MOST_DEFAULT_CELLS))
 
 
 def layers_that_fit(free: int, *, model_bytes: int, cache_bytes: int, layers: int | None) -> int:

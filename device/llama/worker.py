@@ -20,8 +20,8 @@ from .adapters import Adapters
 from .backends import backend_devices, execution_of
 from .log import layer_devices
 from .model import Context, Model, start_backend
-from .options import LlamaOptions
-from .placement import cache_cells, place
+from .options import LlamaOptions, cache_cells
+from .placement import place
 
 _SPARE_BYTES: Final = 4 << 30
 """Address space for what the file's size does not tell: intermediate results, the vocabulary, adapters."""

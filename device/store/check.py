@@ -30,6 +30,11 @@ def model_files(path: Path) -> list[Path]:
 
 def check_model(path: Path) -> None:
     """Look at a model without loading it. Raises `ModelError` with what is wrong with it."""
+    if path.is_dir():
+        from ..onnx.folder import read_folder
+
+        read_folder(path)
+        return
     first, *others = model_parts(path)
     read_header(first)
     for part in others:

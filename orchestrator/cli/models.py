@@ -65,3 +65,16 @@ def remove_model(name: Annotated[str, typer.Argument(help="A model's name.")], a
     from .models_store import remove_model as run
 
     run(name, as_json=as_json)
+
+
+@models.command("fit")
+def fit_models(
+    model: Annotated[str | None, typer.Argument(help="A name, a .gguf file, or hf:OWNER/REPOSITORY; else all on this device.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens of one step, prompt and output together.")] = None,
+    parallel: Annotated[int, typer.Option(min=1, max=64, help="Steps that are decoded side by side.")] = 4,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say how much memory models take with which context, and what fits."""
+    from .models_fit import show_fits
+
+    show_fits(model, context=context, parallel=parallel, as_json=as_json)

@@ -1,0 +1,130 @@
+"""Which models fit into this device's memory, with which context: those that are here, and those of a repository that are not yet."""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ...protocols import ConfigError, ModelError
+from ..gguf import model_parts, read_gguf, read_header
+from ..llama.footprint import Footprint, Shape
+from .hub import Hub, HubFile, Snapshot
+from .reference import HubReference, models_among, quant_of
+from .store import ModelStore
+
+_CONTEXTS: Final = (2048, 8192, 32768)
+"""Contexts that are looked at where none is named."""
+_HEADER_BYTES: Final = (1 << 23, 1 << 26)
+"""How much of a file is fetched to read its header, and how much if that was not all of it."""
+_MARGIN: Final = 1.15
+"""The prediction is right within 15 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that might be loaded."""
+
+    name: str
+    weights: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A model with a context."""
+
+    name: str
+    context_tokens: int
+    footprint: Footprint
+    verdict: str
+    """`fits`, `tight` (by less than the prediction's error), `too large`, or `unknown` where the free memory is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """What was found."""
+
+    free_bytes: int | None
+    """Memory that may be taken, within the limits of a container; None: unknown."""
+    fits: list[Fit]
+    largest_contexts: dict[str, int | None]
+    """The largest context that fits, by model; None: none does, or nobody knows."""
+
+
+def stored_candidates(store: ModelStore, name: str | None) -> list[Candidate]:
+    """The model of that name or path, each quantisation of an `hf:` reference that was not pulled, or, without a name, the whole store.
+
+    Models in quarantine, and those of onnxruntime, are left out of the whole store. Raises as `ModelStore.path_of` and `ModelStore.pull`
+    do; of a file in a repository, no more than its header is fetched.
+    """
+    if name is None:
+        usable = [model for model in store.models() if model.format == "gguf" and not model.quarantined]
+        return [local_candidate(model.name, store.path_of(model.name)) for model in usable]
+    model = store.find(name)
+    if model is None and name.startswith("hf:"):
+        return list(_remote(*store.available(name), HubReference.parse(name)))
+    return [local_candidate(name, store.path_of(name) if model is not None else Path(name).expanduser())]
+
+
+def local_candidate(name: str, path: Path) -> Candidate:
+    """A model on this device. Raises `ModelNotFound` or `ModelError` if it cannot be loaded, `ConfigError` if it is no GGUF."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is no GGUF file", hint="what onnxruntime takes cannot be told from the folder; try it, and look")
+    files = [read_gguf(part) for part in model_parts(path)]
+    weights = sum(tensor.bytes for file in files for tensor in file.tensors)
+    return Candidate(name, weights, Shape.of(files[0], read_header(path)))
+
+
+def fits(models: Sequence[Candidate], free: int | None, *, context: int | None, parallel: int) -> Fits:
+    """Each model with this context, or a few; no model with more than it was trained for."""
+    found = [
+        Fit(model.name, tokens, footprint, _verdict(footprint.total, free))
+        for model in models
+        for tokens in sorted({min(tokens, model.shape.trained_tokens) for tokens in ((context,) if context else _CONTEXTS)})
+        for footprint in [model.shape.footprint(model.weights, context_tokens=tokens, parallel=parallel)]
+    ]
+    largest = {model.name: model.shape.largest_context(model.weights, free or 0, parallel=parallel) for model in models}
+    return Fits(free, found, largest)
+
+
+def _verdict(needed: int, free: int | None) -> str:
+    if free is None:
+        return "unknown"
+    return "fits" if needed * _MARGIN <= free else "tight" if needed <= free else "too large"
+
+
+def _remote(snapshot: Snapshot, hub: Hub, reference: HubReference) -> Iterator[Candidate]:
+    models = models_among(snapshot.files)
+    chosen = {title: files for title, files in models.items() if reference.means(files[0])} if reference.selector else models
+    if not chosen:
+        reference.select(snapshot.files)  # It says what there is.
+    headers: dict[str, tuple[Shape, int]] = {}
+    for title, files in sorted(chosen.items(), key=lambda item: _bytes(snapshot, item[1])):
+        # What is left without the quantisation is the same for all quantisations of one model, and so is the header, nearly.
+        model = title.replace(quant_of(title), "")
+        if model not in headers:
+            headers[model] = _header(snapshot, hub, snapshot.files[files[0]])
+        shape, length = headers[model]
+        yield Candidate(quant_of(title), _bytes(snapshot, files) - length, shape)
+
+
+def _bytes(snapshot: Snapshot, files: Iterable[str]) -> int:
+    return sum(snapshot.files[name].bytes for name in files)
+
+
+def _header(snapshot: Snapshot, hub: Hub, file: HubFile) -> tuple[Shape, int]:
+    """A file's shape and the bytes of its header, from its beginning alone."""
+    fault = ""
+    for length in _HEADER_BYTES:
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as copy:
+            copy.write(hub.head(snapshot, file, length))
+            copy.truncate(file.bytes)  # The rest is a hole, so that all tensors are where they should be.
+            copy.flush()
+            path = Path(copy.name)
+            try:
+                parsed = read_gguf(path)
+                return Shape.of(parsed, read_header(path)), file.bytes - sum(tensor.bytes for tensor in parsed.tensors)
+            except ModelError as error:
+                fault = error.message.replace(str(path), file.name)
+    raise ModelError(fault, hint="tell who published it")

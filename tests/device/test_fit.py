@@ -1,0 +1,135 @@
+"""What `nearfar models fit` predicts is what worker processes take."""
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+pytest.importorskip("gguf", reason="writes models: pip install 'nearfar[test]'")
+pytest.importorskip("httpx", reason="looks into repositories: pip install 'nearfar[models]'")
+import numpy as np
+from fake_hub import REPOSITORY, fake_hub
+from gguf import GGUFWriter
+from near_model import NEAR, QUESTION, ask, near_agent
+from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
+from typer.testing import CliRunner
+
+from nearfar.device.llama.footprint import Shape
+from nearfar.device.store import ModelStore
+from nearfar.device.store.fit import Candidate, fits, local_candidate, stored_candidates
+from nearfar.device.store.places import HubSettings
+from nearfar.orchestrator.cli import app
+from nearfar.protocols import ConfigError, ModelNotFound, complete
+from train.enlarge import enlarge
+
+FAR = NEAR.with_name("far.gguf")
+ENOUGH = 1 << 60
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("context", [512, 1024, 2048])
+@pytest.mark.parametrize("model", [NEAR, FAR], ids=["near", "far"])
+async def test_prediction_is_within_15_percent_of_what_a_worker_takes(model: Path, context: int) -> None:
+    measured = await _measured(model, context)
+    assert _predicted(model, context) == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.anyio
+async def test_prediction_holds_for_a_model_whose_weights_count(tmp_path: Path) -> None:
+    enlarge(FAR, tmp_path / "large.gguf", 60_000_000)
+    measured = await _measured(tmp_path / "large.gguf", 2048)
+    assert _predicted(tmp_path / "large.gguf", 2048) == pytest.approx(measured, rel=0.15)
+
+
+def _predicted(model: Path, context: int) -> int:
+    (fit,) = fits([local_candidate("model", model)], ENOUGH, context=context, parallel=4).fits
+    return fit.footprint.total
+
+
+async def _measured(model: Path, context: int) -> int:
+    """Resident bytes of a real worker after a step with a prompt of hundreds of tokens."""
+    async with near_agent(model, context_tokens=context) as agent:
+        await complete(agent, ask(QUESTION * 45, max_output_tokens=8))
+        statistics = await agent.statistics()
+        resident: int = psutil.Process(statistics.process_id).memory_info().rss
+    return resident
+
+
+def test_layers_with_heads_of_their_own_are_summed(tmp_path: Path) -> None:
+    writer = GGUFWriter(str(tmp_path / "mixed.gguf"), "llama")
+    writer.add_block_count(4)
+    writer.add_context_length(4096)
+    writer.add_embedding_length(256)
+    writer.add_head_count(8)
+    writer.add_head_count_kv([2, 0, 4, 0])
+    writer.add_feed_forward_length([512, 1024, 512, 512])
+    writer.add_tensor("token_embd.weight", np.zeros((4, 256), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    shape = local_candidate("mixed", tmp_path / "mixed.gguf").shape
+    assert shape == Shape(trained_tokens=4096, cache_bytes=2 * (2 + 4) * (32 + 32), width=256, widest=1024, vocabulary=0)
+
+
+def test_verdicts_follow_the_free_memory(tmp_path: Path) -> None:
+    model = local_candidate("tiny", write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel(context_length=512)))
+    needed = model.shape.footprint(model.weights, context_tokens=512, parallel=4).total
+    for free, verdict in ((2 * needed, "fits"), (needed, "tight"), (needed - 1, "too large"), (None, "unknown")):
+        (fit,) = fits([model], free, context=512, parallel=4).fits
+        assert (fit.verdict, fit.footprint.total) == (verdict, needed)
+
+
+def test_no_model_is_given_more_context_than_it_was_trained_for(tmp_path: Path) -> None:
+    model = local_candidate("tiny", write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel(context_length=3000)))
+    assert [fit.context_tokens for fit in fits([model], ENOUGH, context=None, parallel=1).fits] == [2048, 3000]
+
+
+def test_the_largest_context_is_the_largest_that_fits() -> None:
+    model = Candidate("big", 1 << 30, Shape(trained_tokens=40_960, cache_bytes=1 << 17, width=2048, widest=8192, vocabulary=150_000))
+
+    def largest(free: int) -> int | None:
+        return fits([model], free, context=2048, parallel=1).largest_contexts["big"]
+
+    def needed(tokens: int) -> int:
+        return model.shape.footprint(model.weights, context_tokens=tokens, parallel=1).total
+
+    assert largest(needed(40_960)) == 40_960
+    assert largest(needed(40_960) - 1) == 32_768
+    assert largest(needed(256)) == 256
+    assert largest(needed(256) - 1) is None
+
+
+def test_quantisations_of_a_repository_are_compared_by_their_headers_alone(tmp_path: Path) -> None:
+    small = write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel(layers=1)).read_bytes()
+    with fake_hub() as hub:
+        hub.files |= {"tiny-Q4_0.gguf": small, "tiny-Q8_0.gguf": small + bytes(100_000), "README.md": b"# Tiny"}
+        store = ModelStore(tmp_path / "nearfar", HubSettings(endpoint=hub.endpoint, cache=tmp_path / "hub", pause=0))
+        found = stored_candidates(store, f"hf:{REPOSITORY}")
+        assert [model.name for model in found] == ["Q4_0", "Q8_0"]
+        assert found[1].weights == found[0].weights + 100_000
+        assert found[0].shape.cache_bytes == 2 * 2 * WIDTH
+        assert all(asked is not None and asked.startswith("bytes=0-") for asked in hub.ranges)
+        assert [model.name for model in stored_candidates(store, f"hf:{REPOSITORY}:Q8_0")] == ["Q8_0"]
+        with pytest.raises(ModelNotFound, match="has no 'Q2_K'"):
+            stored_candidates(store, f"hf:{REPOSITORY}:Q2_K")
+        assert store.models() == []
+
+
+def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no GGUF file"):
+        local_candidate("onnx", tmp_path)
+
+
+def test_command_prints_what_each_model_takes_and_the_largest_context() -> None:
+    result = CliRunner().invoke(app, ["models", "fit"], env={"COLUMNS": "120"})
+    assert result.exit_code == 0
+    assert "near: at most a context of 2048 tokens" in result.stdout
+    result = CliRunner().invoke(app, ["models", "fit", str(FAR), "--context", "1024", "--parallel", "1", "--json"])
+    value = json.loads(result.stdout)
+    (fit,) = value["fits"]
+    assert (fit["name"], fit["context_tokens"], fit["verdict"]) == (str(FAR), 1024, "fits")
+    assert fit["bytes"] == sum(fit[f"{part}_bytes"] for part in ("weights", "cache", "computing", "vocabulary", "runtime"))
+    assert value["largest_contexts"] == {str(FAR): 2048}
