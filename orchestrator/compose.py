@@ -3,6 +3,7 @@
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack
@@ -11,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ..cloud import tokens as caller_tokens
 from ..cloud.config import ProviderConfig, build_provider, usual_key
-from ..protocols import Agent, ConfigError, DeviceState, Prices, Side
+from ..protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ..protocols.messages import Value
 from .team import Member
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..device.hardware.components import EngineProvider as EngineProvider
     from ..device.hardware.components import Hardware as Hardware
     from ..device.hardware.components import Memory as Memory
+    from ..device.profiles import Profile as Profile
     from ..device.store import ModelStore
     from ..device.store import StoredModel as StoredModel
     from ..device.store.fit import Fit as Fit
@@ -181,7 +183,8 @@ def other_member(name: str, other: Agent | NearConfig | FarConfig) -> Member:
     """An agent under the name that the policy knows it by, opened on first use. Its side is that of its kind, or of its card."""
     if isinstance(other, NearConfig):
         config = other
-        return Member(name, Side.NEAR, lambda: open_local(config, name=name, side=Side.NEAR))
+        opener = partial(open_local, config, name=name, side=Side.NEAR)
+        return Member(name, Side.NEAR, opener, pace=partial(find_profile, config))
     if isinstance(other, (ProviderConfig, LocalFarConfig, GatewayConfig)):
         return Member(name, Side.FAR, _far_opener(other))
     return Member(name, other.card.side, other)
@@ -231,6 +234,34 @@ async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
     if config.gpu_layers is not None:
         raise ConfigError(f"gpu_layers is set, and {path} is no GGUF file", hint="leave gpu_layers out: onnxruntime moves whole models")
     return await OnnxAgent.load(path, **options)
+
+
+def find_profile(config: NearConfig) -> "Profile | None":
+    """What `nearfar models bench` measured of a model on this device, on the processor that it would run on."""
+    from ..device.compute import FASTEST, LOWEST_POWER
+    from ..device.profiles import profiles_of
+
+    try:
+        profiles = profiles_of(model_path(config.model))
+    except NearfarError:
+        return None  # What is wrong with the model is said when it is opened.
+    is_open = config.compute in (FASTEST, LOWEST_POWER)
+    return next((profile for profile in profiles if is_open or profile.execution.provider == config.compute), None)
+
+
+async def bench_model(config: NearConfig, *, watts: float | None, progress: Callable[[int, int], None]) -> tuple["Profile", Path]:
+    """Measure a model on this device; returns its profile, and where it is kept. Raises what opening the model raises."""
+    from ..device.bench import bench
+    from ..device.profiles import save_profile
+    from ..device.worker import LocalAgent
+
+    async def load() -> LocalAgent:
+        agent = await open_local(config, name=config.model, side=Side.NEAR)
+        assert isinstance(agent, LocalAgent), "it runs on this machine"
+        return agent
+
+    profile = await bench(load, model_path(config.model), watts=watts, progress=progress)
+    return profile, save_profile(profile)
 
 
 async def open_far_in_process(config: FarConfig) -> Agent:

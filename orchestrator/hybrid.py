@@ -122,7 +122,7 @@ class Hybrid:
         self._own_context = TaskContext.of(tools)
         self._has_checkpointer = checkpointer is not None
         self._selector = Selector()
-        self._router = Router(device_state=device_state or read_device_state)
+        self._router = Router(device_state=device_state or read_device_state, paces=self.team.pace)
         self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)
 
     @classmethod

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import anyio
 
 from ..protocols import Agent, AgentCard, Capabilities, ConfigError, Prices, Side, Unavailable
+from .routing.running import Pace
 
 logger = logging.getLogger(__name__)
 
@@ -17,9 +18,13 @@ class Member:
     model is not loaded, a gateway not started, a key not read.
     """
 
-    def __init__(self, name: str, side: Side, source: Agent | Callable[[], Awaitable[Agent]]) -> None:
+    def __init__(
+        self, name: str, side: Side, source: Agent | Callable[[], Awaitable[Agent]], *, pace: Callable[[], Pace | None] | None = None
+    ) -> None:
+        """`pace`: looks for what was measured of its model on this device."""
         self.name = name
         self.side = side
+        self._pace = pace
         self._source = source
         self._agent: Agent | None = source if isinstance(source, Agent) else None
         self._opening = anyio.Lock()
@@ -39,6 +44,11 @@ class Member:
     def card(self) -> AgentCard | None:
         """None until the agent was opened."""
         return self._agent.card if self._agent is not None else None
+
+    @property
+    def pace(self) -> Pace | None:
+        """What was measured of its model on this device before this process began; None: nothing, or it is of the far side."""
+        return None if self._pace is None else self._pace()
 
     async def open(self) -> Agent:
         """The agent, opened on first use. Raises what loading or connecting raises, and `Unavailable` once the team was closed."""
@@ -83,6 +93,11 @@ class Team:
 
     def __getitem__(self, name: str) -> Member:
         return self._members[name]
+
+    def pace(self, name: str) -> Pace | None:
+        """What was measured of an agent's model; None where there is no such agent either."""
+        member = self._members.get(name)
+        return None if member is None else member.pace
 
     async def aclose(self) -> None:
         """Close every agent that was opened."""

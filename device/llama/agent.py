@@ -9,6 +9,7 @@ import anyio
 from ...protocols import AgentCard, Capabilities, Limits, Prices, Side
 from ..compute import FASTEST
 from ..gguf import GgufHeader, check_adapters, read_header
+from ..profiles import speeds_of
 from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed, free_if_near
 from ..worker.process import WorkerProcess
 from ..worker.protocol import WorkerReady
@@ -87,6 +88,7 @@ class LlamaAgent(LocalAgent):
             allow_fallback=allow_fallback,
             gpu_layers=gpu_layers,
             adapters={adapter: str(file) for adapter, file in adapter_paths.items()},
+            tokens_per_second=await anyio.to_thread.run_sync(speeds_of, path),
             kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)

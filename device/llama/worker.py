@@ -46,7 +46,7 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
         adapters = Adapters(model.handle, options.adapters)
         context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single)
-    measuring = measuring_of(execution, kv_bytes_per_token=options.kv_bytes_per_token)
+    measuring = measuring_of(Path(options.path), execution, kv_bytes_per_token=options.kv_bytes_per_token)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from ...protocols import ConfigError, Execution, ModelError
 from ..compute import CPU, choose_provider
 from ..hardware.memory import free_memory_bytes
+from ..profiles import speeds_of
 from ..worker.cpus import threads_for
 from ..worker.measuring import measuring_of
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
@@ -26,11 +27,18 @@ _RUNTIME_BYTES: Final = 8 << 30
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     """The model and its scheduler. Raises `ModelError` if it cannot be loaded, `ConfigError` if what it is to compute on is absent."""
     options = OnnxOptions(**values)
-    folder = read_folder(Path(options.path))
+    path = Path(options.path)
+    folder = read_folder(path)
     tokens = options.context_tokens or min(folder.context_tokens, DEFAULT_CONTEXT_TOKENS)
-    choice = choose_provider(providers(), options.compute, allow_fallback=options.allow_fallback, parameters=folder.parameters)
+    choice = choose_provider(
+        providers(),
+        options.compute,
+        allow_fallback=options.allow_fallback,
+        parameters=folder.parameters,
+        tokens_per_second=speeds_of(path),
+    )
     model, context, execution = _opened(options, folder, tokens, choice.provider.name)
-    measuring = measuring_of(execution, kv_bytes_per_token=folder.kv_bytes_per_token)
+    measuring = measuring_of(path, execution, kv_bytes_per_token=folder.kv_bytes_per_token)
     scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
 

@@ -8,10 +8,12 @@ shorter than the reader can resolve, or that no reader sees, is estimated from t
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ...protocols import EnergySource, Execution, Performance
 from ..energy import Meter, open_reader
+from ..profiles import profile_of
 
 _LOOK_SECONDS: Final = 0.2
 """Between two looks at the meter while the same steps are under way."""
@@ -129,7 +131,11 @@ def _rate(tokens: int, seconds: float) -> float | None:
     return tokens / seconds if tokens > 0 and seconds > 0 else None
 
 
-def measuring_of(execution: Execution | None, *, kv_bytes_per_token: int | None) -> Measuring:
-    """For a model that runs so on this machine."""
-    reader = open_reader(execution)
-    return Measuring(kv_bytes_per_token=kv_bytes_per_token, meter=None if reader is None else Meter(reader))
+def measuring_of(path: Path, execution: Execution | None, *, kv_bytes_per_token: int | None) -> Measuring:
+    """For the model at `path`, which runs so on this machine."""
+    reader, profile = open_reader(execution), profile_of(path, execution)
+    return Measuring(
+        kv_bytes_per_token=kv_bytes_per_token,
+        meter=None if reader is None else Meter(reader),
+        estimate=None if profile is None else profile.joules,
+    )

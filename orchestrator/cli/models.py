@@ -78,3 +78,18 @@ def fit_models(
     from .models_fit import show_fits
 
     show_fits(model, context=context, parallel=parallel, as_json=as_json)
+
+
+@models.command("bench")
+def bench_model(
+    model: Annotated[str, typer.Argument(help="A name of `nearfar models list`, or the path of a model.")] = "near",
+    compute: Annotated[str, typer.Option(help="What to compute on: fastest, lowest_power, or a provider such as cpu or cuda.")] = "fastest",
+    watts: Annotated[
+        float | None, typer.Option(min=0.001, max=100_000, help="Power of this device while it computes, where nothing measures it.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure how fast a model goes on this device, and at which power; the router goes by it."""
+    from .models_bench import bench_model as run
+
+    run(model, compute=compute, watts=watts, as_json=as_json)
