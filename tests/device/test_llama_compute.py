@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nearfar.device.compute import ProcessorKind
 from nearfar.device.llama.backends import BackendDevice, backend_devices, execution_of
 from nearfar.device.llama.options import LlamaOptions
 from nearfar.device.llama.placement import ALL_LAYERS, CPU_ONLY, Placement, layers_that_fit, place
+from nearfar.device.profiles import Profile, PromptPace, model_files, save_profile, this_device
 from nearfar.protocols import ConfigError, Execution, Message, StepRequest, complete
 
 GIB = 1 << 30
@@ -178,3 +180,26 @@ async def test_the_card_says_where_the_layers_really_are(options: dict[str, Any]
     assert (execution.provider, execution.layers, execution.offloaded_layers) == (provider, 4, offloaded)
     assert (execution.device == fake_gpu_worker.DESCRIPTION.decode()) == bool(offloaded)
     assert reply.finished.usage.output_tokens > 0
+
+
+@pytest.mark.usefixtures("_with_a_gpu")
+@pytest.mark.parametrize("fastest", ["cpu", "cuda"])
+@pytest.mark.anyio
+async def test_fastest_is_what_was_measured_on_this_device(fastest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARFAR_HOME", str(tmp_path))
+    for provider in ("cpu", "cuda"):
+        save_profile(
+            Profile(
+                device=this_device(),
+                model=model_files(NEAR),
+                execution=Execution(engine="llama.cpp", provider=provider),
+                measured_at=datetime.now(UTC),
+                prompts=(PromptPace(prompt_tokens=64, prefill_tokens_per_second=1000.0, first_token_seconds=0.064),),
+                decode_tokens_per_second=200.0 if provider == fastest else 100.0,
+                load_seconds=1.0,
+                memory_bytes=GIB,
+            )
+        )
+    async with await GpuAgent.load(NEAR) as agent:
+        assert agent.card.execution is not None
+        assert agent.card.execution.provider == fastest
