@@ -94,7 +94,7 @@ def this_device() -> str:
 def model_files(path: Path) -> ModelFiles:
     """Which model lies at a path. All of it is read. Raises `OSError`."""
     size, modified = _stamp(path)
-    return ModelFiles(path=str(path.absolute()), bytes=size, modified_ns=modified, sha256=_checksum(path))
+    return ModelFiles(path=str(path.resolve()), bytes=size, modified_ns=modified, sha256=_checksum(path))
 
 
 def save_profile(profile: Profile, folder: Path | None = None) -> Path:
@@ -120,7 +120,7 @@ def profiles_of(path: Path, folder: Path | None = None) -> list[Profile]:
         return []
     device, (size, modified) = this_device(), _stamp(path)
     found = [profile for profile in kept if profile.device == device and profile.model.bytes == size]
-    unsure = [profile for profile in found if (profile.model.path, profile.model.modified_ns) != (str(path.absolute()), modified)]
+    unsure = [profile for profile in found if (profile.model.path, profile.model.modified_ns) != (str(path.resolve()), modified)]
     if unsure:
         checksum = _checksum(path)
         found = [profile for profile in found if profile not in unsure or profile.model.sha256 == checksum]

@@ -114,7 +114,7 @@ def _figures(estimate: AgentEstimate | None) -> tuple[str, ...]:
         _figure(estimate.first_token_seconds, ".2f"),
         _figure(estimate.seconds, ".2f"),
         "unknown" if estimate.dollars is None else _figure(estimate.dollars, ".5f"),
-        "unknown" if estimate.joules is None else _figure(estimate.joules, ".1f"),
+        "unknown" if estimate.joules is None else _figure(estimate.joules, ".3g"),
     )
 
 
@@ -124,12 +124,13 @@ def _figure(estimate: Estimate, form: str) -> str:
 
 def _show_what_happened(result: Result) -> None:
     output.print(Text(result.text), soft_wrap=True)
-    table = Table("", "outcome", "seconds", "dollars", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("", "outcome", "seconds", "dollars", "joules", box=SIMPLE_HEAD, pad_edge=False)
     for attempt in result.attempts:
         expected = result.decision.estimate_of(attempt.agent)
         if expected is not None:
-            table.add_row(attempt.agent, "expected", *_figures(expected)[2:4], style="dim")
+            table.add_row(attempt.agent, "expected", *_figures(expected)[2:5], style="dim")
         dollars = "unknown" if attempt.dollars is None else f"{attempt.dollars:.5f}"
-        table.add_row(attempt.agent, attempt.outcome, f"{attempt.seconds:.2f}", dollars)
+        joules = "unknown" if attempt.energy.joules is None else f"{attempt.energy.joules:.3g} ({attempt.energy.source})"
+        table.add_row(attempt.agent, attempt.outcome, f"{attempt.seconds:.2f}", dollars, joules)
     notes.print(table)
     notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)

@@ -138,6 +138,12 @@ def test_the_command_keeps_what_it_prints(tmp_path: Path) -> None:
     assert profiles_of(NEAR), "the same model under another path"
 
 
+def test_a_folder_for_onnxruntime_is_measured_alike(near_folder: Path) -> None:
+    result = CliRunner().invoke(app, ["models", "bench", str(near_folder), "--json"])
+    assert result.exit_code == 0, result.output
+    assert [found.execution.engine for found in profiles_of(near_folder)] == ["onnxruntime-genai"]
+
+
 def test_the_command_shows_a_table() -> None:
     result = CliRunner().invoke(app, ["models", "bench"])
     assert result.exit_code == 0, result.output

@@ -1,6 +1,8 @@
 """What a step is said to have taken."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from near_model import NEAR, ask, long_prompt, near_agent
 
 from nearfar.device.energy import Interval, Meter
@@ -21,6 +23,18 @@ class Counter:
 
     def lap(self) -> float | None:
         return self.laps.pop(0)
+
+
+class Endless:
+    """A reader of which every lap has one joule."""
+
+    name = "endless"
+    least_seconds = 0.0
+    laps = 0
+
+    def lap(self) -> float:
+        self.laps += 1
+        return 1.0
 
 
 def step(measuring: Measuring, tokens: int = 0) -> Measures:
@@ -58,6 +72,27 @@ def test_what_is_drawn_between_steps_is_nobody_s() -> None:
         one = step(measuring, 1)
         measuring.end(one, cells=1)
         assert measuring.performance(one, 1).joules == joules
+
+
+@given(st.lists(st.tuples(st.sampled_from(["begin", "feed", "end"]), st.integers(0, 3), st.integers(1, 50)), max_size=60))
+def test_what_was_drawn_while_steps_ran_is_shared_out_whole(moves: list[tuple[str, int, int]]) -> None:
+    counter = Endless()
+    measuring = Measuring(meter=Meter(counter))
+    running: list[Measures] = []
+    over: list[Measures] = []
+    idle = 0
+    for move, which, tokens in moves:
+        if move == "begin":
+            idle += not running
+            running.append(step(measuring))
+        elif running and move == "feed":
+            running[which % len(running)].fed(tokens)
+        elif running:
+            over.append(running.pop(which % len(running)))
+            measuring.end(over[-1], cells=1)
+    shares = [each.joules for each in (*running, *over)]
+    assert sum(share for share in shares if share is not None) == pytest.approx(counter.laps - idle)
+    assert all(share is not None and share >= 0 for share in shares)
 
 
 @pytest.mark.parametrize("lap", [None, 0.0])

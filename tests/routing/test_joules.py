@@ -6,6 +6,7 @@ import pytest
 from situations import FAR, NEAR, NOON, Stand, priced, task
 
 from nearfar.orchestrator import Hybrid, Policy
+from nearfar.orchestrator.cli.run import summary
 from nearfar.orchestrator.results import UNKNOWN_ENERGY, Energy
 from nearfar.orchestrator.routing.decision import Source
 from nearfar.orchestrator.routing.router import Router
@@ -77,6 +78,13 @@ async def test_a_result_sums_the_energy_of_the_device() -> None:
     performance = result.calls[0].performance
     assert performance is not None
     assert performance.joules == 4.0
+
+
+async def test_the_last_line_of_a_run_tells_known_energy_with_its_label_and_no_unknown_one() -> None:
+    async with hybrid(near(drawing(0.0421, ESTIMATED), drawing(None))) as served:
+        known, unknown = await served.run("What is the capital of Peru?"), await served.run("What is the capital of Chile?")
+    assert ", 0.0421 J estimated," in summary(known)
+    assert " J " not in summary(unknown)
 
 
 async def test_energy_that_nobody_measured_is_unavailable_and_no_zero() -> None:
