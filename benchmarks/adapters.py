@@ -34,8 +34,9 @@ import psutil
 from nearfar.device.gguf import read_gguf
 from nearfar.device.llama import LlamaAgent
 from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model, Threads, start_backend
+from nearfar.device.llama.model import Context, Model, start_backend
 from nearfar.device.llama.placement import CPU_ONLY
+from nearfar.device.worker.cpus import Threads
 from nearfar.orchestrator.worlds.search import SearchWorld
 from nearfar.protocols import Message, StepRequest, complete
 
@@ -51,6 +52,8 @@ TRAINED = ROOT / "train" / "runs" / "adapters"
 NEAR = MODELS / "near.gguf"
 SHIPPED = tuple(MODELS / f"near-{name}.gguf" for name in ("text", "calls"))
 RANK = 8
+MOST_CELLS = 256
+"""Tokens that the timed one attends to, at most, so that attention is a small part of its time."""
 FORMS = ("shared", "pair", "models")
 WORLDS = ("search", "apps")
 
@@ -92,11 +95,14 @@ class Clock:
     def __init__(self, base: Path, adapters: Mapping[str, Path]) -> None:
         model = Model(str(base), CPU_ONLY)
         self._loaded = Adapters(model.handle, {name: str(path) for name, path in adapters.items()})
-        self._context = Context(model, cells=2048, sequences=1, threads=Threads(1, 1), adapters=self._loaded)
+        self._context = Context(model, cells=MOST_CELLS, sequences=1, threads=Threads(1, 1), adapters=self._loaded)
         self._position = 0
 
     def milliseconds(self, adapter: int) -> tuple[float, float]:
         """Of setting the adapter, and of that together with the next token."""
+        if self._position == MOST_CELLS:
+            self._context.forget(0, 0)
+            self._position = 0
         batch = self._context.batch
         begin = time.thread_time()
         self._context.use_adapter(adapter)

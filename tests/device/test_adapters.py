@@ -21,9 +21,10 @@ from numpy.typing import DTypeLike
 
 from nearfar.device import LlamaAgent
 from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model, Threads, start_backend
+from nearfar.device.llama.model import Context, Model, start_backend
 from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.adapters import Outfit, adapter_of, run, tokens_of
+from nearfar.device.worker.cpus import Threads
 from nearfar.device.worker.scheduler import Scheduler
 from nearfar.protocols import (
     Agent,
