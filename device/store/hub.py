@@ -1,6 +1,6 @@
 """The Hugging Face hub: what a repository holds, and its files in the cache that all programs of this user share.
 
-Why this is not `huggingface_hub`: since its version 1 an interrupted download starts from its beginning.
+Why this is not `huggingface_hub`: its version 2.4 deletes what an interrupted download has fetched.
 """
 
 import re

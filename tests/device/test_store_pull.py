@@ -4,6 +4,8 @@ import errno
 import os
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +125,23 @@ def test_a_download_that_broke_goes_on_where_it_was(tmp_path: Path, store: Model
     assert hub.ranges == [f"bytes={half}-"]
     assert store.path_of(LARGE).read_bytes() == hub.files["model-Q8_0.gguf"]
     assert _partials(tmp_path) == []
+
+
+def test_of_two_processes_that_pull_the_same_model_one_fetches_it(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
+    script = (
+        "import sys; from pathlib import Path; from nearfar.device.store import ModelStore\n"
+        "from nearfar.device.store.places import HubSettings\n"
+        "settings = HubSettings(endpoint=sys.argv[2], cache=Path(sys.argv[1], 'hub'))\n"
+        "ModelStore(Path(sys.argv[1], 'nearfar'), settings).pull(sys.argv[3])"
+    )
+    hub.waits_after = 0
+    pullers = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), hub.endpoint, LARGE]) for _ in range(2)]
+    assert hub.waiting.wait(60)
+    hub.waits_after = None
+    hub.go_on.set()
+    assert [puller.wait(60) for puller in pullers] == [0, 0]
+    assert hub.ranges == [None, None], "the first connection broke without a byte"
+    assert store.path_of(LARGE).read_bytes() == hub.files["model-Q8_0.gguf"]
 
 
 def test_a_connection_that_breaks_now_and_then_is_taken_up_again(store: ModelStore, hub: FakeHub) -> None:
