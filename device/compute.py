@@ -95,7 +95,9 @@ def choose_provider(
     if named is not None:
         return ProviderChoice(provider=named, reason="asked for by name")
     if not allow_fallback:
-        hint = f"there is {_names(present)}; or set allow_fallback = true; `nearfar doctor` says why {wanted} is not there"
+        hint = (
+            f"take one of those present, {_names(present)}, or set allow_fallback = true; `nearfar doctor` says why {wanted} is not there"
+        )
         raise ConfigError(f"there is no {wanted!r} to compute on", hint=hint)
     fallback = _fastest(present, tokens_per_second or {}, parameters)
     return ProviderChoice(provider=fallback.provider, reason=f"{wanted} is absent and fallback is allowed; {fallback.reason}")
