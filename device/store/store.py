@@ -18,8 +18,8 @@ from .transfer import Progress
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 _PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-RESERVED: Final = ("near", "far")
-"""What the models that ship with nearfar are called."""
+RESERVED: Final = ("near", "far", "near-text", "near-calls")
+"""What the models and adapters that ship with nearfar are called."""
 
 
 def silent(_title: str, _done: int, _total: int) -> None:

@@ -51,18 +51,22 @@ class Transfer:
         import httpx
 
         self.partial.parent.mkdir(parents=True, exist_ok=True)
-        failures = 0
+        failures, most = 0, self._have()
         while (have := self._have()) != self.size:
             self._check_room(have)
+            fault = "it ended too early"
             try:
                 self._continue(have)
             except httpx.TransportError as error:
-                failures = 1 if self._have() > have else failures + 1
-                if failures == _MOST_FAILURES:
-                    message = f"{self.title} cannot be fetched: {str(error) or type(error).__name__}"
-                    hint = "check the network, then run it again: it goes on from here"
-                    raise Unavailable(message, hint=hint) from error
-                time.sleep(self.pause * 2 ** (failures - 1))
+                fault = str(error) or type(error).__name__
+            if self._have() > most:
+                failures, most = 0, self._have()
+                continue
+            failures += 1
+            if failures == _MOST_FAILURES:
+                hint = "check the network, then run it again: it goes on from here"
+                raise Unavailable(f"{self.title} cannot be fetched: {fault}", hint=hint)
+            time.sleep(self.pause * 2 ** (failures - 1))
 
     def _have(self) -> int:
         """Bytes that are there; none where there are too many, for those are of something else."""
@@ -73,21 +77,22 @@ class Transfer:
         # Without compression, so that positions mean those of the file.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with self.client.stream("GET", self.url, headers=headers, follow_redirects=True) as response:
-            if response.status_code == _RANGE_NOT_SATISFIABLE:
-                self.partial.unlink()
+            if response.status_code == _RANGE_NOT_SATISFIABLE or self._is_other_part(response, have):
+                self.partial.unlink(missing_ok=True)
                 return
             if not response.is_success:
                 response.read()
                 raise self.refuse(response)
-            start = have if self._continues(response, have) else 0
+            # A server that does not know ranges sends all of it.
+            start = have if response.status_code == _PARTIAL_CONTENT else 0
             with self.partial.open("r+b" if start else "wb") as file:
                 file.seek(start)
                 self._write(response, file, start)
 
-    def _continues(self, response: "httpx.Response", have: int) -> bool:
-        """Whether it sends what is missing; else it sends all of a file, and what is there cannot be used."""
+    def _is_other_part(self, response: "httpx.Response", have: int) -> bool:
+        """Whether it sends a part, and not of this file what is missing."""
         expected = f"bytes {have}-{self.size - 1}/{self.size}"
-        return response.status_code == _PARTIAL_CONTENT and response.headers.get("Content-Range") == expected
+        return response.status_code == _PARTIAL_CONTENT and response.headers.get("Content-Range") != expected
 
     def _write(self, response: "httpx.Response", file: BinaryIO, have: int) -> None:
         for block in response.iter_raw():

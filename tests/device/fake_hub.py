@@ -22,6 +22,8 @@ class FakeHub:
     """Without which nothing is told."""
     claimed: dict[str, str] = field(default_factory=dict)
     """SHA-256 that the hub states for a file, where it is not the true one."""
+    claimed_bytes: int | None = None
+    """Size that the hub states for each file."""
     breaks_after: int | None = None
     """Bytes of content after which every connection breaks."""
     waits_after: int | None = None
@@ -91,8 +93,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"X-Error-Code": "RevisionNotFound"})
             return
         siblings = [
-            {"rfilename": name, "size": len(data), "blobId": "0" * 40, "lfs": {"sha256": self.state.sha256(name), "size": len(data)}}
+            {"rfilename": name, "size": size, "blobId": "0" * 40, "lfs": {"sha256": self.state.sha256(name), "size": size}}
             for name, data in self.state.files.items()
+            for size in [self.state.claimed_bytes or len(data)]
         ]
         self._send(200, {"Content-Type": "application/json"}, json.dumps({"sha": self.state.commit, "siblings": siblings}).encode())
 
@@ -107,6 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
         if asked is not None and not self.state.ignores_ranges:
             first, _, last = asked.removeprefix("bytes=").partition("-")
             start, end = int(first), min(int(last or len(data)), len(data) - 1)
+            if start >= len(data):
+                self._send(416)
+                return
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{end}/{len(data)}")
             data = data[start : end + 1]

@@ -17,8 +17,9 @@ pytest.importorskip("gguf", reason="writes models: pip install 'nearfar[test]'")
 from fake_hub import REPOSITORY, FakeHub, fake_hub
 from near_model import NEAR
 
+from nearfar.device.store.store import RESERVED
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose import model_path, parse_far
+from nearfar.orchestrator.compose import EMBEDDED, EMBEDDED_ADAPTERS, model_path, parse_far
 from nearfar.orchestrator.config import load_config
 from nearfar.protocols import ConfigError, ModelNotFound
 
@@ -144,3 +145,7 @@ def _configured(folder: Path, model: str) -> str:
     near = load_config(file).near
     assert near is not None
     return near.model
+
+
+def test_no_stored_model_can_hide_behind_a_shipped_one() -> None:
+    assert set(RESERVED) == {*EMBEDDED, *EMBEDDED_ADAPTERS}

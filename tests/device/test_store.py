@@ -1,6 +1,7 @@
 """The store knows the models of this device, and notices when they are no longer what they were."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_a_single_changed_byte_puts_a_model_into_quarantine(store: ModelStore, t
     tiny.write_bytes(data)
     assert [verdict.fault for verdict in store.verify(["tiny"])] == [""]
     assert store.path_of("tiny") == tiny
+
+
+def test_a_folder_for_onnxruntime_is_added_and_verified_whole(tmp_path: Path, store: ModelStore, near_folder: Path) -> None:
+    folder = tmp_path / "near-onnx"
+    shutil.copytree(near_folder, folder)
+    model = store.add(folder)
+    assert (model.format, store.path_of("near-onnx")) == ("onnx", folder)
+    assert {Path(file.path).name for file in model.files} >= {"genai_config.json", "model.onnx", "tokenizer.json"}
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ModelError, match="has changed"):
+        store.path_of("near-onnx")
+    assert "tokenizer.json has the SHA-256" in store.verify()[0].fault
+
+
+def test_a_folder_that_is_no_model_is_not_added(tmp_path: Path, store: ModelStore) -> None:
+    with pytest.raises(ModelError, match=r"genai_config\.json"):
+        store.add(tmp_path)
 
 
 def test_a_model_whose_file_is_gone_fails_verification(store: ModelStore, tiny: Path) -> None:

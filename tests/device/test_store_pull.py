@@ -170,6 +170,16 @@ def test_a_server_without_ranges_sends_all_of_it_again(store: ModelStore, hub: F
     assert store.path_of(LARGE).read_bytes() == hub.files["model-Q8_0.gguf"]
 
 
+@pytest.mark.parametrize("ignores_ranges", [False, True])
+@pytest.mark.parametrize("more", [-1000, 1000])
+def test_a_file_of_another_size_than_was_announced_is_given_up(store: ModelStore, hub: FakeHub, more: int, ignores_ranges: bool) -> None:
+    hub.claimed_bytes = len(hub.files["model-Q8_0.gguf"]) + more
+    hub.ignores_ranges = ignores_ranges
+    with pytest.raises(Unavailable, match="model-Q8_0.gguf"):
+        store.pull(LARGE)
+    assert store.models() == []
+
+
 def _interrupt(store: ModelStore, *, after: int, hub: FakeHub) -> None:
     """Ctrl-C while the first `after` bytes have come."""
     hub.breaks_after = after
