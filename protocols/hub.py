@@ -32,6 +32,7 @@ __all__ = ["AttachedAgent", "Heartbeat", "Hub", "WorkerPolicy", "serve_hub"]
 SERVICE = pb.DESCRIPTOR.services_by_name["HubService"].full_name
 _REGISTRATION_LIMIT = 10.0
 """Seconds from the call to the worker's registration."""
+_LAST_WRITE_LIMIT = 1.0
 _IDLE_TIMEOUT = 330.0
 """Seconds; as for other remote agents, a model may reason unseen for minutes. That its worker is alive, heartbeats tell."""
 
@@ -175,10 +176,10 @@ class Hub:
     async def attach(self, _: object, context: Context) -> None:
         """One worker's stream, from its registration to its end."""
         try:
-            if self._closing is not None:
-                raise self._closing
-            worker = self.authenticator.caller(context.invocation_metadata() or ())
-            session = self.register(worker, await _read_registration(context))
+            self._identify(context)
+            registration = await _read_registration(context)
+            worker = self._identify(context)  # once more: the token may have been revoked meanwhile
+            session = self.register(worker, registration)
             async with self._changed:
                 self._changed.notify_all()
             logger.info("worker %r is attached with %s", worker, ", ".join(session.cards))
@@ -199,6 +200,15 @@ class Hub:
         if worker.session is not None:
             worker.session.close(Unauthenticated(f"the token of worker {name!r} was revoked", hint="pair the worker anew"))
 
+    def _identify(self, context: Context) -> str:
+        """The worker whose token the call shows. Raises `Unauthenticated` if there is none, `Unavailable` if the hub is closing."""
+        if self._closing is not None:
+            raise self._closing
+        name = self.authenticator.caller(context.invocation_metadata() or ())
+        if name not in self._workers:  # all are revoked, and an authenticator without tokens lets everybody in
+            raise Unauthenticated("the hub takes no workers", hint="pair the worker anew")
+        return name
+
     async def _converse(self, session: Session, context: Context) -> None:
         """Send and receive until the session ends. Raises what it ended with."""
         registered = pb.Registered(
@@ -207,10 +217,13 @@ class Hub:
         session.outbox.put(pb.HubMessage(registered=registered))
         try:
             async with anyio.create_task_group() as tasks:
-                for part in (_receive, _send):
-                    tasks.start_soon(part, session, context)
+                tasks.start_soon(_receive, session, context)
                 tasks.start_soon(_watch, session)
+                sent = asyncio.Event()
+                tasks.start_soon(_send, session, context, sent)
                 error = await session.closed()
+                with anyio.move_on_after(_LAST_WRITE_LIMIT):
+                    await sent.wait()  # gRPC cannot end a call in the middle of a write
                 tasks.cancel_scope.cancel()
         finally:
             session.close(Unavailable("the connection was lost"))  # where gRPC cancelled this call
@@ -315,12 +328,14 @@ async def _receive(session: Session, context: Context) -> None:
         session.close(Unavailable("the connection was lost"))
 
 
-async def _send(session: Session, context: Context) -> None:
+async def _send(session: Session, context: Context, sent: asyncio.Event) -> None:
     try:
-        while True:
-            await context.write(await session.outbox.get())
+        while message := await session.outbox.get():
+            await context.write(message)
     except grpc.aio.BaseError:
         session.close(Unavailable("the connection was lost"))
+    finally:
+        sent.set()
 
 
 async def _watch(session: Session) -> None:

@@ -20,8 +20,10 @@ _MOST_UNREAD_BYTES = 16 * 1024 * 1024
 _EVENT_OVERHEAD = 256
 """Bytes that an event takes in memory beside its content, roughly: many empty ones are a flood too."""
 _MOST_UNSENT_BYTES = 2 * MAX_MESSAGE_BYTES
-_MOST_UNWANTED = 2_000
-"""Messages between two heartbeats that no reader waits for: heartbeats, and output of steps that the worker was told to stop."""
+_MOST_LATE = 1_000
+"""Outputs of a step that the worker was told to stop: what was under way may still come, and then its end."""
+_MOST_NEWS = 100
+"""Messages of the worker about itself between two heartbeats of the hub."""
 
 
 class AttachedStep:
@@ -105,7 +107,7 @@ class Outbox:
     """Messages that wait to be sent to a worker."""
 
     def __init__(self) -> None:
-        self._messages: asyncio.Queue[pb.HubMessage] = asyncio.Queue()
+        self._messages: asyncio.Queue[pb.HubMessage | None] = asyncio.Queue()
         self.size = 0
         """Bytes of all of them."""
 
@@ -113,10 +115,17 @@ class Outbox:
         self.size += message.ByteSize()
         self._messages.put_nowait(message)
 
-    async def get(self) -> pb.HubMessage:
+    async def get(self) -> pb.HubMessage | None:
+        """The next message; None when there is nothing to send any more."""
         message = await self._messages.get()
-        self.size -= message.ByteSize()
+        self.size -= message.ByteSize() if message is not None else 0
         return message
+
+    def close(self) -> None:
+        """Forget what was not sent, and let who waits for the next message go."""
+        while not self._messages.empty():
+            self._messages.get_nowait()
+        self._messages.put_nowait(None)
 
 
 class Session:
@@ -134,9 +143,9 @@ class Session:
         self.pulse = Pulse(heartbeat)
         self._numbers = numbers
         self._running: dict[int, AttachedStep] = {}
-        self._given_up: set[int] = set()
-        """Steps that the worker was told to stop and has not ended yet."""
-        self._unwanted = 0
+        self._given_up: dict[int, int] = {}
+        """Steps that the worker was told to stop and has not ended yet, and what has come of them since."""
+        self._news = 0
         self._error: NearfarError | None = None
         self._closed = asyncio.Event()
 
@@ -175,7 +184,7 @@ class Session:
         """The step ends with `error` for its reader, and the worker is told to stop it; without an effect if the worker has ended it."""
         step.end(error)
         if self._running.pop(step.number, None) is not None and not self.is_closed:
-            self._given_up.add(step.number)
+            self._given_up[step.number] = 0
             self.outbox.put(pb.HubMessage(cancel=pb.CancelStep(step=step.number)))
 
     def receive(self, message: pb.WorkerMessage) -> None:
@@ -185,10 +194,10 @@ class Session:
             case "output":
                 self._receive_output(message.output)
             case "heartbeat":
-                self._count_unwanted()
+                self._count_news()
                 self.state = device_state_from_proto(message.heartbeat.state)
             case "draining":
-                self._count_unwanted()
+                self._count_news()
                 self.is_draining = True
             case "register":
                 raise InvalidRequest("the worker registered twice on one stream")
@@ -197,7 +206,7 @@ class Session:
 
     async def beat(self) -> None:
         """Say that the hub is alive, unless there is something to send anyway."""
-        self._unwanted = 0
+        self._news = 0
         if not self.outbox.size:
             self.outbox.put(pb.HubMessage(heartbeat=pb.HubHeartbeat()))
 
@@ -207,6 +216,7 @@ class Session:
             return
         self._error = error
         self._closed.set()
+        self.outbox.close()
         reason = f": {error.message}" if error is not None else ""
         lost = Unavailable(f"worker {self.worker!r} left in mid-step{reason}", hint="ask another agent")
         for step in self._running.values():
@@ -236,11 +246,13 @@ class Session:
         """Output of a step that nobody reads any more."""
         if number not in self._given_up:
             raise InvalidRequest(f"the worker sent output of step {number}, which it does not have")
-        self._count_unwanted()
+        self._given_up[number] += 1
+        if self._given_up[number] > _MOST_LATE:
+            raise InvalidRequest(f"the worker does not stop step {number}")
         if is_last:
-            self._given_up.discard(number)
+            del self._given_up[number]
 
-    def _count_unwanted(self) -> None:
-        self._unwanted += 1
-        if self._unwanted > _MOST_UNWANTED:
-            raise InvalidRequest("the worker floods the hub with messages that nobody waits for")
+    def _count_news(self) -> None:
+        self._news += 1
+        if self._news > _MOST_NEWS:
+            raise InvalidRequest("the worker floods the hub with heartbeats")
