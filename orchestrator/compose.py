@@ -14,6 +14,7 @@ from ..cloud import tokens as caller_tokens
 from ..cloud.config import ProviderConfig, build_provider, usual_key
 from ..protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ..protocols.messages import Value
+from .hub import AttachedConfig, open_attached
 from .team import Member
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def far_member(far: Agent | FarConfig | str | Path | None) -> Member | None:
     return other_member("far", far) if isinstance(far, (ProviderConfig, LocalFarConfig, GatewayConfig)) else _borrowed(far, Side.FAR)
 
 
-def other_member(name: str, other: Agent | NearConfig | FarConfig) -> Member:
+def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> Member:
     """An agent under the name that the policy knows it by, opened on first use. Its side is that of its kind, or of its card."""
     if isinstance(other, NearConfig):
         config = other
@@ -187,6 +188,8 @@ def other_member(name: str, other: Agent | NearConfig | FarConfig) -> Member:
         return Member(name, Side.NEAR, opener, pace=partial(find_profile, config))
     if isinstance(other, (ProviderConfig, LocalFarConfig, GatewayConfig)):
         return Member(name, Side.FAR, _far_opener(other))
+    if isinstance(other, AttachedConfig):
+        return Member(name, other.side, partial(open_attached, other))
     return Member(name, other.card.side, other)
 
 

@@ -5,19 +5,19 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ..protocols import ConfigError, Side
 from ..protocols.messages import Value
 from .compose import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
+from .hub import AgentName, AttachedConfig, HubConfig
 from .task import Policy
 
 Section = TypeVar("Section", bound=Value)
 
-AgentName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
 
 
@@ -30,25 +30,33 @@ class Config(Value):
     """Further agents on this device, by the names that rules use."""
     other_far: Mapping[AgentName, FarConfig] = {}
     """Further agents in the cloud."""
+    hub: HubConfig | None = None
+    """Further agents that other devices lend."""
     policy: Policy = Policy()
 
     @property
-    def others(self) -> dict[str, NearConfig | FarConfig]:
+    def others(self) -> dict[str, NearConfig | FarConfig | AttachedConfig]:
         """All further agents."""
-        return {**self.other_near, **self.other_far}
+        return {**self.other_near, **self.other_far, **self._attached}
 
     @property
     def agents(self) -> dict[str, Side]:
         """The side of every agent, by name."""
         near = {"near": Side.NEAR} if self.near is not None else {}
         far = {"far": Side.FAR} if self.far is not None else {}
-        return {**near, **far, **dict.fromkeys(self.other_near, Side.NEAR), **dict.fromkeys(self.other_far, Side.FAR)}
+        attached = {name: agent.side for name, agent in self._attached.items()}
+        return {**near, **far, **dict.fromkeys(self.other_near, Side.NEAR), **dict.fromkeys(self.other_far, Side.FAR), **attached}
+
+    @property
+    def _attached(self) -> dict[str, AttachedConfig]:
+        return {} if self.hub is None else self.hub.agents
 
     @model_validator(mode="after")
     def _names_each_agent_once(self) -> Self:
-        taken = {"near", "far"} & {*self.other_near, *self.other_far} or set(self.other_near) & set(self.other_far)
+        names = ["near", "far", *self.other_near, *self.other_far, *self._attached]
+        taken = sorted(name for name in set(names) if names.count(name) > 1)
         if taken:
-            raise ValueError(f"two agents are called {sorted(taken)[0]!r}")
+            raise ValueError(f"two agents are called {taken[0]!r}")
         return self
 
 
@@ -85,6 +93,7 @@ def _anchored(config: Config, folder: Path) -> Config:
         "far": None if config.far is None else _anchored_far(config.far, folder),
         "other_near": {name: _anchored_near(near, folder) for name, near in config.other_near.items()},
         "other_far": {name: _anchored_far(far, folder) for name, far in config.other_far.items()},
+        "hub": None if config.hub is None else config.hub.anchored(folder),
         "policy": _anchored_policy(config.policy, folder),
     }
     return config.model_copy(update=anchored)

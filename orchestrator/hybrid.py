@@ -21,6 +21,7 @@ from .cancellation import cancelled_at_once, end
 from .compose import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
+from .hub import AttachedConfig
 from .policy import Mode, Strategy
 from .results import Attempt, Call, Result, spent
 from .routing.check import require_usable
@@ -100,7 +101,7 @@ class Hybrid:
         *,
         near: Agent | NearConfig | str | Path | None = None,
         far: Agent | FarConfig | str | Path | None = None,
-        others: Mapping[str, Agent | NearConfig | FarConfig] | None = None,
+        others: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None = None,
         tools: Sequence[Tool] = (),
         policy: Policy | PolicyFile | None = None,
         device_state: DeviceStateSource | None = None,

@@ -301,6 +301,22 @@ def serve_agent(
     run_agent(config, near, options.Listening(address, certificate, key, tokens, insecure), as_json=as_json)
 
 
+@serve.command("hub")
+def serve_hub(
+    config: options.Config = None,
+    address: Annotated[str, typer.Option(help="HOST:PORT at which devices reach the hub, in place of [hub] address.")] = "",
+    certificate: options.Certificate = None,
+    key: options.PrivateKey = None,
+    tokens: Annotated[Path | None, typer.Option(help="File with a token for each worker, in place of [hub] tokens.")] = None,
+    insecure: options.Insecure = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Accept devices that dial out to lend their models, and offer them to the tasks on this machine."""
+    from .attach import run_hub
+
+    run_hub(config, options.Listening(address, certificate, key, tokens, insecure), as_json=as_json)
+
+
 @serve.command("add-token")
 def add_token(
     caller: Annotated[str, typer.Argument(help="Name of the device or person that the token is for.")],

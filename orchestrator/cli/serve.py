@@ -39,11 +39,16 @@ def run_agent(config: Path | None, near: str | None, listening: Listening, *, as
     """Serve the near agent until Ctrl-C or SIGTERM."""
 
     async def work() -> None:
-        loaded = read_config(config)
-        chosen = NearConfig(model=near) if near else (loaded.near if loaded else None) or NearConfig()
+        chosen = chosen_near(config, near)
         await _serve(lambda: open_local(chosen, name="near", side=Side.NEAR), listening, Side.NEAR, as_json=as_json)
 
     execute(work(), as_json=as_json)
+
+
+def chosen_near(config: Path | None, near: str | None) -> NearConfig:
+    """The model that this device serves: the named one, else the configured one, else the one that ships with nearfar."""
+    loaded = read_config(config)
+    return NearConfig(model=near) if near else (loaded.near if loaded else None) or NearConfig()
 
 
 async def _serve(open_agent: Callable[[], Awaitable[Agent]], listening: Listening, side: Side, *, as_json: bool) -> None:
@@ -55,13 +60,13 @@ async def _serve(open_agent: Callable[[], Awaitable[Agent]], listening: Listenin
         serving = serve_far if side is Side.FAR else serve_near
         async with serving(agent, listening.address, tokens=tokens, tls=tls, insecure=listening.insecure) as server:
             _announce(agent, server.address, protected=bool(tokens), encrypted=tls is not None, as_json=as_json)
-            await _until_stopped()
+            await until_stopped()
     finally:
         with anyio.CancelScope(shield=True):
             await agent.aclose()
 
 
-async def _until_stopped() -> None:
+async def until_stopped() -> None:
     """Wait for Ctrl-C or SIGTERM, then return, so that the server drains instead of being torn down."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:

@@ -32,3 +32,23 @@ def pair(
     from .pair import HubFiles, pair_worker
 
     pair_worker(name, address, HubFiles(tokens=tokens, certificate=certificate, key=key), as_json=as_json)
+
+
+@worker.command("attach")
+def attach(
+    address: Annotated[str, typer.Argument(help="HOST or HOST:PORT of the hub, or unix:/path; with --pairing-file it stands there.")] = "",
+    token: Annotated[
+        str, typer.Option(envvar="NEARFAR_TOKEN", help="This device's token; better in $NEARFAR_TOKEN, which other users do not see.")
+    ] = "",
+    certificate: Annotated[Path | None, typer.Option(help="PEM file of the hub's certificate, or of who signed it.")] = None,
+    pairing_file: Annotated[str, typer.Option(help="File with the line that `pair` shows, or - to paste it.")] = "",
+    near: options.Near = None,
+    config: options.Config = None,
+    drain: Annotated[float, typer.Option(min=0, help="Seconds that running steps get to finish after Ctrl-C or SIGTERM.")] = 30.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Lend this device's model to a hub: dial out, take steps, come back when the connection breaks; until Ctrl-C or SIGTERM."""
+    from .attach import Lending, attach_worker
+
+    lending = Lending(address=address, token=token, certificate=certificate, pairing_file=pairing_file, drain=drain)
+    attach_worker(lending, config, near, as_json=as_json)

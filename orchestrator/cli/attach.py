@@ -1,0 +1,145 @@
+"""`nearfar worker attach` and `nearfar serve hub`: both ends of a worker's outgoing stream."""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from ...protocols import ConfigError, Side
+from ...protocols.address import Address, parse_address
+from ...protocols.attach import ClientTls, Worker
+from ...protocols.pairing import read_pairing
+from ...protocols.pinning import pinned_tls
+from ..compose import open_local, read_device_state, read_tokens
+from ..hub import HubConfig, accept_workers
+from .console import execute, notes, print_json
+from .options import Listening
+from .selection import read_config
+from .serve import chosen_near, until_stopped
+
+_PORT = 7445
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lending:
+    """Where a worker attaches and how it leaves."""
+
+    address: str
+    token: str
+    certificate: Path | None
+    pairing_file: str
+    """The line that `nearfar worker pair` shows, in place of the three above; `-` reads it from standard input."""
+    drain: float
+    """Seconds that running steps get to finish."""
+
+
+def attach_worker(lending: Lending, config: Path | None, near: str | None, *, as_json: bool) -> None:
+    """Lend the near agent until Ctrl-C or SIGTERM."""
+
+    async def work() -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+        hub = await _hub_of(lending)
+        agent = await open_local(chosen_near(config, near), name="near", side=Side.NEAR)
+        try:
+            worker = Worker(agent, hub.address, token=hub.token, tls=hub.tls, device_state=read_device_state)
+            await _run(worker, hub.address, drain=lending.drain, as_json=as_json)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await agent.aclose()
+
+    execute(work(), as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Hub:
+    """A hub as this device knows it."""
+
+    address: str
+    token: str = field(repr=False)
+    tls: ClientTls | None
+
+
+async def _hub_of(lending: Lending) -> _Hub:
+    """What the options or the pairing say. With a fingerprint, the hub's certificate is fetched and compared first."""
+    if not lending.pairing_file:
+        if not lending.address or not lending.token:
+            raise ConfigError("the hub's address or this device's token is missing", hint="give HOST and NEARFAR_TOKEN, or --pairing-file")
+        tls = ClientTls(roots=lending.certificate) if lending.certificate is not None else None
+        return _Hub(address=_with_port(lending.address), token=lending.token, tls=tls)
+    if lending.address or lending.certificate is not None:
+        raise ConfigError("the pairing names address and certificate already", hint="leave out HOST and --certificate")
+    pairing = read_pairing(lending.pairing_file)
+    if pairing.fingerprint is None:
+        return _Hub(address=pairing.address, token=pairing.token, tls=None)
+    address, fingerprint = parse_address(pairing.address), pairing.fingerprint
+    tls = await anyio.to_thread.run_sync(lambda: pinned_tls(address, fingerprint))
+    return _Hub(address=pairing.address, token=pairing.token, tls=tls)
+
+
+async def _run(worker: Worker, address: str, *, drain: float, as_json: bool) -> None:
+    """Serve until told to stop, then drain. Raises what the hub refuses the worker for."""
+    refused: list[Exception] = []
+
+    async def serve() -> None:
+        try:
+            await worker.run()
+        except Exception as error:  # the boundary of a task: raised again below, without the group that tasks raise in
+            refused.append(error)
+        tasks.cancel_scope.cancel()
+
+    async def announce() -> None:
+        await worker.attached.wait()
+        _announce(worker.name, address, as_json=as_json)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve)
+        tasks.start_soon(announce)
+        await until_stopped()
+        notes.print(f"[dim]leaving; running steps have {drain:g} s[/dim]")
+        await worker.drain(drain)
+    if refused:
+        raise refused[0]
+
+
+def run_hub(config: Path | None, listening: Listening, *, as_json: bool) -> None:
+    """Accept workers until Ctrl-C or SIGTERM."""
+
+    async def work() -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+        chosen = _chosen_hub(config, listening)
+        async with accept_workers(chosen, read_tokens, insecure=listening.insecure) as (hub, address):
+            if as_json:
+                print_json({"address": address, "socket": str(chosen.socket), "workers": sorted(hub.agents)})
+            else:
+                notes.print(f"workers may attach at [bold]{address}[/bold]: {', '.join(sorted(hub.agents))}")
+                notes.print(f"[dim]tasks reach them at {chosen.socket}; stop with Ctrl-C[/dim]")
+            await until_stopped()
+
+    execute(work(), as_json=as_json)
+
+
+def _chosen_hub(config: Path | None, listening: Listening) -> HubConfig:
+    """The `[hub]` section with the options laid over it."""
+    loaded = read_config(config)
+    hub = (loaded.hub if loaded is not None else None) or HubConfig()
+    given = {
+        "address": listening.address or None,
+        "certificate": listening.certificate,
+        "key": listening.key,
+        "tokens": listening.tokens,
+    }
+    return hub.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+def _with_port(address: str) -> str:
+    """`address` with the hub's usual port where it names none."""
+    return address if ":" in address else str(Address(host=address, port=_PORT))
+
+
+def _announce(name: str, address: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"worker": name, "hub": address})
+        return
+    notes.print(f"attached to [bold]{address}[/bold] as [bold]{name}[/bold]")
+    notes.print("[dim]stop with Ctrl-C[/dim]")

@@ -1,0 +1,139 @@
+"""Agents that other devices lend: the `[hub]` section, the hub's own process, and how tasks reach what it holds."""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+from pydantic import Field
+
+from ..protocols import Agent, ConfigError, NotFound, Side, Unavailable
+from ..protocols.messages import Value
+
+if TYPE_CHECKING:
+    from ..protocols.channel import ServerTls
+    from ..protocols.hub import Hub, WorkerPolicy
+
+logger = logging.getLogger(__name__)
+
+AgentName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+
+_LOOK_EVERY = 1.0
+"""Seconds between two looks at the token file."""
+_START_HINT = "start `nearfar serve hub` here, and `nearfar worker attach` or the thin worker on the device"
+
+
+class WorkerConfig(Value):
+    """A `[hub.workers.NAME]` section: a device that lends its model, by the name that its token has."""
+
+    trust: Side = Side.FAR
+    """`near` says that the device is your own, so that private text may be sent to it; `far`, that it is somebody else's."""
+    minimum_battery: float | None = Field(default=None, ge=0, le=1)
+    """Share of a full charge below which the device gets no steps while it runs on its battery."""
+
+
+class HubConfig(Value):
+    """The `[hub]` section: where `nearfar serve hub` accepts workers, and which of them tasks may use."""
+
+    address: str = "127.0.0.1:7445"
+    """`host:port` at which devices reach the hub."""
+    tokens: Path = Path("workers.toml")
+    """File with a token for each worker. It is read again when it changes; a worker whose line is gone is shut out at once."""
+    certificate: Path | None = None
+    """PEM file of the hub's certificate; needed for any address that other devices can reach."""
+    key: Path | None = None
+    """PEM file of the certificate's private key."""
+    socket: Path = Path("hub.sock")
+    """Where tasks on this machine reach the hub; only your own user can open it."""
+    workers: Mapping[AgentName, WorkerConfig] = {}
+    """The workers that tasks may use, as further agents under these names."""
+
+    @property
+    def agents(self) -> dict[str, "AttachedConfig"]:
+        """The workers as agents that tasks may be given to."""
+        return {name: AttachedConfig(socket=self.socket, worker=name, side=worker.trust) for name, worker in self.workers.items()}
+
+    def anchored(self, folder: Path) -> "HubConfig":
+        """The same with its relative paths made absolute."""
+        files = {name: getattr(self, name) for name in ("tokens", "certificate", "key", "socket")}
+        return self.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
+
+
+class AttachedConfig(Value):
+    """An agent of a worker that is attached to this machine's hub."""
+
+    socket: Path
+    worker: str
+    side: Side
+
+
+async def open_attached(config: AttachedConfig) -> Agent:
+    """Raises `Unavailable` while there is no hub, or the worker is not attached to it."""
+    from ..protocols.client import RemoteAgent
+
+    try:
+        return await RemoteAgent.connect(f"unix:{config.socket.absolute()}", agent=config.worker)
+    except NotFound as error:
+        raise Unavailable(f"worker {config.worker!r} has not been attached to the hub yet", hint=_START_HINT) from error
+    except Unavailable as error:
+        raise Unavailable(f"no hub answers at {config.socket}", hint=_START_HINT) from error
+
+
+@asynccontextmanager
+async def accept_workers(
+    config: HubConfig, read_tokens: Callable[[Path], Mapping[str, str]], *, insecure: bool = False
+) -> AsyncIterator[tuple["Hub", str]]:
+    """Run the hub until the context ends: workers attach at its address, tasks of this machine reach them at its socket.
+
+    Yields the hub and the address where it really listens. Raises `ConfigError` for tokens, files or addresses that cannot be used.
+    """
+    from ..protocols.hub import Hub, serve_hub
+    from ..protocols.server import serve
+
+    hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
+    serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure)
+    async with serve(hub.agents, f"unix:{config.socket.absolute()}"), serving as address, anyio.create_task_group() as tasks:
+        tasks.start_soon(_follow_tokens, hub, config.tokens, read_tokens)
+        yield hub, address
+        tasks.cancel_scope.cancel()
+
+
+async def _follow_tokens(hub: "Hub", path: Path, read_tokens: Callable[[Path], Mapping[str, str]]) -> None:
+    """Let the hub know what changes in the token file. What cannot be read changes nothing, and is logged."""
+    seen = _stamp(path)
+    while True:
+        await anyio.sleep(_LOOK_EVERY)
+        if (stamp := _stamp(path)) != seen:
+            seen = stamp
+            try:
+                hub.replace_tokens(read_tokens(path))
+                logger.info("read the workers' tokens again")
+            except ConfigError as error:
+                logger.error("the workers' tokens stay as they were: %s", error)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when the file does."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _policy(config: WorkerConfig) -> "WorkerPolicy":
+    from ..protocols.hub import WorkerPolicy
+
+    return WorkerPolicy(side=config.trust, minimum_battery=config.minimum_battery)
+
+
+def _tls(config: HubConfig) -> "ServerTls | None":
+    from ..protocols.channel import ServerTls
+
+    if config.certificate is None and config.key is None:
+        return None
+    if config.certificate is None or config.key is None:
+        raise ConfigError("certificate and key belong together", hint="give both or neither")
+    return ServerTls(certificate=config.certificate, private_key=config.key)
