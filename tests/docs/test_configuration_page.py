@@ -3,6 +3,7 @@
 import json
 import re
 from enum import Enum
+from pathlib import Path
 
 import pytest
 from pages import ROOT
@@ -12,6 +13,7 @@ from pydantic.fields import FieldInfo
 from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.config import Config
+from nearfar.orchestrator.hub import HubConfig, WorkerConfig
 from nearfar.orchestrator.routing.rules import Rule, When
 from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from nearfar.orchestrator.selection.settings import AutoPolicy
@@ -28,6 +30,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "prices": Prices,
     "llama": LocalFarConfig,
     "gateway": GatewayConfig,
+    "hub": HubConfig,
+    "worker": WorkerConfig,
     "policy": Policy,
     "rule": Rule,
     "when": When,
@@ -68,4 +72,5 @@ def shown_default(field: FieldInfo) -> str:
     if isinstance(field.default, BaseModel):
         return "section"
     value = field.default.value if isinstance(field.default, Enum) else field.default
+    value = str(value) if isinstance(value, Path) else value
     return f"`{json.dumps(value)}`"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import anyio
 
-from nearfar.protocols import Agent, Message, NearfarError, Side, StepRequest
-from nearfar.protocols.attach import Worker
+from nearfar.protocols import Agent, DeviceState, DeviceStateSource, Message, NearfarError, Side, StepRequest
+from nearfar.protocols.attach import ClientTls, Worker
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerPolicy, serve_hub
 
 TOKENS = {"phone": "the token of the phone", "tablet": "the token of the tablet"}
@@ -30,10 +30,15 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    agent: Agent | dict[str, Agent], address: str, *, token: str = TOKENS["phone"], **options: object
+    agent: Agent | dict[str, Agent],
+    address: str,
+    *,
+    token: str = TOKENS["phone"],
+    tls: ClientTls | None = None,
+    device_state: DeviceStateSource = DeviceState,
 ) -> AsyncIterator[Running]:
     """A worker that runs until the context ends, then leaves at once."""
-    state = Running(Worker(agent, address, token=token, **options), anyio.Event())  # type: ignore[arg-type]  # the options of Worker
+    state = Running(Worker(agent, address, token=token, tls=tls, device_state=device_state), anyio.Event())
 
     async def run() -> None:
         try:
@@ -50,9 +55,9 @@ async def running(
 
 
 @asynccontextmanager
-async def hub_with(agent: Agent, **options: object) -> AsyncIterator[tuple[Hub, str]]:
+async def hub_with(agent: Agent, *, device_state: DeviceStateSource = DeviceState) -> AsyncIterator[tuple[Hub, str]]:
     """A hub, its address, and `agent` attached to it as the user's own phone."""
     hub = Hub(TOKENS, policies=OWN, heartbeat=QUICK)
-    async with serve_hub(hub) as address, running(agent, address, **options):
+    async with serve_hub(hub) as address, running(agent, address, device_state=device_state):
         await hub.wait_for("phone")
         yield hub, address

@@ -6,10 +6,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import pytest
@@ -65,7 +65,7 @@ class Victim:
         self.process.wait()
 
 
-Incident: TypeAlias = Callable[[Victim, anyio.Event], Awaitable[None]]
+Incident: TypeAlias = Callable[[Victim, anyio.Event], Coroutine[Any, Any, None]]
 INCIDENTS: tuple[Incident, ...] = (Victim.kill,) * 2 + (Victim.stop,) * 3 + (Victim.cut_off,) * 3 + (Victim.reset,) * 2
 """Of each worker, in random order. Few kills, since it takes a second or more until a new process is attached."""
 
@@ -152,4 +152,4 @@ async def test_stopped_worker_is_noticed_within_six_seconds(tmp_path: Path) -> N
             await anext(aiter(events))
             os.kill(made["phone"].process.pid, signal.SIGSTOP)
             with anyio.fail_after(6), pytest.raises(Unavailable):
-                assert [event async for event in events] == PIECES  # it ends with the error, whatever has still come
+                [event async for event in events]  # whatever has still come, it ends with the error
