@@ -110,7 +110,10 @@ async def suffer(agent: AttachedAgent, victim: Victim, incident: Incident, answe
             strike.set()
 
     async def call() -> None:
-        answers[await run_or_rerun(agent, ask(), spare, seen)] += 1
+        who = await run_or_rerun(agent, ask(), spare, seen)
+        answers[who] += 1
+        if who == "elsewhere":
+            strike.set()  # on a busy machine a worker may be silent for too long by itself
 
     async with anyio.create_task_group() as tasks:
         async with anyio.create_task_group() as callers:
