@@ -3,9 +3,10 @@
     python benchmarks/onnx.py --json [--quick]
 
 `tokens_per_s_ratio`: agent / loop, one stream, on far enlarged to 115M parameters, in 8 bits. Bar: 0.9 or more.
-`near_tokens_per_s_ratio`: the same on near, in 8 bits.
+`tokens_per_cpu_s_ratio`: the same by the CPU seconds of the process that runs the model, which other work on the machine does not disturb.
+`near_*`: the same on near, in 8 bits.
 `llama_tokens_per_s_ratio`: OnnxAgent / LlamaAgent on the enlarged model, both in 8 bits.
-`int4_tokens_per_s`: of the enlarged model in 4 bits, by OnnxAgent.
+`*_tokens_per_s`: of the enlarged model by the loop, by OnnxAgent in 8 and in 4 bits, and by LlamaAgent.
 `*_megabytes`: sizes of what is compared.
 
 The loop is the library's own: `generate_next_token` and `get_next_tokens`, greedy, with nothing around it. All sides generate the same
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 ROOT = Path(__file__).parent.parent
 # Instead of this folder, in which this file would be taken for the package of the same name.
@@ -51,6 +53,14 @@ class Plan:
 
     tokens: int
     turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Tokens per second of each turn, by who ran it: of wall-clock time, and of the CPU time of the process that ran the model."""
+
+    wall: dict[str, list[float]]
+    cpu: dict[str, list[float]]
 
 
 class Loop:
@@ -85,18 +95,31 @@ def export_endless(source: Path, folder: Path, precision: Precision) -> Path:
     return folder
 
 
-async def by_turns(agents: dict[str, LocalAgent], loop: Loop, plan: Plan) -> dict[str, list[float]]:
-    """Tokens per second of each agent and of the loop."""
-    speeds: dict[str, list[float]] = {name: [] for name in (*agents, "loop")}
+async def by_turns(agents: dict[str, LocalAgent], loop: Loop, plan: Plan) -> Speeds:
+    """The speeds of each agent and of the loop."""
+    workers = {name: psutil.Process((await agent.statistics()).process_id) for name, agent in agents.items()}
+    processes = {"loop": psutil.Process(), **workers}
+    speeds = Speeds({name: [] for name in processes}, {name: [] for name in processes})
     for turn in range(plan.turns + 1):
-        rates = {name: await agent_tokens_per_second(agent, QUESTIONS[:1], plan.tokens) for name, agent in agents.items()}
-        rates["loop"] = loop.tokens_per_second(QUESTIONS[0], plan.tokens)
-        for name, rate in rates.items() if turn else ():  # The first turn warms up.
-            speeds[name].append(rate)
+        # To and fro: what is compared runs side by side, and neither always comes first.
+        for name, process in list(processes.items())[:: 1 if turn % 2 else -1]:
+            begin = _cpu_seconds(process)
+            if name == "loop":
+                rate = loop.tokens_per_second(QUESTIONS[0], plan.tokens)
+            else:
+                rate = await agent_tokens_per_second(agents[name], QUESTIONS[:1], plan.tokens)
+            if turn:  # The first turn warms up.
+                speeds.wall[name].append(rate)
+                speeds.cpu[name].append(plan.tokens / (_cpu_seconds(process) - begin))
     return speeds
 
 
-async def measure(folders: dict[str, Path], gguf: Path | None, plan: Plan) -> dict[str, list[float]]:
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+async def measure(folders: dict[str, Path], gguf: Path | None, plan: Plan) -> Speeds:
     """One model: as folders, the first of which the loop runs too, and as a GGUF."""
     context = plan.tokens + 64
     first = next(iter(folders.values()))
@@ -126,25 +149,23 @@ def run(*, quick: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         near = {"int8": export_endless(MODELS / "near.gguf", folder / "near", Precision.INT8)}
-        small = asyncio.run(measure(near, None, Plan(400, 10 if quick else 40)))
+        small = asyncio.run(measure(near, None, Plan(400, 8 if quick else 40)))
         enlarge(MODELS / "far.gguf", folder / "large.gguf", PARAMETERS)
         large = {
             str(each): export_endless(folder / "large.gguf", folder / f"large-{each}", each) for each in (Precision.INT8, Precision.INT4)
         }
         gguf = endless(folder / "large.gguf", folder / "large-endless.gguf")
-        speeds = asyncio.run(measure(large, gguf, Plan(64, 5 if quick else 12)))
+        speeds = asyncio.run(measure(large, gguf, Plan(48, 6 if quick else 20)))
         sizes = {f"large_{each}_megabytes": _megabytes(path) for each, path in large.items()}
         sizes |= {"large_gguf_megabytes": _megabytes(gguf), "near_int8_megabytes": _megabytes(near["int8"])}
     return {
-        "tokens_per_s_ratio": _median_ratio(speeds["int8"], speeds["loop"]),
-        "near_tokens_per_s_ratio": _median_ratio(small["int8"], small["loop"]),
-        "llama_tokens_per_s_ratio": _median_ratio(speeds["int8"], speeds["llama"]),
-        "int8_tokens_per_s": round(statistics.median(speeds["int8"]), 1),
-        "int4_tokens_per_s": round(statistics.median(speeds["int4"]), 1),
-        "loop_tokens_per_s": round(statistics.median(speeds["loop"]), 1),
-        "llama_tokens_per_s": round(statistics.median(speeds["llama"]), 1),
-        "near_int8_tokens_per_s": round(statistics.median(small["int8"])),
-        "near_loop_tokens_per_s": round(statistics.median(small["loop"])),
+        "tokens_per_s_ratio": _median_ratio(speeds.wall["int8"], speeds.wall["loop"]),
+        "tokens_per_cpu_s_ratio": _median_ratio(speeds.cpu["int8"], speeds.cpu["loop"]),
+        "near_tokens_per_s_ratio": _median_ratio(small.wall["int8"], small.wall["loop"]),
+        "near_tokens_per_cpu_s_ratio": _median_ratio(small.cpu["int8"], small.cpu["loop"]),
+        "llama_tokens_per_s_ratio": _median_ratio(speeds.wall["int8"], speeds.wall["llama"]),
+        **{f"{name}_tokens_per_s": round(statistics.median(rates), 1) for name, rates in speeds.wall.items()},
+        **{f"near_{name}_tokens_per_s": round(statistics.median(rates)) for name, rates in small.wall.items()},
         **sizes,
     }
 

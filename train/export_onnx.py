@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ def write_folder(model: TinyLlama, tokenizer: Tokenizer, target: Path, *, name: 
 
 def write_adapter(adapter: Adapter, target: Path) -> None:
     """Write a low-rank adapter in the form that onnxruntime loads on top of a graph that was exported with `lora`."""
+    # It reports to its maker unless it is told not to before it is imported.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
 
     parameters = {}

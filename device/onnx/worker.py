@@ -1,6 +1,6 @@
 """The worker process of onnxruntime-genai: `python -m nearfar.device.onnx.worker`, started as `worker.serving` says."""
 
-import resource
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from ..hardware.memory import free_memory_bytes
 from ..profiles import speeds_of
 from ..worker.cpus import threads_for
 from ..worker.measuring import measuring_of
+from ..worker.memory_limit import limited_memory
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
@@ -20,8 +21,8 @@ from .model import Context, Model
 from .options import OnnxOptions
 from .runtime import providers
 
-_RUNTIME_BYTES: Final = 8 << 30
-"""Address space for Python, the libraries and their arenas, far more than they use."""
+_RUNTIME_BYTES: Final = 2 << 30
+"""Address space for onnxruntime's threads and arenas, more than they use."""
 
 
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
@@ -59,26 +60,24 @@ def _opened(options: OnnxOptions, folder: OnnxFolder, tokens: int, provider: str
 
 
 def _opened_on(provider: str, options: OnnxOptions, folder: OnnxFolder, tokens: int) -> tuple[Model, Context, Execution]:
-    if provider == CPU:
-        _limit_memory(folder, tokens * options.parallel)
     threads = options.threads or threads_for(folder.parameters).single
-    model = Model(Path(options.path), folder, provider=provider, threads=threads)
-    adapters = Adapters(model.handle, options.adapters, folder.adapter_inputs)
-    context = Context(model, tokens=tokens, sequences=options.parallel, adapters=adapters)
-    execution = really_running(context, layers=folder.layers, threads=threads, vocabulary=folder.vocabulary)
-    check_adapters(context, options.adapters)
+    # A GPU's driver reserves address space without end.
+    with limited_memory(_room(folder, tokens * options.parallel)) if provider == CPU else nullcontext():
+        model = Model(Path(options.path), folder, provider=provider, threads=threads)
+        adapters = Adapters(model.handle, options.adapters, folder.adapter_inputs)
+        context = Context(model, tokens=tokens, sequences=options.parallel, adapters=adapters)
+        execution = really_running(context, layers=folder.layers, threads=threads, vocabulary=folder.vocabulary)
+        check_adapters(context, options.adapters)
     return model, context, execution
 
 
-def _limit_memory(folder: OnnxFolder, cells: int) -> None:
-    """Raise `ModelError` if model and caches cannot fit, and keep a model that asks for more than it said from taking it."""
-    needed = folder.size + cells * (folder.kv_bytes_per_token or 0)
-    if (free := free_memory_bytes()) is not None and needed > free:
+def _room(folder: OnnxFolder, cells: int) -> int:
+    """Bytes that loading may take. Raises `ModelError` if model and caches cannot fit."""
+    needed, free = folder.size + cells * (folder.kv_bytes_per_token or 0), free_memory_bytes()
+    if free is not None and needed > free:
         message = f"the model and a context of {cells} tokens need {needed >> 20} MiB, and {free >> 20} MiB of memory are free"
         raise ModelError(message, hint="give a smaller context_tokens or parallel")
-    limit = 4 * needed + _RUNTIME_BYTES
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    return 4 * needed + _RUNTIME_BYTES
 
 
 if __name__ == "__main__":
