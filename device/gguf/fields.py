@@ -62,7 +62,7 @@ class Array:
     numbers: tuple[int | float | bool, ...] = ()
     """The elements; none of texts, or where there are very many."""
     distinct: int = 0
-    """Of texts, how many llama.cpp can tell apart: it reads them up to a NUL, and numbers those that are empty."""
+    """Of the vocabulary, how many texts llama.cpp can tell apart: it reads them up to a NUL, and numbers those that are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class FieldReader:
             raise self.damaged(f"it claims a text of {length} bytes")
         return self.bytes(length).decode("utf-8", "replace")
 
-    def field(self) -> Field:
-        """A value behind its type."""
+    def field(self, *, is_vocabulary: bool) -> Field:
+        """A value behind its type; of a vocabulary, the distinct texts are counted."""
         kind = self._kind()
         if kind is Kind.STRING:
             return Field(kind, self.text(self.size))
-        return Field(kind, self._array() if kind is Kind.ARRAY else self._scalars(kind, 1)[0])
+        return Field(kind, self._array(is_vocabulary=is_vocabulary) if kind is Kind.ARRAY else self._scalars(kind, 1)[0])
 
     def truncated(self) -> ModelError:
         return ModelError(f"{self._path} ends too early: it has {self.size} bytes", hint=DOWNLOAD_AGAIN)
@@ -120,12 +120,14 @@ class FieldReader:
         except ValueError:
             raise self.damaged(f"it holds a value of unknown type {number}") from None
 
-    def _array(self) -> Array:
+    def _array(self, *, is_vocabulary: bool) -> Array:
         kind, count = self._kind(), self.count()
         if kind is Kind.ARRAY:
             raise self.damaged("it holds an array of arrays")
         if kind is Kind.STRING:
-            return Array(kind, count, distinct=self._distinct_texts(count))
+            start = self.position
+            self._skip_texts(count)
+            return Array(kind, count, distinct=self._distinct_texts(start, count) if is_vocabulary else 0)
         if count <= _MOST_NUMBERS:
             return Array(kind, count, self._scalars(kind, count))
         self._take(count * struct.calcsize("<" + _CODES[kind]))
@@ -135,23 +137,27 @@ class FieldReader:
         layout = f"<{count}{_CODES[kind]}"
         return struct.unpack_from(layout, self._data, self._take(struct.calcsize(layout)))
 
-    def _distinct_texts(self, count: int) -> int:
+    def _skip_texts(self, count: int) -> None:
         if count > self.size // 8:
             raise self.damaged(f"it claims an array of {count} texts")
-        unpack, data = struct.Struct("<Q").unpack_from, self._data
+        unpack = struct.Struct("<Q").unpack_from
         at, last = self.position, self.size - 8
-        texts, empty = set(), 0
         for _ in range(count):
             if at > last:
                 raise self.truncated()
-            start = at + 8
-            at = start + unpack(data, at)[0]
-            text = data[start : min(at, self.size)].partition(b"\0")[0]
-            texts.add(text)
-            empty += not text
+            at += 8 + unpack(self._data, at)[0]
         self.position = at
         self._take(0)
-        return len(texts) + max(empty - 1, 0)
+
+    def _distinct_texts(self, start: int, count: int) -> int:
+        data, at = self._data[start : self.position], 0
+        texts = []
+        for _ in range(count):
+            end = at + 8 + int.from_bytes(data[at : at + 8], "little")
+            texts.append(data[at + 8 : end].partition(b"\0")[0])
+            at = end
+        empty = texts.count(b"")
+        return len(set(texts)) + max(empty - 1, 0)
 
     def _take(self, length: int) -> int:
         """Position of the next `length` bytes, which are then behind."""

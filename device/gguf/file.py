@@ -14,6 +14,7 @@ _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _MOST_KEYS: Final = 1 << 16
 _MOST_TENSORS: Final = 1 << 20
+VOCABULARY: Final = "tokenizer.ggml.tokens"
 _LONGEST_KEY: Final = 1 << 16
 _LONGEST_TENSOR_NAME: Final = 63
 """ggml keeps names in 64 bytes."""
@@ -74,7 +75,7 @@ def _read(reader: FieldReader, path: Path) -> GgufFile:
         key = reader.text(_LONGEST_KEY)
         if key in fields:
             raise reader.damaged(f"it has the key {key!r} twice")
-        fields[key] = reader.field()
+        fields[key] = reader.field(is_vocabulary=key == VOCABULARY)
     alignment = _alignment(fields, reader)
     tensors = tuple(_tensor(reader) for _ in range(tensor_count))
     start = -(-reader.position // alignment) * alignment

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from .fields import Array, Kind
-from .file import GgufFile, read_gguf
+from .file import VOCABULARY, GgufFile, read_gguf
 
 _MODEL_KINDS: Final = (None, "model")
 """Values of `general.type`; others are adapters, image encoders and the like, which have no layers of their own."""
@@ -87,7 +87,7 @@ def _checked_architecture(file: GgufFile) -> str:
 
 
 def _check_vocabulary(file: GgufFile) -> None:
-    tokens = file.array("tokenizer.ggml.tokens")
+    tokens = file.array(VOCABULARY)
     if tokens is None:
         if file.text("tokenizer.ggml.model") not in _NO_VOCABULARY:
             raise file.damaged("it names a tokenizer and has no vocabulary")
