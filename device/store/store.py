@@ -157,13 +157,15 @@ class ModelStore:
 
     def _check_pins(self, name: str, files: list[HubFile], sha256: str | None) -> None:
         """Raise `ModelError` where the hub has something else than what is asked for, or than what was pulled before."""
-        there = files[0].sha256
-        if sha256 is not None and _pin(sha256, files) != there:
-            raise ModelError(f"{files[0].name} has the SHA-256 {there}, not {sha256}", hint="compare both with who published it")
+        if sha256 is not None and _pin(sha256, files) != files[0].sha256:
+            message = f"{files[0].name} has the SHA-256 {files[0].sha256}, not {sha256}"
+            raise ModelError(message, hint="compare both with who published it")
         known = self._index.read().get(name)
-        pinned = [] if known is None else [file.sha256 for file in known.files]
-        if sha256 is None and pinned and not (known and known.quarantined) and pinned != [file.sha256 for file in files]:
-            hint = f"to have the new one, nearfar models rm {name} first, or state --sha256 {there}"
+        if sha256 is not None or known is None or known.quarantined:
+            return
+        there = [file.sha256 for file in files]
+        if len(there) != len(known.files) or any(new not in (None, old.sha256) for new, old in zip(there, known.files, strict=True)):
+            hint = f"to have the new one, nearfar models rm {name} first" + (f", or state --sha256 {there[0]}" if len(there) == 1 else "")
             raise ModelError(f"{files[0].name} is no longer what was pulled as {name}", hint=hint)
 
     def _register(self, model: StoredModel) -> StoredModel:
