@@ -4,6 +4,8 @@ Only the worker process imports this module.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -30,14 +32,13 @@ class Vocabulary:
         text = (path / TOKENIZER).read_text(encoding="utf-8")
         self.size = folder.vocabulary
         self.ends = frozenset(folder.ends)
-        try:
+        with _blaming(path):
             self._tokenizer = Tokenizer.from_str(text)
-            self._guidance = LLTokenizer(text, n_vocab=self.size, eos_token=sorted(self.ends))
-        except Exception as error:  # The tokenizers library raises Exception itself.
-            raise ModelError(f"{path / TOKENIZER} is no usable tokenizer: {error}", hint="download the folder again") from error
-        if self._tokenizer.get_vocab_size() > self.size:
-            message = f"the tokenizer has {self._tokenizer.get_vocab_size()} tokens, the model {self.size}"
+        if (size := self._tokenizer.get_vocab_size()) > self.size:
+            message = f"the tokenizer has {size} tokens, the model {self.size}"
             raise ModelError(message, hint="the folder's files belong to different models: download it again")
+        with _blaming(path):
+            self._guidance = LLTokenizer(text, n_vocab=self.size, eos_token=sorted(self.ends))
         self._added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
         self._settings = read_settings(path)
         self._pieces: dict[int, bytes] = {}
@@ -85,7 +86,7 @@ class Vocabulary:
         return bool(self._tokenizer.encode("a", add_special_tokens=False).tokens[0].startswith(_BLANK))
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in text; none for control tokens but the markers of reasoning."""
+        """The bytes that a token stands for in text; none for tokens without text and for control tokens, but the markers of reasoning."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = b"" if self._is_silent(token) else self._bytes(token)
@@ -97,10 +98,21 @@ class Vocabulary:
 
     def _is_silent(self, token: int) -> bool:
         added = self._added.get(token)
-        return token in self.ends or (added is not None and added.special and added.content not in (REASONING_START, REASONING_END))
+        if added is not None and added.content in (REASONING_START, REASONING_END):
+            return False
+        return token in self.ends or self._tokenizer.id_to_token(token) is None or (added is not None and added.special)
 
     def _bytes(self, token: int) -> bytes:
         return bytes(self._guidance.decode_bytes([token]))
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """What the block raises is the tokenizer file's fault."""
+    try:
+        yield
+    except Exception as error:  # The boundary to libraries that raise Exception itself.
+        raise ModelError(f"{path / TOKENIZER} is no usable tokenizer: {error}", hint="download the folder again") from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:
