@@ -10,7 +10,7 @@ from ...protocols import ConfigError, ModelError
 from ..gguf import model_parts, read_gguf, read_header
 from ..llama.footprint import Footprint, Shape
 from .hub import Hub, HubFile, Snapshot
-from .reference import HubReference, models_among, quant_of
+from .reference import PREFIX, HubReference, models_among, quant_of
 from .store import ModelStore
 
 _CONTEXTS: Final = (2048, 8192, 32768)
@@ -53,7 +53,7 @@ class Fits:
 
 
 def stored_candidates(store: ModelStore, name: str | None) -> list[Candidate]:
-    """The model of that name or path, each quantisation of an `hf:` reference that was not pulled, or, without a name, the whole store.
+    """The model of that name or path, each quantisation that an `hf:` reference may mean, or, without a name, the whole store.
 
     Models in quarantine, and those of onnxruntime, are left out of the whole store. Raises as `ModelStore.path_of` and `ModelStore.pull`
     do; of a file in a repository, no more than its header is fetched.
@@ -61,9 +61,10 @@ def stored_candidates(store: ModelStore, name: str | None) -> list[Candidate]:
     if name is None:
         usable = [model for model in store.models() if model.format == "gguf" and not model.quarantined]
         return [local_candidate(model.name, store.path_of(model.name)) for model in usable]
-    model = store.find(name)
-    if model is None and name.startswith("hf:"):
-        return list(_remote(*store.available(name), HubReference.parse(name)))
+    reference = HubReference.parse(name) if name.startswith(PREFIX) else None
+    model = store.find(name) if reference is None or reference.selector else None
+    if reference is not None and model is None:
+        return list(_remote(*store.available(name), reference))
     return [local_candidate(name, store.path_of(name) if model is not None else Path(name).expanduser())]
 
 

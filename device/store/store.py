@@ -116,8 +116,9 @@ class ModelStore:
         fault = fault_of(model, [file.sha256 for file in files])
         model = self._register(self._quarantined(model, fault) if fault else model)
         if fault:
-            message = f"{text} was put into quarantine: {fault}"
-            raise ModelError(message, hint=f"nearfar models pull {text} fetches it again; if that does not help, tell who published it")
+            again = f"nearfar models pull {text} fetches it again; if that does not help, tell who published it"
+            hint = again if owned else f"another program put it there: delete {Path(model.path).resolve()}, then {again}"
+            raise ModelError(f"{text} was put into quarantine: {fault}", hint=hint)
         return model
 
     def verify(self, names: Iterable[str] = (), *, progress: Progress = silent) -> list[Verdict]:

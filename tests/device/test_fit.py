@@ -116,6 +116,11 @@ def test_quantisations_of_a_repository_are_compared_by_their_headers_alone(tmp_p
         with pytest.raises(ModelNotFound, match="has no 'Q2_K'"):
             stored_candidates(store, f"hf:{REPOSITORY}:Q2_K")
         assert store.models() == []
+        store.pull(f"hf:{REPOSITORY}:Q4_0")
+        assert [model.name for model in stored_candidates(store, f"hf:{REPOSITORY}")] == ["Q4_0", "Q8_0"]
+        hub.asked[:] = []
+        (pulled,) = stored_candidates(store, f"hf:{REPOSITORY}:Q4_0")
+        assert (pulled.weights, hub.asked) == (found[0].weights, [])
 
 
 def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:

@@ -309,6 +309,18 @@ def test_offline_only_the_cache_is_asked(tmp_path: Path, store: ModelStore, hub:
     assert store.path_of(LARGE).is_file()
 
 
+def test_what_another_program_left_damaged_is_not_loaded_and_not_moved(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
+    blob = store.path_of(store.pull(LARGE).name).resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"\0")
+    other = ModelStore(tmp_path / "other", HubSettings(endpoint=hub.endpoint, cache=tmp_path / "hub"))
+    with pytest.raises(ModelError, match="SHA-256") as raised:
+        other.pull(LARGE)
+    assert f"delete {blob}" in raised.value.hint
+    assert blob.is_file()
+    blob.unlink()
+    assert other.path_of(other.pull(LARGE).name).read_bytes() == hub.files["model-Q8_0.gguf"]
+
+
 def test_the_token_goes_to_the_hub_and_not_to_where_it_redirects(tmp_path: Path, hub: FakeHub) -> None:
     hub.token = "hf_secret"
     with pytest.raises(Unauthenticated) as raised:
