@@ -8,7 +8,6 @@ how to set one up.
 
 import argparse
 import asyncio
-import getpass
 import logging
 import os
 import signal
@@ -18,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..protocols.errors import ConfigError, NearfarError, UserError
-from ..protocols.pairing import Pairing, parse_pairing, read_pairing, read_secret
+from ..protocols.pairing import Pairing, read_pairing, read_secret
 from .thin.attachment import Worker, serve
 from .thin.llama_server import LlamaServer
 from .thin.phone import Phone
@@ -69,8 +68,6 @@ def _worker(options: argparse.Namespace) -> Worker:
 def _hub(options: argparse.Namespace) -> Pairing:
     if (options.hub is None) == (options.pairing_file is None):
         raise ConfigError("the hub is not known, or named twice", hint="give either HOST:PORT or --pairing-file")
-    if options.pairing_file == "-" and sys.stdin.isatty():
-        return parse_pairing(getpass.getpass("Paste the line of the pairing (it is not shown): "))
     if options.pairing_file is not None:
         return read_pairing(options.pairing_file)
     token = read_secret(options.token_file) if options.token_file else os.environ.get(TOKEN_VARIABLE, "")

@@ -39,6 +39,8 @@ _LEAVE_LIMIT = 2.0
 _STOP_LIMIT = 5.0
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0
+_MOST_DOUBLINGS = 16
+"""More would overflow after a night without the hub, and change nothing."""
 _MOST_REFUSALS = 4
 """In a row, where the hub said that it may be another matter soon: a worker that was restarted meets its own ghost for some seconds."""
 _UNSENT_MESSAGES = 64
@@ -95,7 +97,9 @@ class Worker:
             if refusals and (error.retry_after is None or refusals >= _MOST_REFUSALS):
                 raise error
             failures = 0 if was_attached else failures + 1
-            delay = (error.retry_after or 0.0) + random.uniform(0, min(_FIRST_DELAY * 2**failures, _LONGEST_DELAY))
+            delay = (error.retry_after or 0.0) + random.uniform(
+                0, min(_FIRST_DELAY * 2.0 ** min(failures, _MOST_DOUBLINGS), _LONGEST_DELAY)
+            )
             logger.warning("not attached to %s (%s); next attempt in %.1f s", self._address, error, delay)
             with anyio.move_on_after(delay):
                 await self._draining.wait()

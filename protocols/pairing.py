@@ -6,6 +6,7 @@ It holds the worker's token, so whoever reads it can attach in the worker's name
 library only, as phones use it too.
 """
 
+import getpass
 import re
 import stat
 import sys
@@ -68,10 +69,15 @@ def parse_pairing(text: str) -> Pairing:
 
 
 def read_pairing(file: str) -> Pairing:
-    """The pairing in `file`, or on standard input if that is `-`. Raises `ConfigError` for a file that is missing or readable by others."""
-    if file == "-":
-        return parse_pairing(sys.stdin.readline(_LONGEST + 2))
-    return parse_pairing(read_secret(Path(file)))
+    """The pairing in `file`. `-` reads standard input, and a person there is asked for it without showing it.
+
+    Raises `ConfigError` for a file that is missing, or that others can read.
+    """
+    if file != "-":
+        return parse_pairing(read_secret(Path(file)))
+    if sys.stdin.isatty():
+        return parse_pairing(getpass.getpass("Paste the line of the pairing (it is not shown): "))
+    return parse_pairing(sys.stdin.readline(_LONGEST + 2))
 
 
 def read_secret(path: Path) -> str:

@@ -107,7 +107,7 @@ def run_hub(config: Path | None, listening: Listening, *, as_json: bool) -> None
 
     async def work() -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-        chosen = _chosen_hub(config, listening)
+        chosen = chosen_hub(config, listening, otherwise=HubConfig())
         async with accept_workers(chosen, read_tokens, insecure=listening.insecure) as (hub, address):
             if as_json:
                 print_json({"address": address, "socket": str(chosen.socket), "workers": sorted(hub.agents)})
@@ -119,10 +119,10 @@ def run_hub(config: Path | None, listening: Listening, *, as_json: bool) -> None
     execute(work(), as_json=as_json)
 
 
-def _chosen_hub(config: Path | None, listening: Listening) -> HubConfig:
-    """The `[hub]` section with the options laid over it."""
+def chosen_hub(config: Path | None, listening: Listening, *, otherwise: HubConfig) -> HubConfig:
+    """The `[hub]` section, or `otherwise` where there is none, with the options laid over it."""
     loaded = read_config(config)
-    hub = (loaded.hub if loaded is not None else None) or HubConfig()
+    hub = (loaded.hub if loaded is not None else None) or otherwise
     given = {
         "address": listening.address or None,
         "certificate": listening.certificate,

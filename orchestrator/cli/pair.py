@@ -1,7 +1,6 @@
 """`nearfar worker pair`: everything that a device needs to attach to this machine's hub, as a QR code."""
 
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.text import Text
@@ -11,44 +10,46 @@ from ...protocols.address import Address, parse_address
 from ...protocols.pairing import Pairing
 from ..certificate import ensure_certificate
 from ..compose import add_token
+from ..hub import HubConfig
+from .attach import chosen_hub
 from .console import notes, output, print_json, reported, warn
+from .options import Listening
 from .qr import check_installed, qr_code
 
+_ADDRESS = "0.0.0.0:7445"
+_CERTIFICATE, _KEY = Path("hub.pem"), Path("hub-key.pem")
 _EVERYWHERE = ("0.0.0.0", "::")
 _SOMEWHERE_ELSE = ("192.0.2.1", 9)
 """An address reserved for documentation. Nothing is sent to it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HubFiles:
-    """What the hub is started with."""
-
-    tokens: Path
-    certificate: Path
-    key: Path
-
-
-def pair_worker(name: str, address: str, files: HubFiles, *, as_json: bool) -> None:
+def pair_worker(name: str, config: Path | None, listening: Listening, *, as_json: bool) -> None:
     """Make a token for `name`, a certificate if there is none, and show both as one pairing."""
     with reported(as_json=as_json):
         if not as_json:
             check_installed()  # before anything is written
-        reachable = _reachable(parse_address(address))
-        fingerprint = ensure_certificate(files.certificate, files.key, [reachable.host])
-        pairing = Pairing(address=str(reachable), token=add_token(files.tokens, name), fingerprint=fingerprint, name=name)
+        hub = chosen_hub(config, listening, otherwise=HubConfig(address=_ADDRESS))
+        reachable = _reachable(parse_address(hub.address))
+        fingerprint = ensure_certificate(hub.certificate or _CERTIFICATE, hub.key or _KEY, [reachable.host])
+        pairing = Pairing(address=str(reachable), token=add_token(hub.tokens, name), fingerprint=fingerprint, name=name)
         if as_json:
             print_json({"name": name, "address": pairing.address, "fingerprint": fingerprint, "uri": pairing.uri})
         else:
-            _show(pairing, files)
+            _show(pairing, hub)
 
 
-def _show(pairing: Pairing, files: HubFiles) -> None:
+def _show(pairing: Pairing, hub: HubConfig) -> None:
     _draw(pairing.uri)
     notes.print(f"On [bold]{pairing.name}[/bold], scan this code, or copy the line below. Whoever has it can attach as {pairing.name}.")
     output.print(Text(pairing.uri), soft_wrap=True)
     notes.print("\nIn Termux, then paste the line when asked for it:")
     notes.print("  python -m nearfar.device.thin_worker --pairing-file -", highlight=False, soft_wrap=True)
-    notes.print(f"[dim]The hub needs --tokens {files.tokens} --certificate {files.certificate} --key {files.key}[/dim]", soft_wrap=True)
+    notes.print("On a computer:")
+    notes.print("  nearfar worker attach --pairing-file -", highlight=False, soft_wrap=True)
+    files = f"--tokens {hub.tokens} --certificate {hub.certificate or _CERTIFICATE} --key {hub.key or _KEY}"
+    notes.print(f"[dim]Here: nearfar serve hub --address {hub.address} {files}[/dim]", soft_wrap=True)
+    if parse_address(pairing.address).is_local:
+        warn(f"only this machine can reach {pairing.address}; give another one with --address or in [hub]")
 
 
 def _draw(uri: str) -> None:

@@ -21,17 +21,18 @@ def _group() -> None:
 def pair(
     name: Annotated[str, typer.Argument(help="What the hub calls the device, such as phone.")],
     address: Annotated[
-        str, typer.Option(help="HOST:PORT at which the device reaches the hub; 0.0.0.0 is replaced by this machine's address.")
-    ] = "0.0.0.0:7445",
-    tokens: Annotated[Path, typer.Option(help="The hub's token file; created where there is none.")] = Path("workers.toml"),
-    certificate: Annotated[Path, typer.Option(help="The hub's certificate (PEM); made where there is none.")] = Path("hub.pem"),
-    key: Annotated[Path, typer.Option(help="The certificate's private key (PEM); made with it.")] = Path("hub-key.pem"),
+        str, typer.Option(help="HOST:PORT at which the device reaches the hub (default: [hub], or this machine's address and port 7445).")
+    ] = "",
+    tokens: Annotated[Path | None, typer.Option(help="The hub's token file (default: [hub], or workers.toml).")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="The hub's certificate (default: [hub], or hub.pem); made if missing.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The certificate's private key (default: [hub], or hub-key.pem).")] = None,
+    config: options.Config = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Make a token and, where there is none, a certificate, and show both as a QR code for a phone or another machine."""
-    from .pair import HubFiles, pair_worker
+    from .pair import pair_worker
 
-    pair_worker(name, address, HubFiles(tokens=tokens, certificate=certificate, key=key), as_json=as_json)
+    pair_worker(name, config, options.Listening(address, certificate, key, tokens, insecure=False), as_json=as_json)
 
 
 @worker.command("attach")

@@ -3,9 +3,11 @@
 import json
 import ssl
 import stat
+import sys
 import tomllib
 from pathlib import Path
 
+import anyio
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -16,6 +18,8 @@ from nearfar.orchestrator.certificate import ensure_certificate
 from nearfar.orchestrator.cli import app, console
 from nearfar.orchestrator.cli.qr import qr_code
 from nearfar.protocols import ConfigError
+from nearfar.protocols.channel import ServerTls
+from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.pairing import Pairing, fingerprint_of, parse_pairing
 
 ADDRESS = "192.168.1.20:7445"
@@ -67,6 +71,7 @@ def test_the_terminal_shows_the_code_the_line_and_the_command() -> None:
     assert f"nearfar://{ADDRESS}?token=" in result.stdout
     assert "\N{FULL BLOCK}" in result.stdout
     assert "python -m nearfar.device.thin_worker --pairing-file -" in result.stderr
+    assert "nearfar worker attach --pairing-file -" in result.stderr
 
 
 def test_a_narrow_terminal_gets_the_line_without_a_broken_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +82,41 @@ def test_a_narrow_terminal_gets_the_line_without_a_broken_code(monkeypatch: pyte
     assert f"nearfar://{ADDRESS}?token=" in result.stdout
 
 
+def test_the_configuration_says_what_the_command_line_does_not(tmp_path: Path) -> None:
+    hub = f'[hub]\naddress = "{ADDRESS}"\ntokens = "devices.toml"\ncertificate = "own.pem"\nkey = "own-key.pem"\n'
+    (tmp_path / "nearfar.toml").write_text(hub, encoding="utf-8")
+    result = pair("phone", "--json", "--key", "other-key.pem")
+    assert json.loads(result.stdout)["address"] == ADDRESS
+    assert {path.name for path in tmp_path.iterdir()} == {"nearfar.toml", "devices.toml", "own.pem", "other-key.pem"}
+
+
+def test_an_address_that_no_device_can_reach_is_pointed_out() -> None:
+    result = pair("phone", "--address", "127.0.0.1:7445")
+    assert "only this machine can reach" in result.stderr
+
+
 def test_a_hub_on_a_unix_socket_cannot_be_paired() -> None:
     result = pair("phone", "--address", "unix:/tmp/hub.sock", "--json")
     assert result.exit_code == 2
+
+
+@pytest.mark.anyio
+async def test_a_computer_attaches_with_the_same_pairing(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
+    made = ensure_certificate(tmp_path / "hub.pem", tmp_path / "hub-key.pem", [])
+    hub = Hub({"laptop": "5f" * 32})
+    tls = ServerTls(certificate=tmp_path / "hub.pem", private_key=tmp_path / "hub-key.pem")
+    async with serve_hub(hub, "127.0.0.1:0", tls=tls) as address:
+        pairing = Pairing(address=address, token="5f" * 32, fingerprint=made, name="laptop")
+        command = (sys.executable, "-m", "nearfar.orchestrator.cli", "worker", "attach", "--pairing-file", "-", "--json")
+        process = await anyio.open_process(command, stderr=None)
+        async with process:
+            assert process.stdin is not None
+            await process.stdin.send(pairing.uri.encode() + b"\n")
+            with anyio.fail_after(60):
+                attached = await hub.wait_for("laptop")
+            process.terminate()
+    assert attached.card.name == "laptop"
 
 
 def test_the_code_fits_into_80_columns_and_is_black_on_white_everywhere() -> None:
