@@ -27,7 +27,7 @@ StepEvent: TypeAlias = tuple[int, StepEventKind, JsonValue]
 _FIRST_CHUNK: Final = 128
 _SMALLEST_CHUNK: Final = 16
 _PATIENCE: Final = 4
-"""Passes that a step waits for its adapter while others run with another one."""
+"""Passes after which a step has waited long enough for its adapter while others run with another one."""
 _CHUNK_SECONDS: Final = 0.2
 """Time that the prompt tokens of one pass may take: cancellations and running steps wait no longer than that."""
 
