@@ -62,6 +62,11 @@ class Model:
             raise ModelError(f"{path} is no text generator", hint="give a decoder model, such as a Llama or Qwen chat model")
 
     @property
+    def forgets(self) -> bool:
+        """Whether the last tokens of a sequence can be taken back; recurrent layers keep one state for all of them."""
+        return not (llama_cpp.llama_model_is_recurrent(self.handle) or llama_cpp.llama_model_is_hybrid(self.handle))
+
+    @property
     def chat_template(self) -> str | None:
         template = llama_cpp.llama_model_chat_template(self.handle, None)
         return template.decode("utf-8", "replace") if template else None

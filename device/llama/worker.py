@@ -11,6 +11,7 @@ from ...protocols import ModelError
 from ..gguf import model_parts
 from ..hardware.memory import free_memory_bytes
 from ..worker.cpus import Threads, threads_for
+from ..worker.drafting import Drafting
 from ..worker.measuring import measuring_of
 from ..worker.memory_limit import limited_memory
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
@@ -27,6 +28,10 @@ _SPARE_BYTES: Final = 4 << 30
 """Address space for what the file's size does not tell: intermediate results, the vocabulary, adapters."""
 _THREAD_BYTES: Final = 128 << 20
 """Address space that a thread takes for its stack and its arena of the C library, whatever it uses of them."""
+_ROUNDING: Final = 0.1
+"""How far a logit may differ between a pass of one token and one of several. On one thread of an x86 CPU they are equal to the last bit."""
+_ANOTHER_KERNEL: Final = 0.6
+"""The same where single tokens have a kernel of their own, as on GPUs; two threads share one token's long context: differences of 0.3."""
 
 
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
@@ -47,7 +52,9 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
         context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
     execution = execution_of(layer_devices(model.layers), devices, threads=threads.single)
     measuring = measuring_of(Path(options.path), execution, kv_bytes_per_token=options.kv_bytes_per_token)
-    scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring)
+    tolerance = _ANOTHER_KERNEL if placement.layers or threads.single > 1 else _ROUNDING
+    drafting = Drafting(model.vocabulary, tolerance=tolerance) if model.forgets else None
+    scheduler = Scheduler(model, context, context_tokens=tokens, parallel=options.parallel, measuring=measuring, drafting=drafting)
     return scheduler, WorkerReady(context_tokens=tokens, execution=execution)
 
 

@@ -59,6 +59,18 @@ class Constraint:
             raise InvalidOutput(f"the output cannot go on within its schema: {_first_line(self._matcher.get_error())}")
         return mask
 
+    def forced(self) -> str:
+        """The text that comes next whatever is chosen, as far as there is no choice."""
+        return self._matcher.compute_ff_bytes().decode("utf-8", "ignore")
+
+    def follow(self, tokens: list[int]) -> int:
+        """Take tokens for as long as the grammar allows them; returns how many that were."""
+        return int(self._matcher.try_consume_tokens(tokens))
+
+    def take_back(self, count: int) -> None:
+        """Undo the last `count` tokens."""
+        self._matcher.rollback(count)
+
     @property
     def complete(self) -> bool:
         """The output so far is a whole; it may still be allowed to go on."""
@@ -112,12 +124,17 @@ class Grammars:
         return self._vocabulary.guidance_tokenizer()
 
 
+def opening_of_call(tool: str) -> str:
+    """What a call of a tool begins with, up to its name's last character."""
+    return f'{{"name": "{tool}'
+
+
 def _call_rules(number: int, tool: ToolSpec) -> str:
     parameters = tool.parameters
     if not _OPEN_OBJECT & parameters.keys():
         # A model that may invent further arguments does not stop inventing them.
         parameters = {**parameters, "additionalProperties": False}
-    opening = json.dumps(f'{{"name": "{tool.name}", "arguments": ')
+    opening = json.dumps(f'{opening_of_call(tool.name)}", "arguments": ')
     return f'call_{number}: {opening} arguments_{number} "}}"\narguments_{number}: %json {_dumped(parameters)}'
 
 

@@ -7,7 +7,7 @@ model says after its first call is mostly an invented result. Stop sequences app
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 from pydantic import JsonValue
@@ -48,6 +48,15 @@ class ToolSyntax:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenCall:
+    """A tool call that the output holds."""
+
+    tool: str
+    tokens: tuple[int, ...]
+    """Those between opener and closer."""
+
+
 class Generation:
     """Feed it the logits after each pass; it says what to decode next and collects what happened.
 
@@ -76,11 +85,13 @@ class Generation:
         self._confidence = Confidence()
         self._constraint: Constraint | None = None
         self._call = bytearray()
-        self._calls = 0
         self._blank: str | None = ""
         self._layout = " " if vocabulary.puts_blank_in_front else ""
         self._broke_line = False
         self.events: list[Event] = []
+        self.call_tokens: list[int] = []
+        """Those of the call that is being written, or was written last."""
+        self.calls: list[WrittenCall] = []
         self.output_tokens = 0
         self.finished: FinishReason | None = None
         self.prologue: tuple[int, ...] = ()
@@ -88,9 +99,28 @@ class Generation:
         self._phase = self._free
         self._begin(request)
 
-    def advance(self, logits: Logits) -> list[int]:
-        """Choose the next token; returns it and those that follow of necessity, to be decoded next. Empty once `finished`."""
+    def advance(self, logits: Logits, tolerance: float = 0.0) -> list[int]:
+        """Choose the next token; returns it and those that follow of necessity, to be decoded next. Empty once `finished`.
+
+        Raises `NearTie`, and leaves everything as it was, if another token is within `tolerance` of a greedy choice.
+        """
+        self._sampler.tolerance = tolerance
         return self._counted(self._phase(logits))
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The grammar of the call or of the answer that is being written."""
+        return self._constraint if self.in_call or self._phase == self._answer else None
+
+    @property
+    def call_text(self) -> str:
+        return self._call.decode("utf-8", "ignore")
+
+    @property
+    def closer(self) -> tuple[int, ...]:
+        """What follows the call that is being written."""
+        on_new_line = self._call.startswith(b"\n") and not self._call.endswith(b"\n")
+        return self._syntax.closer_on_new_line if on_new_line else self._syntax.closer
 
     @property
     def confidence(self) -> float | None:
@@ -187,6 +217,7 @@ class Generation:
             self._blank = ""
         self._constraint = self._grammars.call(self._tools)
         self._call.clear()
+        self.call_tokens.clear()
         self._phase = self._inside_call
         return list(tokens)
 
@@ -195,19 +226,20 @@ class Generation:
         token = constraint.choose(logits, self._sampler)
         self._confidence.add(log_probability(logits, token))
         self._call += self._vocabulary.piece(token)
+        self.call_tokens.append(token)
         if not constraint.complete:
             return [token]
         return [token, *self._close_call()]
 
     def _close_call(self) -> tuple[int, ...]:
-        self._calls += 1
-        self.events.append((StepEventKind.CALL, _parsed(self._call)))
+        call = _parsed(self._call)
+        self.calls.append(WrittenCall(str(call["name"]), tuple(self.call_tokens)))
+        self.events.append((StepEventKind.CALL, call))
         self._phase = self._between
         self._broke_line = False
         if not self._vocabulary.ends:
             self._finish(FinishReason.STOP)
-        on_new_line = self._call.startswith(b"\n") and not self._call.endswith(b"\n")
-        return self._syntax.closer_on_new_line if on_new_line else self._syntax.closer
+        return self.closer
 
     def _between(self, logits: Logits) -> list[int]:
         token = self._sampler.pick(logits, self._allowed_between(len(logits)))
@@ -245,14 +277,14 @@ class Generation:
         """The end: `reason`, but for calls that are complete and wait for their results."""
         inside_call = self.in_call
         self._say_rest()
-        if self._blank and not self._calls:
+        if self._blank and not self.calls:
             self.events.append((StepEventKind.TEXT, self._blank))
-        self.finished = FinishReason.TOOL_CALLS if self._calls and not inside_call else reason
+        self.finished = FinishReason.TOOL_CALLS if self.calls and not inside_call else reason
         return []
 
 
-def _parsed(call: bytearray) -> JsonValue:
+def _parsed(call: bytearray) -> dict[str, JsonValue]:
     try:
-        return parse_json(call.decode())
+        return cast("dict[str, JsonValue]", parse_json(call.decode()))
     except ValueError as error:
         raise InvalidOutput(f"the model's tool call is not JSON: {error}") from error

@@ -15,19 +15,28 @@ Mask: TypeAlias = NDArray[np.bool_]
 _WINDOW: Final = 4
 
 
+class NearTie(Exception):
+    """Two tokens are so close that the rounding of a pass may decide between them; nothing was chosen."""
+
+
 class Sampler:
     """Greedy at temperature 0, else from the softmax of logits / temperature. The same seed gives the same choices."""
 
     def __init__(self, temperature: float, seed: int | None) -> None:
         self._temperature = temperature
         self._random = np.random.default_rng(seed)
+        self.tolerance = 0.0
+        """How far logits may be off. Greedy choices that could be another token's are refused with `NearTie`."""
 
     def pick(self, logits: Logits, allowed: Mask | None = None) -> int:
         """A token; one of `allowed`, if given, of which there must be at least one."""
         if allowed is not None:
             logits = np.where(allowed, logits, np.float32(-np.inf))
         if self._temperature == 0:
-            return int(logits.argmax())
+            token = int(logits.argmax())
+            if self.tolerance and np.count_nonzero(logits > logits[token] - self.tolerance) > 1:
+                raise NearTie
+            return token
         weights = np.exp((logits - logits.max()).astype(np.float64) / self._temperature)
         cumulative = weights.cumsum()
         index = int(np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right"))

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
 from .adapters import Adapters, Outfit, adapter_of, run, tokens_of
 from .constraints import Grammars
+from .drafting import Drafter, Drafting, Pass
 from .engine import Context, Model
 from .generation import Generation, ToolSyntax
 from .measuring import Measures, Measuring
@@ -51,13 +52,28 @@ class Step:
     queue: list[int] = field(default_factory=list)
     """Cells that are still to be computed before the next token can be chosen."""
     last_pass: int = 0
+    drafter: Drafter | None = None
+    fed: list[int] = field(default_factory=list)
+    """Cells of the queue that are in the current pass."""
+    drafted: list[int] = field(default_factory=list)
+    """Cells behind them that are only guessed."""
     measures: Measures = field(default_factory=Measures)
 
 
 class Scheduler:
     """Runs steps side by side on one model."""
 
-    def __init__(self, model: Model, context: Context, *, context_tokens: int, parallel: int, measuring: Measuring | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        context: Context,
+        *,
+        context_tokens: int,
+        parallel: int,
+        measuring: Measuring | None = None,
+        drafting: Drafting | None = None,
+    ) -> None:
+        """`drafting`: guesses tool calls, for engines that give the logits of several tokens of a sequence and can take them back."""
         self._vocabulary = model.vocabulary
         self._context = context
         self._context_tokens = context_tokens
@@ -67,6 +83,9 @@ class Scheduler:
         self._adapters = Adapters(context.adapters)
         self._sequences = Sequences(context, count=parallel, cells=context.cells)
         self._measuring = measuring or Measuring()
+        self._drafting = drafting
+        self._plan: Pass | None = None
+        """The current pass, if it may hold drafts."""
         self._waiting: deque[Step] = deque()
         self._running: list[Step] = []
         self._events: list[StepEvent] = []
@@ -138,6 +157,7 @@ class Scheduler:
             most_tokens=most_tokens,
             deadline=deadline,
             generation=generation,
+            drafter=self._drafting and self._drafting.drafter(request),
         )
 
     def _generation(self, request: StepRequest, prompt: Prompt, most_tokens: int) -> Generation:
@@ -178,16 +198,20 @@ class Scheduler:
         begin = time.monotonic()
         try:
             fed = self._fill_batch()
+            filled = time.monotonic()
             if not self._decode():
                 raise InternalError("the key-value cache has no room although it was reserved")
         except NearfarError as error:
             self._fail_all(error)
             return
-        self._adapt_chunk(time.monotonic() - begin)
+        decoded = time.monotonic()
+        self._adapt_chunk(decoded - filled)
         self._measuring.passed()
         for step, index in fed:
             if not step.queue:
                 self._advance(step, index)
+        if self._plan is not None:
+            self._plan.end(model_seconds=decoded - filled, seconds=time.monotonic() - begin)
 
     def _fill_batch(self) -> list[tuple[Step, int]]:
         """Feed the queues of the steps with one adapter to the batch, running ones first; returns each with its last index in the batch."""
@@ -196,9 +220,11 @@ class Scheduler:
         fed = []
         adapter = self._adapter = self._next_adapter()
         self._context.use_adapter(adapter)
-        for step in sorted(self._running, key=_is_prefilling) if len(self._running) > 1 else self._running:
-            room = min(batch.capacity, max(self._chunk, len(self._running))) - batch.size
-            if room > 0 and adapter_of(step.queue) == adapter:
+        steps = [step for step in self._running if adapter_of(step.queue) == adapter]
+        self._plan = self._planned(steps)
+        for step in sorted(steps, key=_is_prefilling):
+            room = min(batch.capacity, max(self._chunk, len(steps))) - batch.size
+            if room > 0:
                 fed.append((step, self._feed(step, room)))
         self.widest_batch = max(self.widest_batch, len(fed))
         return fed
@@ -215,12 +241,29 @@ class Scheduler:
         assert sequence is not None, "running steps have a sequence"
         cells = cells[: run(cells)]
         self._count(step, cells)
-        step.queue = step.queue[len(cells) :]
+        step.fed, step.queue = cells, step.queue[len(cells) :]
         step.last_pass = self.decode_calls
         position, last = len(sequence.cells), not step.queue
         index = self._context.batch.add(tokens_of(cells), position=position, sequence=sequence.identifier, last=last)
         sequence.cells += cells
+        if self._plan is not None and step.drafter is not None:
+            self._add_draft(step, step.drafter, sequence, self._plan)
         return index
+
+    def _planned(self, steps: list[Step]) -> Pass | None:
+        """A pass that may hold drafts; None if it is to read prompts, which are then cut into the same passes as without any."""
+        if self._drafting is None or any(map(_is_prefilling, steps)):
+            return None
+        return self._drafting.payoff.plan(size=sum(len(step.queue) for step in steps), steps=len(steps))
+
+    def _add_draft(self, step: Step, drafter: Drafter, sequence: Sequence, plan: Pass) -> None:
+        room = len(step.prompt) + step.most_tokens - len(sequence.cells)
+        tokens = drafter.draft(step.generation, plan, most=room)
+        for position, token in enumerate(tokens, start=len(sequence.cells)):
+            self._context.batch.add([token], position=position, sequence=sequence.identifier, last=True)
+        step.drafted = step.outfit.output(tokens, in_call=step.generation.in_call)
+        step.measures.fed(len(tokens))
+        sequence.cells += step.drafted
 
     def _count(self, step: Step, cells: list[int]) -> None:
         step.measures.fed(len(cells))
@@ -246,7 +289,7 @@ class Scheduler:
         generation = step.generation
         try:
             if generation.finished is None:
-                step.queue = self._next_cells(step, index)
+                step.queue = self._verified(step, index) if step.drafted else self._next_cells(step, index)
                 step.measures.chosen(generation.output_tokens)
         except NearfarError as error:
             self._remove(step)
@@ -259,6 +302,8 @@ class Scheduler:
             self._fail(step.identifier, InternalError(f"the step failed in the worker: {error}"))
             return
         if generation.events:
+            if step.drafter is not None:
+                step.drafter.remember(generation)
             self._events += [(step.identifier, *event) for event in generation.events]
             generation.events.clear()
         if generation.finished is not None:
@@ -266,10 +311,24 @@ class Scheduler:
             performance = self._measuring.performance(step.measures, generation.output_tokens)
             self._events.append((step.identifier, StepEventKind.FINISHED, _summary(step, performance)))
 
-    def _next_cells(self, step: Step, index: int) -> list[int]:
+    def _verified(self, step: Step, index: int) -> list[int]:
+        """What to compute next, behind the part of the draft that was right; the rest is taken out of the cache."""
+        drafter, sequence, drafted = step.drafter, step.sequence, step.drafted
+        assert drafter is not None and sequence is not None, "running steps with a draft have both"
+        step.drafted = []
+        verdict = drafter.verify(step.fed, drafted, lambda offset, tolerance: self._next_cells(step, index + offset, tolerance))
+        self.decoded_tokens += verdict.kept
+        surplus = len(drafted) - verdict.kept
+        if surplus:
+            del sequence.cells[-surplus:]
+            if not self._context.forget(sequence.identifier, len(sequence.cells)):
+                raise InternalError("tokens that were drafted in vain cannot be taken back", hint="report the model's name")
+        return verdict.queue
+
+    def _next_cells(self, step: Step, index: int, tolerance: float = 0.0) -> list[int]:
         generation = step.generation
         was_in_call = generation.in_call
-        tokens = generation.advance(self._context.logits(index))
+        tokens = generation.advance(self._context.logits(index), tolerance)
         # The call's opener and closer are the call's.
         return step.outfit.output(tokens, in_call=was_in_call or generation.in_call)
 

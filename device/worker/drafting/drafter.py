@@ -1,0 +1,91 @@
+"""What a worker and its steps keep for drafting."""
+
+from functools import lru_cache, partial
+from typing import Final
+
+from ....protocols import StepRequest, ToolChoice
+from ..engine import Vocabulary
+from ..generation import Generation
+from .origins import Counts, Draft
+from .payoff import SIZES, Pass, Payoff
+from .retrieval import CallMemory, Conversation
+from .verification import Choose, Verdict, verify
+from .walk import Knowledge, Walk
+
+_CACHED: Final = 1024
+
+
+class Drafting:
+    """What a worker knows: past calls, how often each origin was right, and what passes cost."""
+
+    def __init__(self, vocabulary: Vocabulary, *, tolerance: float) -> None:
+        """`tolerance`: how far logits may differ between a pass of one token and one of several, by how the engine computes."""
+        self.tolerance = tolerance
+        self.memory = CallMemory()
+        self.payoff = Payoff()
+        self.counts = Counts()
+        self.tokenize = lru_cache(_CACHED)(vocabulary.tokenize_inside)
+        self.piece = vocabulary.piece
+
+    def drafter(self, request: StepRequest) -> "Drafter | None":
+        """For a step that may write a call, or JSON, greedily: with a temperature, rounding could tip a draw, and nobody would see it."""
+        tools = () if request.tool_choice is ToolChoice.NONE else request.tools
+        if request.temperature or not (tools or request.output_schema):
+            return None
+        return Drafter(self, request, [tool.name for tool in tools])
+
+
+class Drafter:
+    """Drafts for one step."""
+
+    def __init__(self, drafting: Drafting, request: StepRequest, tools: list[str]) -> None:
+        self._drafting = drafting
+        self._tools = tools
+        self._conversation = Conversation(request.messages)
+        called = [call.name for message in request.messages for call in message.tool_calls]
+        self._called_last = called[-1] if called else None
+        self._remembered = 0
+        self._draft = Draft()
+        self._pass: Pass | None = None
+        self._undecided = False
+        """Whether the next token has to be chosen from a pass without a draft."""
+
+    def draft(self, generation: Generation, pass_: Pass, *, most: int) -> list[int]:
+        """Tokens worth a try behind those that were chosen, `most` at most."""
+        constraint, undecided, self._undecided = generation.constraint, self._undecided, False
+        if constraint is None or undecided or not pass_.trial.drafts:
+            return []
+        payoff = self._drafting.payoff
+        walk = Walk(generation, constraint, self._knowledge)
+        draft = walk.draft(min(most, SIZES[-1] - pass_.size), least_chance=payoff.least_chance(pass_))
+        self._draft, self._pass = payoff.cut(draft, pass_), pass_
+        pass_.drafted = True
+        pass_.size += len(self._draft.tokens)
+        return self._draft.tokens
+
+    def verify(self, fed: list[int], drafted: list[int], choose: Choose) -> Verdict:
+        """Find out how much of the draft is right. `fed` are the cells in front of it, and `drafted` are its own."""
+        verdict = verify(fed, drafted, partial(choose, tolerance=self._drafting.tolerance))
+        self._undecided = verdict.undecided
+        self._learn(verdict)
+        return verdict
+
+    def _learn(self, verdict: Verdict) -> None:
+        draft, pass_, records = self._draft, self._pass, self._drafting.payoff.records
+        assert pass_ is not None, "what was drafted was drafted for a pass"
+        kept = max(verdict.kept, 0)
+        for origin in draft.origins[:kept]:
+            records.add(origin, right=True)
+        if verdict.queue and not verdict.undecided and kept < len(draft.origins):
+            records.add(draft.origins[kept], right=False)
+        self._drafting.counts.add(draft, kept)
+        pass_.gained += kept
+
+    def remember(self, generation: Generation) -> None:
+        """Keep the calls that the step has written since it was last asked to."""
+        memory = self._drafting.memory
+        for call in generation.calls[self._remembered :]:
+            memory.add(call.tool, call.tokens, after=self._called_last)
+            memory.on_new_line = self._drafting.piece(call.tokens[0]).startswith(b"\n")
+            self._called_last = call.tool
+        self._remembered = len(generation.calls)

@@ -1,0 +1,178 @@
+"""Whether to draft, and how much: what tokens are worth by the records of their origins, against what longer passes cost on this machine."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
+from typing import Final
+
+from .origins import Draft, Records
+
+SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+"""Tokens of a pass for which costs are kept; drafts are cut so that a pass has one of these sizes."""
+_CLEARLY: Final = 1.05
+_WEIGHT: Final = 1 / 8
+_MOST_CHANGE: Final = 2.0
+"""A pass that was interrupted by another program tells little: it counts as at most so many times slower than usual."""
+_REFRESHED_EVERY: Final = 16
+_TRIED: Final = 24
+_TRIED_AT_LEAST: Final = 8
+_HOPELESS: Final = 1.15
+_BASELINE: Final = 3
+_SHORTEST_REST: Final = 256
+_LONGEST_REST: Final = 1 << 14
+
+
+def _blended(known: float | None, seconds: float) -> float:
+    """A running mean."""
+    if known is None:
+        return seconds
+    return known + (min(max(seconds, known / _MOST_CHANGE), known * _MOST_CHANGE) - known) * _WEIGHT
+
+
+class PassCosts:
+    """Seconds of a pass through the model by the number of its tokens, lately."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._added = 0
+        self.expected = lru_cache(self._expected)
+        """Seconds that a pass of so many tokens will take."""
+
+    def add(self, size: int, seconds: float) -> None:
+        """How long a pass of `size` tokens took; sizes outside `SIZES` are not kept."""
+        if size in SIZES:
+            new = size not in self._seconds
+            self._seconds[size] = _blended(self._seconds.get(size), seconds)
+            self._added += 1
+            if new or self._added % _REFRESHED_EVERY == 0:
+                self.expected.cache_clear()
+
+    def least_chance(self, size: int, gained: int) -> float:
+        """Of a token to be right, below which it costs more than it brings, whatever else is in the pass."""
+        one_more = (self.expected(SIZES[-2]) - self.expected(SIZES[2])) / (SIZES[-2] - SIZES[2])
+        return one_more * gained / self.expected(size)
+
+    def _expected(self, size: int) -> float:
+        # Between those of the measured neighbours.
+        measured = sorted(self._seconds)
+        at = bisect_left(measured, size)
+        if at == len(measured):
+            # Half of a pass for one token, about, is reading the weights, which more tokens do not repeat.
+            nearest = measured[-1] if measured else 1
+            return self._seconds.get(nearest, 1.0) * (1 + size) / (1 + nearest)
+        # No pass is slower than a longer one, unless it was disturbed.
+        above = min(self._seconds[longer] for longer in measured[at:])
+        if at == 0 or measured[at] == size:
+            return above
+        low, high = measured[at - 1], measured[at]
+        below = min(self._seconds[low], above)
+        return below + (above - below) * (size - low) / (high - low)
+
+    def best_length(self, size: int, gained: int, chances: Sequence[float]) -> int:
+        """How many drafted tokens to add to a pass of `size` tokens, of which `gained` are gained anyway; 0 if none pays.
+
+        `chances`: that a token is right, given that those before it are.
+        """
+        expected = [0.0, *accumulate(accumulate(chances, mul))]
+        rate, best = _CLEARLY * gained / self.expected(size), 0
+        for length in (total - size for total in SIZES if 0 < total - size <= len(chances)):
+            faster = (gained + expected[length]) / self.expected(size + length)
+            if faster > rate:
+                rate, best = faster, length
+        return best
+
+
+class Trial:
+    """Whether drafting pays at all, everything included: it is tried, and rests for ever longer where tokens do not come faster by it."""
+
+    def __init__(self) -> None:
+        self._plain: float | None = None
+        self._plain_passes = 0
+        self._tried = 0
+        self._seconds = 0.0
+        self._tokens = 0
+        self._rest = 0
+        self._next_rest = _SHORTEST_REST
+
+    def rests(self) -> bool:
+        """Whether the next pass is to be made as if there was no drafting."""
+        if self._rest:
+            self._rest -= 1
+            return True
+        return False
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it is known what it has to beat."""
+        return self._plain_passes >= _BASELINE
+
+    def add_plain(self, seconds: float, tokens: int) -> None:
+        """A pass for which nothing was guessed."""
+        self._plain = _blended(self._plain, seconds / tokens)
+        self._plain_passes += 1
+
+    def add_drafted(self, seconds: float, tokens: int) -> None:
+        """A pass for which it was tried."""
+        assert self._plain is not None, "nothing is drafted before"
+        self._tried += 1
+        self._seconds += min(seconds, _TRIED * self._plain * tokens)
+        self._tokens += tokens
+        plain = self._plain * self._tokens
+        if self._tried == _TRIED or (self._tried >= _TRIED_AT_LEAST and self._seconds > _HOPELESS * plain):
+            self._decide(pays=self._seconds * _CLEARLY < plain)
+
+    def _decide(self, *, pays: bool) -> None:
+        self._tried, self._seconds, self._tokens = 0, 0.0, 0
+        if pays:
+            self._next_rest = _SHORTEST_REST
+        else:
+            self._rest, self._plain_passes = self._next_rest, 0
+            self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass through the model, of running steps alone, while it is put together and afterwards."""
+
+    size: int
+    """Its tokens so far, those that steps will still add on their own included."""
+    gained: int
+    """Tokens that steps gain by it: one for each, and those of drafts that were right."""
+    trial: Trial
+    costs: PassCosts
+    drafted: bool = False
+    """Whether it was tried."""
+
+    def end(self, *, model_seconds: float, seconds: float) -> None:
+        """What it took in the model, and all in all."""
+        self.costs.add(self.size, model_seconds)
+        add = self.trial.add_drafted if self.drafted else self.trial.add_plain
+        add(seconds, self.gained)
+
+
+class Payoff:
+    """Decides for each pass."""
+
+    def __init__(self) -> None:
+        self.records = Records()
+        self._costs = PassCosts()
+        self._trials: dict[int, Trial] = {}
+
+    def plan(self, *, size: int, steps: int) -> Pass | None:
+        """A pass in which so many steps decode `size` tokens; None if it is better made without drafts."""
+        trial = self._trials.get(steps)
+        if trial is None:
+            trial = self._trials[steps] = Trial()
+        return None if trial.rests() else Pass(size, steps, trial, self._costs)
+
+    def least_chance(self, pass_: Pass) -> float:
+        """Of all tokens of a draft to be right, below which the last one is not worth its place."""
+        return self._costs.least_chance(pass_.size, pass_.gained)
+
+    def cut(self, draft: Draft, pass_: Pass) -> Draft:
+        """The part of a draft that pays."""
+        chances = [self.records.chance(origin) for origin in draft.origins]
+        return draft.first(self._costs.best_length(pass_.size, pass_.gained, chances))
