@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from pydantic import JsonValue
 
@@ -105,7 +105,7 @@ class WorkerProcess:
             raise Stalled(message, hint="close the agent and load it again") from error
         finally:
             del self._answers[identifier]
-        return WorkerStatistics(**cast("dict[str, int]", frame["values"]))
+        return WorkerStatistics(**cast("dict[str, Any]", frame["values"]))
 
     async def close(self) -> None:
         """End the process; steps under way end with `Unavailable`."""

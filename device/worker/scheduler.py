@@ -108,6 +108,10 @@ class Scheduler:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def drafts(self) -> dict[str, dict[str, int]]:
+        return {} if self._drafting is None else self._drafting.counts.as_dict()
+
     def submit(self, identifier: int, request: StepRequest, timeout: float | None) -> None:
         """Queue a step. What is wrong with it becomes its error event."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -157,7 +161,7 @@ class Scheduler:
             most_tokens=most_tokens,
             deadline=deadline,
             generation=generation,
-            drafter=self._drafting and self._drafting.drafter(request),
+            drafter=None if self._drafting is None else self._drafting.drafter(request),
         )
 
     def _generation(self, request: StepRequest, prompt: Prompt, most_tokens: int) -> Generation:
@@ -314,7 +318,8 @@ class Scheduler:
     def _verified(self, step: Step, index: int) -> list[int]:
         """What to compute next, behind the part of the draft that was right; the rest is taken out of the cache."""
         drafter, sequence, drafted = step.drafter, step.sequence, step.drafted
-        assert drafter is not None and sequence is not None, "running steps with a draft have both"
+        assert drafter is not None, "nobody else drafts"
+        assert sequence is not None, "running steps have a sequence"
         step.drafted = []
         verdict = drafter.verify(step.fed, drafted, lambda offset, tolerance: self._next_cells(step, index + offset, tolerance))
         self.decoded_tokens += verdict.kept

@@ -102,6 +102,7 @@ class _Worker:
             socket_checks=self._socket_checks,
             active_steps=scheduler.running,
             queued_steps=scheduler.waiting,
+            drafts=scheduler.drafts,
         )
 
 

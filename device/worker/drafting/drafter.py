@@ -18,11 +18,11 @@ _CACHED: Final = 1024
 class Drafting:
     """What a worker knows: past calls, how often each origin was right, and what passes cost."""
 
-    def __init__(self, vocabulary: Vocabulary, *, tolerance: float) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, tolerance: float, payoff: Payoff | None = None) -> None:
         """`tolerance`: how far logits may differ between a pass of one token and one of several, by how the engine computes."""
         self.tolerance = tolerance
         self.memory = CallMemory()
-        self.payoff = Payoff()
+        self.payoff = payoff or Payoff()
         self.counts = Counts()
         self.tokenize = lru_cache(_CACHED)(vocabulary.tokenize_inside)
         self.piece = vocabulary.piece
@@ -39,11 +39,17 @@ class Drafter:
     """Drafts for one step."""
 
     def __init__(self, drafting: Drafting, request: StepRequest, tools: list[str]) -> None:
-        self._drafting = drafting
-        self._tools = tools
-        self._conversation = Conversation(request.messages)
         called = [call.name for message in request.messages for call in message.tool_calls]
-        self._called_last = called[-1] if called else None
+        self._drafting = drafting
+        self._known = Knowledge(
+            tools=tools,
+            called_last=called[-1] if called else None,
+            memory=drafting.memory,
+            conversation=Conversation(request.messages),
+            records=drafting.payoff.records,
+            tokenize=drafting.tokenize,
+            piece=drafting.piece,
+        )
         self._remembered = 0
         self._draft = Draft()
         self._pass: Pass | None = None
@@ -56,7 +62,7 @@ class Drafter:
         if constraint is None or undecided or not pass_.trial.drafts:
             return []
         payoff = self._drafting.payoff
-        walk = Walk(generation, constraint, self._knowledge)
+        walk = Walk(generation, constraint, self._known)
         draft = walk.draft(min(most, SIZES[-1] - pass_.size), least_chance=payoff.least_chance(pass_))
         self._draft, self._pass = payoff.cut(draft, pass_), pass_
         pass_.drafted = True
@@ -83,9 +89,9 @@ class Drafter:
 
     def remember(self, generation: Generation) -> None:
         """Keep the calls that the step has written since it was last asked to."""
-        memory = self._drafting.memory
+        known = self._known
         for call in generation.calls[self._remembered :]:
-            memory.add(call.tool, call.tokens, after=self._called_last)
-            memory.on_new_line = self._drafting.piece(call.tokens[0]).startswith(b"\n")
-            self._called_last = call.tool
+            known.memory.add(call.tool, call.tokens, after=known.called_last)
+            known.memory.on_new_line = known.piece(call.tokens[0]).startswith(b"\n")
+            known.called_last = call.tool
         self._remembered = len(generation.calls)

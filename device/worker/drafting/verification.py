@@ -8,7 +8,7 @@ from ..sequences import common_prefix
 
 
 class Choose(Protocol):
-    """Lets a step choose what to compute next, from the logits so many tokens behind those in front of the draft; see `Generation.advance`."""
+    """Lets a step choose what to compute next, from the logits behind so many tokens of the draft; see `Generation.advance`."""
 
     def __call__(self, offset: int, tolerance: float) -> list[int]: ...
 

@@ -19,7 +19,7 @@ _LONGEST_VALUE: Final = 12
 """Tokens of a value beyond which its length says no more about its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class Knowledge:
     """What guesses are made from."""
 
