@@ -59,6 +59,10 @@ class Constraint:
             raise InvalidOutput(f"the output cannot go on within its schema: {_first_line(self._matcher.get_error())}")
         return mask
 
+    def copy(self) -> "Constraint":
+        """The same grammar at the same place, to go ahead in."""
+        return Constraint(self._matcher.deep_copy(), self._vocabulary_size)
+
     def forced(self) -> str:
         """The text that comes next whatever is chosen, as far as there is no choice."""
         return self._matcher.compute_ff_bytes().decode("utf-8", "ignore")

@@ -250,7 +250,7 @@ class Scheduler:
         position, last = len(sequence.cells), not step.queue
         index = self._context.batch.add(tokens_of(cells), position=position, sequence=sequence.identifier, last=last)
         sequence.cells += cells
-        if self._plan is not None and step.drafter is not None:
+        if self._plan is not None and step.drafter is not None and last:
             self._add_draft(step, step.drafter, sequence, self._plan)
         return index
 

@@ -56,10 +56,10 @@ class _Guess(NamedTuple):
 
 
 class Walk:
-    """One draft in the making. The constraint goes along, and is taken back at the end."""
+    """One draft in the making, with a copy of the constraint that goes along."""
 
     def __init__(self, generation: Generation, constraint: Constraint, knowledge: Knowledge) -> None:
-        self._constraint = constraint
+        self._constraint = constraint.copy()
         self._known = knowledge
         self._in_call = generation.in_call
         self._closer = generation.closer
@@ -83,7 +83,6 @@ class Walk:
             for origin in run.origins[:taken]:
                 chance *= self._known.records.chance(origin)
         closer = self._closer if self._in_call and constraint.complete else ()
-        constraint.take_back(len(draft.tokens))
         draft.extend(Draft.forced(closer))
         return draft.first(most)
 
