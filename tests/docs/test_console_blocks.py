@@ -30,7 +30,7 @@ def test_command_exists(block: Block, line: str) -> None:
         case ["nearfar", *arguments]:
             check_nearfar(arguments)
         case ["python", "-m", "nearfar.device.thin_worker", *arguments]:
-            assert thin_worker.parser().parse_args(arguments)
+            thin_worker.parser().parse_args(arguments)
         case ["make", *arguments]:
             targets = (ROOT / "Makefile").read_text(encoding="utf-8")
             for target in (word for word in arguments if "=" not in word):
