@@ -18,6 +18,7 @@ from .device_state import DeviceState, DeviceStateSource
 from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFound, Unavailable, Unsupported, UserError
 from .heartbeat import Heartbeat, Pulse
 from .hub_wire import Registration, device_state_to_proto, failure_to_proto, registration_to_proto
+from .pinning import pinned_tls
 from .security import bearer_metadata
 from .serving import run_step
 from .status import from_rpc_error
@@ -61,14 +62,19 @@ class Worker:
         *,
         token: str,
         tls: ClientTls | None = None,
+        fingerprint: str | None = None,
         device_state: DeviceStateSource = DeviceState,
     ) -> None:
-        """Raises `ConfigError` for a malformed address or token, or without an agent. Nothing is sent before `run`."""
+        """`fingerprint`, as a pairing holds it, stands in place of `tls` where no authority has signed the hub's certificate.
+
+        Raises `ConfigError` for a malformed address or token, or without an agent. Nothing is sent before `run`.
+        """
         self._agents = dict(agents) if isinstance(agents, Mapping) else {agents.card.name: agents}
         if not self._agents:
             raise ConfigError("there is no agent to lend", hint="give at least one")
         self._address = parse_address(address)
         self._tls = tls
+        self._fingerprint = fingerprint
         self._metadata = bearer_metadata(token)
         self._device_state = device_state
         self._instance = uuid4().hex
@@ -78,6 +84,11 @@ class Worker:
         """Set while the hub knows this worker."""
         self.name = ""
         """Who this worker is, as the hub last said."""
+
+    @property
+    def address(self) -> str:
+        """Where the hub is."""
+        return str(self._address)
 
     @property
     def live_steps(self) -> int:
@@ -112,8 +123,11 @@ class Worker:
 
     async def _attach_once(self) -> NearfarError | None:
         """One stream, from its registration to its end. Returns what ended it, None where the worker has left in order."""
-        channel = open_channel(self._address, self._tls)
+        channel: grpc.aio.Channel | None = None
         try:
+            if self._tls is None and self._fingerprint is not None:
+                self._tls = await anyio.to_thread.run_sync(pinned_tls, self._address, self._fingerprint)
+            channel = open_channel(self._address, self._tls)
             call: AttachCall = HubServiceStub(channel).Attach(metadata=self._metadata)
             registered = await self._register(call)
             if self._draining.is_set():
@@ -130,8 +144,9 @@ class Worker:
             return _read_error(error)
         finally:
             self._attachment = None
-            with anyio.CancelScope(shield=True):
-                await channel.close()
+            if channel is not None:
+                with anyio.CancelScope(shield=True):
+                    await channel.close()
 
     async def _register(self, call: AttachCall) -> pb.Registered:
         cards = tuple(agent.card.model_copy(update={"name": name}) for name, agent in self._agents.items())

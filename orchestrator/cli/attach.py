@@ -1,16 +1,17 @@
 """`nearfar worker attach` and `nearfar serve hub`: both ends of a worker's outgoing stream."""
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
 
-from ...protocols import ConfigError, Side
-from ...protocols.address import Address, parse_address
+from ...protocols import Agent, ConfigError, Side
+from ...protocols.address import Address
 from ...protocols.attach import ClientTls, Worker
 from ...protocols.pairing import read_pairing
-from ...protocols.pinning import pinned_tls
 from ..compose import open_local, read_device_state, read_tokens
 from ..hub import HubConfig, accept_workers
 from .console import execute, notes, print_json
@@ -39,11 +40,10 @@ def attach_worker(lending: Lending, config: Path | None, near: str | None, *, as
 
     async def work() -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-        hub = await _hub_of(lending)
+        worker_for = _worker_for(lending)
         agent = await open_local(chosen_near(config, near), name="near", side=Side.NEAR)
         try:
-            worker = Worker(agent, hub.address, token=hub.token, tls=hub.tls, device_state=read_device_state)
-            await _run(worker, hub.address, drain=lending.drain, as_json=as_json)
+            await _run(worker_for(agent), drain=lending.drain, as_json=as_json)
         finally:
             with anyio.CancelScope(shield=True):
                 await agent.aclose()
@@ -51,33 +51,21 @@ def attach_worker(lending: Lending, config: Path | None, near: str | None, *, as
     execute(work(), as_json=as_json)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Hub:
-    """A hub as this device knows it."""
-
-    address: str
-    token: str = field(repr=False)
-    tls: ClientTls | None
-
-
-async def _hub_of(lending: Lending) -> _Hub:
-    """What the options or the pairing say. With a fingerprint, the hub's certificate is fetched and compared first."""
-    if not lending.pairing_file:
-        if not lending.address or not lending.token:
-            raise ConfigError("the hub's address or this device's token is missing", hint="give HOST and NEARFAR_TOKEN, or --pairing-file")
-        tls = ClientTls(roots=lending.certificate) if lending.certificate is not None else None
-        return _Hub(address=_with_port(lending.address), token=lending.token, tls=tls)
-    if lending.address or lending.certificate is not None:
-        raise ConfigError("the pairing names address and certificate already", hint="leave out HOST and --certificate")
-    pairing = read_pairing(lending.pairing_file)
-    if pairing.fingerprint is None:
-        return _Hub(address=pairing.address, token=pairing.token, tls=None)
-    address, fingerprint = parse_address(pairing.address), pairing.fingerprint
-    tls = await anyio.to_thread.run_sync(lambda: pinned_tls(address, fingerprint))
-    return _Hub(address=pairing.address, token=pairing.token, tls=tls)
+def _worker_for(lending: Lending) -> Callable[[Agent], Worker]:
+    """Makes a worker for the hub that the options or the pairing name; they are looked at before a model is loaded."""
+    make = partial(Worker, device_state=read_device_state)
+    if lending.pairing_file:
+        if lending.address or lending.certificate is not None:
+            raise ConfigError("the pairing names address and certificate already", hint="leave out HOST and --certificate")
+        pairing = read_pairing(lending.pairing_file)
+        return partial(make, address=pairing.address, token=pairing.token, fingerprint=pairing.fingerprint)
+    if not lending.address or not lending.token:
+        raise ConfigError("the hub's address or this device's token is missing", hint="give HOST and NEARFAR_TOKEN, or --pairing-file")
+    tls = ClientTls(roots=lending.certificate) if lending.certificate is not None else None
+    return partial(make, address=_with_port(lending.address), token=lending.token, tls=tls)
 
 
-async def _run(worker: Worker, address: str, *, drain: float, as_json: bool) -> None:
+async def _run(worker: Worker, *, drain: float, as_json: bool) -> None:
     """Serve until told to stop, then drain. Raises what the hub refuses the worker for."""
     refused: list[Exception] = []
 
@@ -90,7 +78,7 @@ async def _run(worker: Worker, address: str, *, drain: float, as_json: bool) -> 
 
     async def announce() -> None:
         await worker.attached.wait()
-        _announce(worker.name, address, as_json=as_json)
+        _announce(worker, as_json=as_json)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(serve)
@@ -137,9 +125,9 @@ def _with_port(address: str) -> str:
     return address if ":" in address else str(Address(host=address, port=_PORT))
 
 
-def _announce(name: str, address: str, *, as_json: bool) -> None:
+def _announce(worker: Worker, *, as_json: bool) -> None:
     if as_json:
-        print_json({"worker": name, "hub": address})
+        print_json({"worker": worker.name, "hub": worker.address})
         return
-    notes.print(f"attached to [bold]{address}[/bold] as [bold]{name}[/bold]")
+    notes.print(f"attached to [bold]{worker.address}[/bold] as [bold]{worker.name}[/bold]")
     notes.print("[dim]stop with Ctrl-C[/dim]")

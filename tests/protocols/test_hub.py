@@ -1,5 +1,6 @@
 """Workers that dial out: who they are, what they get, how they leave and come back."""
 
+import ssl
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerPolicy, serve_hub
+from nearfar.protocols.pairing import fingerprint_of
 from nearfar.protocols.server import serve
 from nearfar.protocols.testing.chaos import chaos_proxy
 from nearfar.protocols.testing.subject import eventually
@@ -134,6 +136,23 @@ async def test_worker_attaches_over_tls(certificate: tuple[Path, Path]) -> None:
     tls = ServerTls(certificate=certificate[0], private_key=certificate[1])
     async with serve_hub(hub, tls=tls) as address, running(ScriptedAgent(["hello"]), address, tls=ClientTls(roots=certificate[0])):
         assert (await complete(await hub.wait_for("phone"), ask())).text == "hello"
+
+
+async def test_worker_that_is_paired_trusts_the_hubs_certificate_and_no_other(
+    certificate: tuple[Path, Path], other_certificate: tuple[Path, Path]
+) -> None:
+    tls = ServerTls(certificate=certificate[0], private_key=certificate[1])
+    right, wrong = (fingerprint_of(ssl.PEM_cert_to_DER_cert(pem.read_text())) for pem in (certificate[0], other_certificate[0]))
+    hub, agent = Hub(TOKENS, policies=OWN), ScriptedAgent(["hello"])
+    with anyio.fail_after(30):
+        async with serve_hub(hub, tls=tls) as address:
+            with pytest.raises(ConfigError):
+                await Worker(agent, address, token=TOKENS["phone"], fingerprint=wrong).run()
+            worker = Worker(agent, address, token=TOKENS["phone"], fingerprint=right)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(worker.run)
+                assert (await complete(await hub.wait_for("phone"), ask())).text == "hello"
+                await worker.drain(1)
 
 
 async def test_worker_with_a_wrong_token_gives_up_with_a_clear_error() -> None:
