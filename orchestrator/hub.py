@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from ..protocols import Agent, ConfigError, NotFound, Side, Unavailable
+from ..protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, Side, Unavailable
 from ..protocols.messages import Value
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ AgentName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
 _LOOK_EVERY = 1.0
 """Seconds between two looks at the token file."""
+_LIST_LIMIT = 5.0
 _START_HINT = "start `nearfar serve hub` here, and `nearfar worker attach` or the thin worker on the device"
 
 
@@ -81,6 +82,47 @@ async def open_attached(config: AttachedConfig) -> Agent:
         raise Unavailable(f"no hub answers at {config.socket}", hint=_START_HINT) from error
 
 
+class KnownWorker(Value):
+    """What this machine's hub knows of one worker."""
+
+    name: str
+    is_attached: bool
+    is_draining: bool
+    agents: tuple[AgentCard, ...]
+    """As last registered, with the side that the hub gives them; empty if the worker was never attached."""
+    state: DeviceState
+    live_steps: int
+
+
+async def list_workers(socket: Path) -> list[KnownWorker]:
+    """The workers of the hub at `socket`. Raises `Unavailable` where there is none."""
+    import grpc
+
+    from ..protocols.address import Address
+    from ..protocols.channel import open_channel
+    from ..protocols.hub_wire import device_state_from_proto
+    from ..protocols.v1 import hub_pb2 as pb
+    from ..protocols.v1.hub_pb2_grpc import HubServiceStub
+    from ..protocols.wire import card_from_proto
+
+    async with open_channel(Address(path=str(socket.absolute())), None) as channel:
+        try:
+            reply: pb.ListResponse = await HubServiceStub(channel).List(pb.ListRequest(), timeout=_LIST_LIMIT)
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"no hub answers at {socket}", hint="start `nearfar serve hub` here") from error
+    return [
+        KnownWorker(
+            name=worker.name,
+            is_attached=worker.is_attached,
+            is_draining=worker.is_draining,
+            agents=tuple(map(card_from_proto, worker.agents)),
+            state=device_state_from_proto(worker.state),
+            live_steps=worker.live_steps,
+        )
+        for worker in reply.workers
+    ]
+
+
 @asynccontextmanager
 async def accept_workers(
     config: HubConfig, read_tokens: Callable[[Path], Mapping[str, str]], *, insecure: bool = False
@@ -89,12 +131,13 @@ async def accept_workers(
 
     Yields the hub and the address where it really listens. Raises `ConfigError` for tokens, files or addresses that cannot be used.
     """
-    from ..protocols.hub import Hub, serve_hub
+    from ..protocols.hub import SERVICE, Hub, serve_hub
     from ..protocols.server import serve
 
     hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
     serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure)
-    async with serve(hub.agents, f"unix:{config.socket.absolute()}"), serving as address, anyio.create_task_group() as tasks:
+    local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: hub.local_handlers()})
+    async with local, serving as address, anyio.create_task_group() as tasks:
         tasks.start_soon(_follow_tokens, hub, config.tokens, read_tokens)
         yield hub, address
         tasks.cancel_scope.cancel()

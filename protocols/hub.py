@@ -17,13 +17,14 @@ from .device_state import DeviceState, PowerSource
 from .errors import ConfigError, InvalidRequest, NearfarError, NotFound, Unauthenticated, Unavailable
 from .heartbeat import Heartbeat
 from .hub_session import AttachedStep, Session
-from .hub_wire import Registration, registration_from_proto
+from .hub_wire import Registration, device_state_to_proto, registration_from_proto
 from .security import Authenticator
 from .server import listening
 from .status import Context, abort
 from .steps import StepEvent, StepRequest
 from .v1 import hub_pb2 as pb
 from .validation import check_request
+from .wire import card_to_proto
 
 logger = logging.getLogger(__name__)
 
@@ -173,6 +174,15 @@ class Hub:
         attach = grpc.stream_stream_rpc_method_handler(self.attach, pb.WorkerMessage.FromString, pb.HubMessage.SerializeToString)
         return grpc.method_handlers_generic_handler(SERVICE, {"Attach": attach})
 
+    def local_handlers(self) -> grpc.GenericRpcHandler:
+        """What the hub answers to its own machine."""
+        listing = grpc.unary_unary_rpc_method_handler(self.list, pb.ListRequest.FromString, pb.ListResponse.SerializeToString)
+        return grpc.method_handlers_generic_handler(SERVICE, {"List": listing})
+
+    async def list(self, _: pb.ListRequest, context: Context) -> pb.ListResponse:
+        """What the hub knows of its workers."""
+        return pb.ListResponse(workers=map(self._known, self._workers))
+
     async def attach(self, _: object, context: Context) -> None:
         """One worker's stream, from its registration to its end."""
         try:
@@ -230,6 +240,18 @@ class Hub:
             logger.info("worker %r is detached", session.worker)
         if error is not None:
             raise error
+
+    def _known(self, name: str) -> pb.KnownWorker:
+        worker, session = self._workers[name], self._session_of(name)
+        names = [name, *(f"{name}/{agent}" for agent in tuple(worker.cards)[1:])] if worker.cards else []
+        return pb.KnownWorker(
+            name=name,
+            is_attached=session is not None,
+            is_draining=session is not None and session.is_draining,
+            agents=(card_to_proto(self.card(agent)) for agent in names),
+            state=device_state_to_proto(self.device_state(name)),
+            live_steps=session.live_steps if session is not None else 0,
+        )
 
     def _session_of(self, name: str) -> Session | None:
         worker = self._workers.get(name.partition("/")[0])

@@ -57,6 +57,7 @@ async def serve(
     insecure: bool = False,
     retention: Retention | None = None,
     shutdown_limit: float = 5.0,
+    further: Mapping[str, grpc.GenericRpcHandler] | None = None,
 ) -> AsyncIterator[Server]:
     """Serve `agents` (one, or several by name, of which the first is the default) until the context ends.
 
@@ -65,12 +66,14 @@ async def serve(
     plaintext is meant, and is refused there. The agents stay open: closing them is up to the caller. On the way out running
     steps are cancelled; each phase of the shutdown takes at most `shutdown_limit` seconds.
 
+    `further` are services beside the agents, by their names; they see to their callers' tokens themselves.
+
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
     authenticator = Authenticator(tokens)
     service = AgentService(_by_name(agents), authenticator=authenticator, retention=retention or Retention())
     serving = listening(
-        {SERVICE: service.handlers()},
+        {SERVICE: service.handlers(), **(further or {})},
         address,
         authenticator=authenticator,
         tls=tls,

@@ -53,3 +53,11 @@ def attach(
 
     lending = Lending(address=address, token=token, certificate=certificate, pairing_file=pairing_file, drain=drain)
     attach_worker(lending, config, near, as_json=as_json)
+
+
+@worker.command("list")
+def list_workers(config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """List the devices that this machine's hub knows: attached or not, what they lend, battery, heat and free memory."""
+    from .worker_list import show_workers
+
+    show_workers(config, as_json=as_json)

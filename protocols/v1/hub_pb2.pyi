@@ -54,6 +54,32 @@ class HubMessage(_message.Message):
     cancel: CancelStep
     def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., heartbeat: _Optional[_Union[HubHeartbeat, _Mapping]] = ..., start: _Optional[_Union[StartStep, _Mapping]] = ..., cancel: _Optional[_Union[CancelStep, _Mapping]] = ...) -> None: ...
 
+class ListRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListResponse(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[KnownWorker]
+    def __init__(self, workers: _Optional[_Iterable[_Union[KnownWorker, _Mapping]]] = ...) -> None: ...
+
+class KnownWorker(_message.Message):
+    __slots__ = ("name", "is_attached", "is_draining", "agents", "state", "live_steps")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IS_ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LIVE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    is_attached: bool
+    is_draining: bool
+    agents: _containers.RepeatedCompositeFieldContainer[_agent_pb2.AgentCard]
+    state: DeviceState
+    live_steps: int
+    def __init__(self, name: _Optional[str] = ..., is_attached: bool = ..., is_draining: bool = ..., agents: _Optional[_Iterable[_Union[_agent_pb2.AgentCard, _Mapping]]] = ..., state: _Optional[_Union[DeviceState, _Mapping]] = ..., live_steps: _Optional[int] = ...) -> None: ...
+
 class Register(_message.Message):
     __slots__ = ("instance", "agents", "state")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]

@@ -40,6 +40,11 @@ class HubServiceStub(object):
                 request_serializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.WorkerMessage.SerializeToString,
                 response_deserializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.HubMessage.FromString,
                 _registered_method=True)
+        self.List = channel.unary_unary(
+                '/nearfar.v1.HubService/List',
+                request_serializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListRequest.SerializeToString,
+                response_deserializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListResponse.FromString,
+                _registered_method=True)
 
 
 class HubServiceServicer(object):
@@ -55,6 +60,13 @@ class HubServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def List(self, request, context):
+        """The workers that the hub knows. Answered on the hub's own machine alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HubServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -62,6 +74,11 @@ def add_HubServiceServicer_to_server(servicer, server):
                     servicer.Attach,
                     request_deserializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.WorkerMessage.FromString,
                     response_serializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.HubMessage.SerializeToString,
+            ),
+            'List': grpc.unary_unary_rpc_method_handler(
+                    servicer.List,
+                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListRequest.FromString,
+                    response_serializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -92,6 +109,33 @@ class HubService(object):
             '/nearfar.v1.HubService/Attach',
             nearfar_dot_protocols_dot_v1_dot_hub__pb2.WorkerMessage.SerializeToString,
             nearfar_dot_protocols_dot_v1_dot_hub__pb2.HubMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def List(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nearfar.v1.HubService/List',
+            nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListRequest.SerializeToString,
+            nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListResponse.FromString,
             options,
             channel_credentials,
             insecure,

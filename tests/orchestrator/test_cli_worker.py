@@ -51,6 +51,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     return tmp_path
 
 
+def test_without_a_hub_its_workers_cannot_be_listed() -> None:
+    error = nearfar("worker", "list")["error"]
+    assert isinstance(error, dict)
+    assert error["type"] == "Unavailable"
+
+
 def nearfar(*arguments: str) -> dict[str, object]:
     """What a command prints with `--json`."""
     printed: dict[str, object] = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
@@ -82,6 +88,10 @@ def test_paired_device_lends_its_model_to_a_task_and_leaves_on_a_signal(folder: 
             assert attached == {"worker": "phone", "hub": f"127.0.0.1:{port}"}
             result = nearfar("run", TASK.prompt, "--mode", "only_on_device", "--strategy", "device", "--tools", "tools.py")
             assert (result["agent"], result["side"], str(result["text"]).strip()) == ("phone", "near", ANSWER)
+            known = nearfar("worker", "list")["workers"]
+            assert isinstance(known, list)
+            assert [(one["name"], one["is_attached"], one["agents"][0]["side"]) for one in known] == [("phone", True, "near")]
+            assert "phone: nearfar-near, near" in CliRunner().invoke(app, ["worker", "list"]).stdout
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(30) == 0
         hub.send_signal(signal.SIGINT)
