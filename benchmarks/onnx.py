@@ -69,13 +69,15 @@ class Loop:
     def __init__(self, folder: Path, *, threads: int, context: int) -> None:
         self._model = open_model(str(folder), "cpu", threads)
         self._vocabulary = Vocabulary(folder, read_folder(folder))
-        self._parameters = genai.GeneratorParams(self._model)
-        self._parameters.set_search_options(max_length=context)
+        parameters = genai.GeneratorParams(self._model)
+        parameters.set_search_options(max_length=context)
+        self._generator = genai.Generator(self._model, parameters)
 
     def tokens_per_second(self, question: str, tokens: int) -> float:
         prompt = self._vocabulary.tokenize(f"<|bos|><|user|>{question}<|end|><|assistant|>")
-        generator = genai.Generator(self._model, self._parameters)
+        generator = self._generator
         begin = time.perf_counter()
+        generator.rewind_to(0)
         generator.append_tokens(np.array(prompt, dtype=np.int32))
         said = []
         for _ in range(tokens):
@@ -101,13 +103,14 @@ async def by_turns(agents: dict[str, LocalAgent], loop: Loop, plan: Plan) -> Spe
     processes = {"loop": psutil.Process(), **workers}
     speeds = Speeds({name: [] for name in processes}, {name: [] for name in processes})
     for turn in range(plan.turns + 1):
+        question = QUESTIONS[turn % len(QUESTIONS)]  # Another one each turn, so that no prompt lies in a cache.
         # To and fro: what is compared runs side by side, and neither always comes first.
         for name, process in list(processes.items())[:: 1 if turn % 2 else -1]:
             begin = _cpu_seconds(process)
             if name == "loop":
-                rate = loop.tokens_per_second(QUESTIONS[0], plan.tokens)
+                rate = loop.tokens_per_second(question, plan.tokens)
             else:
-                rate = await agent_tokens_per_second(agents[name], QUESTIONS[:1], plan.tokens)
+                rate = await agent_tokens_per_second(agents[name], (question,), plan.tokens)
             if turn:  # The first turn warms up.
                 speeds.wall[name].append(rate)
                 speeds.cpu[name].append(plan.tokens / (_cpu_seconds(process) - begin))
@@ -123,9 +126,11 @@ async def measure(folders: dict[str, Path], gguf: Path | None, plan: Plan) -> Sp
     """One model: as folders, the first of which the loop runs too, and as a GGUF."""
     context = plan.tokens + 64
     first = next(iter(folders.values()))
-    agents: dict[str, LocalAgent] = {name: await OnnxAgent.load(folder, context_tokens=context) for name, folder in folders.items()}
+    agents: dict[str, LocalAgent] = {
+        name: await OnnxAgent.load(folder, context_tokens=context, parallel=1) for name, folder in folders.items()
+    }
     if gguf is not None:
-        agents["llama"] = await LlamaAgent.load(gguf, context_tokens=context)
+        agents["llama"] = await LlamaAgent.load(gguf, context_tokens=context, parallel=1)
     try:
         loop = Loop(first, threads=threads_for(read_folder(first).parameters).single, context=context)
         return await by_turns(agents, loop, plan)
@@ -155,7 +160,7 @@ def run(*, quick: bool) -> dict[str, float]:
             str(each): export_endless(folder / "large.gguf", folder / f"large-{each}", each) for each in (Precision.INT8, Precision.INT4)
         }
         gguf = endless(folder / "large.gguf", folder / "large-endless.gguf")
-        speeds = asyncio.run(measure(large, gguf, Plan(48, 6 if quick else 20)))
+        speeds = asyncio.run(measure(large, gguf, Plan(24, 12 if quick else 40)))
         sizes = {f"large_{each}_megabytes": _megabytes(path) for each, path in large.items()}
         sizes |= {"large_gguf_megabytes": _megabytes(gguf), "near_int8_megabytes": _megabytes(near["int8"])}
     return {

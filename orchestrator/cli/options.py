@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..hybrid import TaskOptions
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; ./nearfar.toml unless given.", show_default=False)]
-Near = Annotated[str | None, typer.Option(help="Model on this device: a name of `nearfar models list`, or a GGUF file.")]
+Near = Annotated[str | None, typer.Option(help="Model on this device: a name of `nearfar models list`, a GGUF file, or an ONNX folder.")]
 Far = Annotated[
     str | None,
     typer.Option(help="Model in the cloud: openai:MODEL, anthropic:MODEL, gemini:MODEL, gateway:HOST:PORT, a GGUF file, or `far`."),
