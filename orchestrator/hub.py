@@ -131,12 +131,13 @@ async def accept_workers(
 
     Yields the hub and the address where it really listens. Raises `ConfigError` for tokens, files or addresses that cannot be used.
     """
-    from ..protocols.hub import SERVICE, Hub, serve_hub
+    from ..protocols.hub import Hub, serve_hub
+    from ..protocols.hub_service import SERVICE, HubService
     from ..protocols.server import serve
 
     hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
     serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure)
-    local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: hub.local_handlers()})
+    local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: HubService(hub).local_handlers()})
     async with local, serving as address, anyio.create_task_group() as tasks:
         tasks.start_soon(_follow_tokens, hub, config.tokens, read_tokens)
         yield hub, address

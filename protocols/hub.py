@@ -1,39 +1,29 @@
 """`Hub`: agents of workers that dialled out to it, as a phone does that cannot be dialled."""
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
-
-import anyio
-import grpc
 
 from .agent import Agent
 from .cards import AgentCard, Side
 from .channel import ServerTls
 from .device_state import DeviceState, PowerSource
-from .errors import ConfigError, InvalidRequest, NearfarError, NotFound, Unauthenticated, Unavailable
+from .errors import ConfigError, NearfarError, NotFound, Unauthenticated, Unavailable
 from .heartbeat import Heartbeat
+from .hub_service import SERVICE, HubService
 from .hub_session import AttachedStep, Session
-from .hub_wire import Registration, device_state_to_proto, registration_from_proto
+from .hub_wire import Registration, device_state_to_proto
 from .security import Authenticator
 from .server import listening
-from .status import Context, abort
 from .steps import StepEvent, StepRequest
 from .v1 import hub_pb2 as pb
 from .validation import check_request
 from .wire import card_to_proto
 
-logger = logging.getLogger(__name__)
-
 __all__ = ["AttachedAgent", "Heartbeat", "Hub", "WorkerPolicy", "serve_hub"]
 
-SERVICE = pb.DESCRIPTOR.services_by_name["HubService"].full_name
-_REGISTRATION_LIMIT = 10.0
-"""Seconds from the call to the worker's registration."""
-_LAST_WRITE_LIMIT = 1.0
 _IDLE_TIMEOUT = 330.0
 """Seconds; as for other remote agents, a model may reason unseen for minutes. That its worker is alive, heartbeats tell."""
 
@@ -89,7 +79,8 @@ class Hub:
         self._workers: dict[str, _Worker] = {}
         self._tokens: dict[str, str] = {}
         self._closing: NearfarError | None = None
-        self._changed = asyncio.Condition()
+        self._arrival = asyncio.Event()
+        """Set when the next worker attaches, which then has another one put in its place."""
         self.authenticator = Authenticator(tokens)
         self.agents: dict[str, Agent] = {}
         """Every agent by name; kept up to date as workers are allowed, attach and are revoked."""
@@ -118,8 +109,8 @@ class Hub:
     async def wait_for(self, name: str) -> "AttachedAgent":
         """The agent as soon as it is attached. It has no time limit of its own. Raises what `agent` raises."""
         agent = self.agent(name)
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._session_of(name) is not None)
+        while self._session_of(name) is None:
+            await self._arrival.wait()
         return agent
 
     @property
@@ -148,6 +139,15 @@ class Hub:
         _check_battery(name, worker.policy, session.state)
         return session, session.start(card.name, request, idle_timeout=self._idle_timeout)
 
+    def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
+        """The worker whose token the call shows. Raises `Unauthenticated` if there is none, `Unavailable` if the hub is closing."""
+        if self._closing is not None:
+            raise self._closing
+        name = self.authenticator.caller(metadata)
+        if name not in self._workers:  # all are revoked, and an authenticator without tokens lets everybody in
+            raise Unauthenticated("the hub takes no workers", hint="pair the worker anew")
+        return name
+
     def register(self, name: str, registration: Registration) -> Session:
         """Attach a worker that has shown its token.
 
@@ -168,34 +168,32 @@ class Hub:
         worker.session, worker.cards = session, session.cards
         for further in tuple(session.cards)[1:]:
             self.agents.setdefault(f"{name}/{further}", AttachedAgent(self, f"{name}/{further}"))
+        self._arrival.set()
+        self._arrival = asyncio.Event()
         return session
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        attach = grpc.stream_stream_rpc_method_handler(self.attach, pb.WorkerMessage.FromString, pb.HubMessage.SerializeToString)
-        return grpc.method_handlers_generic_handler(SERVICE, {"Attach": attach})
+    def known(self, name: str) -> pb.KnownWorker:
+        """What the hub knows of a worker, for who lists them."""
+        worker, session = self._workers[name], self._session_of(name)
+        names = [name, *(f"{name}/{agent}" for agent in tuple(worker.cards)[1:])] if worker.cards else []
+        return pb.KnownWorker(
+            name=name,
+            is_attached=session is not None,
+            is_draining=session is not None and session.is_draining,
+            agents=(card_to_proto(self.card(agent)) for agent in names),
+            state=device_state_to_proto(self.device_state(name)),
+            live_steps=session.live_steps if session is not None else 0,
+        )
 
-    def local_handlers(self) -> grpc.GenericRpcHandler:
-        """What the hub answers to its own machine."""
-        listing = grpc.unary_unary_rpc_method_handler(self.list, pb.ListRequest.FromString, pb.ListResponse.SerializeToString)
-        return grpc.method_handlers_generic_handler(SERVICE, {"List": listing})
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The names of all workers that have a token."""
+        return tuple(self._workers)
 
-    async def list(self, _: pb.ListRequest, context: Context) -> pb.ListResponse:
-        """What the hub knows of its workers."""
-        return pb.ListResponse(workers=map(self._known, self._workers))
-
-    async def attach(self, _: object, context: Context) -> None:
-        """One worker's stream, from its registration to its end."""
-        try:
-            self._identify(context)
-            registration = await _read_registration(context)
-            worker = self._identify(context)  # once more: the token may have been revoked meanwhile
-            session = self.register(worker, registration)
-            async with self._changed:
-                self._changed.notify_all()
-            logger.info("worker %r is attached with %s", worker, ", ".join(session.cards))
-            await self._converse(session, context)
-        except NearfarError as error:
-            await abort(context, error)
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """What workers are asked for, and do not survive without."""
+        return self._heartbeat
 
     async def close(self) -> None:
         """End all sessions and take no further ones. Workers come back by themselves when there is a hub again."""
@@ -209,49 +207,6 @@ class Hub:
             del self.agents[agent]
         if worker.session is not None:
             worker.session.close(Unauthenticated(f"the token of worker {name!r} was revoked", hint="pair the worker anew"))
-
-    def _identify(self, context: Context) -> str:
-        """The worker whose token the call shows. Raises `Unauthenticated` if there is none, `Unavailable` if the hub is closing."""
-        if self._closing is not None:
-            raise self._closing
-        name = self.authenticator.caller(context.invocation_metadata() or ())
-        if name not in self._workers:  # all are revoked, and an authenticator without tokens lets everybody in
-            raise Unauthenticated("the hub takes no workers", hint="pair the worker anew")
-        return name
-
-    async def _converse(self, session: Session, context: Context) -> None:
-        """Send and receive until the session ends. Raises what it ended with."""
-        registered = pb.Registered(
-            worker=session.worker, heartbeat_interval=self._heartbeat.interval, silence_limit=self._heartbeat.silence_limit
-        )
-        session.outbox.put(pb.HubMessage(registered=registered))
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_receive, session, context)
-                tasks.start_soon(_watch, session)
-                sent = asyncio.Event()
-                tasks.start_soon(_send, session, context, sent)
-                error = await session.closed()
-                with anyio.move_on_after(_LAST_WRITE_LIMIT):
-                    await sent.wait()  # gRPC cannot end a call in the middle of a write
-                tasks.cancel_scope.cancel()
-        finally:
-            session.close(Unavailable("the connection was lost"))  # where gRPC cancelled this call
-            logger.info("worker %r is detached", session.worker)
-        if error is not None:
-            raise error
-
-    def _known(self, name: str) -> pb.KnownWorker:
-        worker, session = self._workers[name], self._session_of(name)
-        names = [name, *(f"{name}/{agent}" for agent in tuple(worker.cards)[1:])] if worker.cards else []
-        return pb.KnownWorker(
-            name=name,
-            is_attached=session is not None,
-            is_draining=session is not None and session.is_draining,
-            agents=(card_to_proto(self.card(agent)) for agent in names),
-            state=device_state_to_proto(self.device_state(name)),
-            live_steps=session.live_steps if session is not None else 0,
-        )
 
     def _session_of(self, name: str) -> Session | None:
         worker = self._workers.get(name.partition("/")[0])
@@ -321,48 +276,16 @@ async def serve_hub(hub: Hub, address: str = "localhost:0", *, tls: ServerTls | 
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
     serving = listening(
-        {SERVICE: hub.handlers()}, address, authenticator=hub.authenticator, tls=tls, insecure=insecure, closing=hub.close, time_limit=5.0
+        {SERVICE: HubService(hub).handlers()},
+        address,
+        authenticator=hub.authenticator,
+        tls=tls,
+        insecure=insecure,
+        closing=hub.close,
+        time_limit=5.0,
     )
     async with serving as bound:
         yield str(bound)
-
-
-async def _read_registration(context: Context) -> Registration:
-    try:
-        async with asyncio.timeout(_REGISTRATION_LIMIT):
-            message = await context.read()
-    except TimeoutError:
-        raise InvalidRequest(f"the worker did not register within {_REGISTRATION_LIMIT:g} s") from None
-    if not isinstance(message, pb.WorkerMessage) or message.WhichOneof("message") != "register":
-        raise InvalidRequest("a worker's first message is its registration")
-    return registration_from_proto(message.register)
-
-
-async def _receive(session: Session, context: Context) -> None:
-    """Take in what the worker sends, until it has said all."""
-    try:
-        while isinstance(message := await context.read(), pb.WorkerMessage):
-            session.receive(message)
-        session.close()
-    except NearfarError as error:
-        session.close(error)
-    except grpc.aio.BaseError:
-        session.close(Unavailable("the connection was lost"))
-
-
-async def _send(session: Session, context: Context, sent: asyncio.Event) -> None:
-    try:
-        while message := await session.outbox.get():
-            await context.write(message)
-    except grpc.aio.BaseError:
-        session.close(Unavailable("the connection was lost"))
-    finally:
-        sent.set()
-
-
-async def _watch(session: Session) -> None:
-    await session.pulse.run(session.beat)
-    session.close(Unavailable("the worker was silent for too long"))
 
 
 def _check_battery(name: str, policy: WorkerPolicy, state: DeviceState) -> None:
