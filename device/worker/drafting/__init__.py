@@ -6,6 +6,6 @@ joined into one draft, and with its length chosen by what a pass costs on this m
 """
 
 from .drafter import Drafter, Drafting
-from .payoff import Eager, Pass
+from .payoff import Eager, Pass, Payoff
 
-__all__ = ["Drafter", "Drafting", "Eager", "Pass"]
+__all__ = ["Drafter", "Drafting", "Eager", "Pass", "Payoff"]

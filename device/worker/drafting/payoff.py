@@ -21,6 +21,8 @@ _TRIED: Final = 24
 _TRIED_AT_LEAST: Final = 8
 _HOPELESS: Final = 1.2
 _BASELINE: Final = 3
+_LEAST_SECONDS: Final = 0.001
+"""Of a pass, for a token, below which guessing takes longer than computing."""
 _SHORTEST_REST: Final = 256
 _LONGEST_REST: Final = 1 << 14
 
@@ -113,6 +115,8 @@ class Trial:
         """A pass for which nothing was guessed."""
         self._plain = _blended(self._plain, seconds / tokens)
         self._plain_passes += 1
+        if self.drafts and self._plain < _LEAST_SECONDS:
+            self._rest, self._plain_passes = _LONGEST_REST, 0
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
         """A pass for which it was tried."""

@@ -1,0 +1,205 @@
+"""Drafted tool calls against plain decoding: same tokens, fewer passes, less time.
+
+    python benchmarks/drafting.py --json [--quick]
+
+On the embedded models' own episodes in both worlds, plain and drafted by turns on one thread; seconds are those of its CPU time:
+`lossless`: share of steps whose events and confidence are the same. Bar: 1.0.
+`tokens_per_forward`: output tokens of tool calls / passes behind the prompt, with drafts as long as they can be. Bar: 4 or more.
+`tokens_per_forward_chosen`: the same with drafts as long as they pay on this machine, on far.gguf enlarged to 115M parameters.
+`speedup_cold`, `speedup_warm`: plain seconds / drafted seconds there, without and with a history of calls. Bars: 1.4 and 1.8.
+`worst_speedup`: the lowest of these, near.gguf, far.gguf, free text and four steps at a time. Bar: 0.95 or more.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nearfar.device.llama.adapters import Adapters
+from nearfar.device.llama.model import Context, Model, start_backend
+from nearfar.device.llama.placement import CPU_ONLY
+from nearfar.device.worker.cpus import Threads
+from nearfar.device.worker.drafting import Drafting, Eager, Payoff
+from nearfar.device.worker.protocol import StepEventKind
+from nearfar.device.worker.scheduler import Scheduler, StepEvent
+from nearfar.orchestrator.worlds.apps.world import AppsWorld
+from nearfar.orchestrator.worlds.search.world import SearchWorld
+from nearfar.protocols import Message, StepRequest, ToolCall
+
+ROOT = Path(__file__).parent.parent
+MODELS = ROOT / "device" / "models"
+CONTEXT, SEED, TURNS = 1024, 5, 10
+
+
+class Steady(Scheduler):
+    """Cuts prompts into the same passes in every run: how they are cut shows in the last digits of what follows."""
+
+    def _adapt_chunk(self, seconds: float) -> None:
+        del seconds
+
+
+class Engine:
+    """One loaded model, and schedulers on it."""
+
+    def __init__(self, path: Path) -> None:
+        self._model = Model(str(path), CPU_ONLY)
+        self._adapters = Adapters(self._model.handle, {})
+
+    def scheduler(self, *, drafts: bool, payoff: Payoff | None = None) -> Steady:
+        context = Context(self._model, cells=4 * CONTEXT, sequences=4, threads=Threads(1, 1), adapters=self._adapters)
+        drafting = Drafting(self._model.vocabulary, tolerance=0.1, payoff=payoff) if drafts else None
+        return Steady(self._model, context, context_tokens=CONTEXT, parallel=4, drafting=drafting)
+
+
+def run(scheduler: Scheduler, requests: Sequence[StepRequest]) -> list[StepEvent]:
+    """Steps that start together, to their end."""
+    for number, request in enumerate(requests):
+        scheduler.submit(number, request, None)
+    happened: list[StepEvent] = []
+    while scheduler.busy:
+        happened += scheduler.round()
+    for _, kind, payload in happened:
+        if kind is StepEventKind.FINISHED and isinstance(payload, dict):
+            del payload["performance"]
+    return happened
+
+
+def episodes(scheduler: Scheduler, count: int) -> Iterator[StepRequest]:
+    """The steps in which a model works on tasks of both worlds."""
+    for world in (SearchWorld(), AppsWorld()):
+        for task in world.tasks(count, SEED):
+            episode = world.reset(task)
+            tools = {tool.name: tool for tool in episode.tools}
+            messages = [Message.user(task.prompt)]
+            for turn in range(TURNS):
+                specs = tuple(tool.spec for tool in tools.values())
+                request = StepRequest(messages=tuple(messages), tools=specs, max_output_tokens=120)
+                happened = run(scheduler, [request])
+                yield request
+                payloads = [payload for _, kind, payload in happened if kind is StepEventKind.CALL and isinstance(payload, dict)]
+                if not payloads:
+                    break
+                calls = tuple(ToolCall.model_validate({"id": f"{turn}-{place}", **payload}) for place, payload in enumerate(payloads))
+                messages.append(Message.assistant("", calls))
+                messages += [Message.tool(asyncio.run(tools[call.name].run(call))) for call in calls]
+            episode.close()
+
+
+class Comparison:
+    """Plain and drafted decoding of the same steps by turns, prompts left out."""
+
+    def __init__(self, engine: Engine, payoff: Payoff | None = None) -> None:
+        self.plain, self.drafted = engine.scheduler(drafts=False), engine.scheduler(drafts=True, payoff=payoff)
+        self.seconds = [0.0, 0.0]
+        self.steps = self.same = self.tokens = self.passes = 0
+
+    def add(self, requests: Sequence[StepRequest]) -> None:
+        order = (0, 1) if self.steps % 2 else (1, 0)
+        happened: dict[int, list[StepEvent]] = {}
+        for which in order:
+            scheduler = (self.plain, self.drafted)[which]
+            for request in requests:
+                run(scheduler, [request.model_copy(update={"max_output_tokens": 1})])
+            before, begin = scheduler.decode_calls, time.thread_time()
+            happened[which] = run(scheduler, requests)
+            self.seconds[which] += time.thread_time() - begin
+            if which:
+                self.passes += scheduler.decode_calls - before
+        outcomes = [sorted(map(str, happened[which])) for which in (0, 1)]
+        self.steps += 1
+        self.same += outcomes[0] == outcomes[1]
+        self.tokens += sum(_output_tokens(event) for event in happened[1])
+
+    @property
+    def speedup(self) -> float:
+        return self.seconds[0] / self.seconds[1]
+
+
+def _output_tokens(event: StepEvent) -> int:
+    payload = event[2]
+    return int(str(payload["output_tokens"])) if event[1] is StepEventKind.FINISHED and isinstance(payload, dict) else 0
+
+
+def enlarged(folder: Path) -> Path:
+    """far.gguf with 115M parameters."""
+    sys.path.insert(0, str(ROOT))
+    from train.enlarge import enlarge
+
+    enlarge(MODELS / "far.gguf", folder / "large.gguf")
+    return folder / "large.gguf"
+
+
+def compared(
+    engine: Engine,
+    requests: Sequence[StepRequest],
+    *,
+    together: int = 1,
+    before: Sequence[StepRequest] = (),
+    payoff: Payoff | None = None,
+) -> Comparison:
+    comparison = Comparison(engine, payoff)
+    for request in before:
+        run(comparison.drafted, [request])
+        run(comparison.plain, [request])
+    for at in range(0, len(requests) - together + 1, together):
+        comparison.add(requests[at : at + together])
+    return comparison
+
+
+def figures(*, quick: bool) -> dict[str, object]:
+    """All figures on the embedded models."""
+    start_backend()
+    far, near = Engine(MODELS / "far.gguf"), Engine(MODELS / "near.gguf")
+    requests = list(episodes(far.scheduler(drafts=False), 3 if quick else 12))
+    calls = [request for request in requests if _calls(far, request)]
+    text = [request.model_copy(update={"tools": (), "max_output_tokens": 24}) for request in requests[:: 4 if quick else 2]]
+    half = len(calls) // 2
+    with tempfile.TemporaryDirectory() as name:
+        large = Engine(enlarged(Path(name)))
+        cold = compared(large, calls)
+        warm = compared(large, calls[half:], before=calls[:half])
+        others = {
+            "free_text_speedup": compared(large, text),
+            "four_at_a_time_speedup": compared(large, calls[:half], together=4),
+            "far_speedup": compared(far, calls * (1 if quick else 4)),
+            "near_speedup": compared(near, calls * (1 if quick else 4)),
+        }
+    eager = compared(far, calls, payoff=Eager())
+    alone = [cold, warm, eager, others["far_speedup"], others["near_speedup"], others["free_text_speedup"]]
+    speedups = {"speedup_cold": cold, "speedup_warm": warm, **others}
+    drafts = eager.drafted.drafts.items()
+    return {
+        "lossless": sum(one.same for one in alone) / sum(one.steps for one in alone),
+        "steps_compared": sum(one.steps for one in alone),
+        "tokens_per_forward": round(eager.tokens / eager.passes, 2),
+        "tokens_per_forward_chosen": round(cold.tokens / cold.passes, 2),
+        **{key: round(one.speedup, 3) for key, one in speedups.items()},
+        "worst_speedup": round(min(one.speedup for one in speedups.values()), 3),
+        "acceptance_length": {source: round(counts["accepted"] / max(counts["runs"], 1), 2) for source, counts in drafts},
+        "acceptance_rate": {source: round(counts["accepted"] / counts["drafted"], 2) for source, counts in drafts},
+    }
+
+
+def _calls(engine: Engine, request: StepRequest) -> bool:
+    return any(kind is StepEventKind.CALL for _, kind, _ in run(engine.scheduler(drafts=False), [request]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="fewer tasks, under 45 s")
+    arguments = parser.parse_args()
+    result = figures(quick=arguments.quick)
+    if arguments.json:
+        sys.stdout.write(json.dumps(result) + "\n")
+        return
+    for name, value in result.items():
+        sys.stdout.write(f"{name:28} {value}\n")
+
+
+if __name__ == "__main__":
+    main()
