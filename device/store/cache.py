@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def stays_inside(name: str) -> bool:
+    """Whether a name with slashes, of a file or a revision, leads nowhere but below the folder that it is taken for."""
+    return not {"", ".", ".."} & set(name.split("/")) and "\\" not in name and "\0" not in name
+
+
 class HubCache:
     """The cache in `folder`."""
 

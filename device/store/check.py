@@ -47,15 +47,6 @@ def store_file(path: Path, progress: Progress) -> StoredFile:
     return StoredFile(path=str(path), bytes=state.st_size, modified_ns=state.st_mtime_ns, sha256=sha256_of(path, progress))
 
 
-def is_unchanged(file: StoredFile) -> bool:
-    """Whether the file looks as it did when its checksum was taken."""
-    try:
-        state = Path(file.path).stat()
-    except FileNotFoundError:
-        return False
-    return (state.st_size, state.st_mtime_ns) == (file.bytes, file.modified_ns)
-
-
 def fault_of(model: StoredModel, expected: Sequence[str | None]) -> str:
     """What is wrong with a model whose files should have these checksums, None where no one knows; empty: nothing."""
     for file, checksum in zip(model.files, expected, strict=True):

@@ -10,7 +10,7 @@ from ...protocols import ConfigError, ModelError
 from ..gguf import model_parts, read_gguf, read_header
 from ..llama.footprint import Footprint, Shape
 from .hub import Hub, HubFile, Snapshot
-from .reference import PREFIX, HubReference, models_among, quant_of
+from .reference import PREFIX, HubReference, labels_of, models_among, quant_of
 from .store import ModelStore
 
 _CONTEXTS: Final = (2048, 8192, 32768)
@@ -55,12 +55,12 @@ class Fits:
 def stored_candidates(store: ModelStore, name: str | None) -> list[Candidate]:
     """The model of that name or path, each quantisation that an `hf:` reference may mean, or, without a name, the whole store.
 
-    Models in quarantine, and those of onnxruntime, are left out of the whole store. Raises as `ModelStore.path_of` and `ModelStore.pull`
-    do; of a file in a repository, no more than its header is fetched.
+    Models that must not be loaded, and those of onnxruntime, are left out of the whole store. Raises as `ModelStore.path_of` and
+    `ModelStore.pull` do; of a file in a repository, no more than its header is fetched.
     """
     if name is None:
-        usable = [model for model in store.models() if model.format == "gguf" and not model.quarantined]
-        return [local_candidate(model.name, store.path_of(model.name)) for model in usable]
+        usable = [model for model in store.models() if model.format == "gguf" and not model.obstacle]
+        return [local_candidate(model.name, Path(model.path)) for model in usable]
     reference = HubReference.parse(name) if name.startswith(PREFIX) else None
     model = store.find(name) if reference is None or reference.selector else None
     if reference is not None and model is None:
@@ -101,13 +101,15 @@ def _remote(snapshot: Snapshot, hub: Hub, reference: HubReference) -> Iterator[C
     if not chosen:
         reference.select(snapshot.files)  # It says what there is.
     headers: dict[str, tuple[Shape, int]] = {}
+    labels = labels_of(chosen)
     for title, files in sorted(chosen.items(), key=lambda item: _bytes(snapshot, item[1])):
         # What is left without the quantisation is the same for all quantisations of one model, and so is the header, nearly.
-        model = title.replace(quant_of(title), "")
+        quant = quant_of(title)
+        model = title.replace(quant, "") if quant != title else title
         if model not in headers:
             headers[model] = _header(snapshot, hub, snapshot.files[files[0]])
         shape, length = headers[model]
-        yield Candidate(quant_of(title), _bytes(snapshot, files) - length, shape)
+        yield Candidate(labels[title], _bytes(snapshot, files) - length, shape)
 
 
 def _bytes(snapshot: Snapshot, files: Iterable[str]) -> int:

@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 from ...protocols import ConfigError, ModelNotFound, NearfarError, Unauthenticated, Unavailable
 from ...protocols.errors import from_http_status
-from .cache import HubCache
+from .cache import HubCache, stays_inside
 from .index import locked
 from .places import HubSettings
+from .reference import PREFIX, HubReference
 from .transfer import Progress, Transfer
 
 if TYPE_CHECKING:
@@ -65,14 +66,25 @@ class Hub:
         Raises `ModelNotFound` if there is none, `Unauthenticated` if it wants a token, `Unavailable` if the hub cannot be reached, and
         `ConfigError` offline if the cache does not hold the revision.
         """
+        if not stays_inside(revision):
+            raise ConfigError(f"{revision!r} is no revision", hint="give a branch, a tag or a commit of the repository")
         if self._settings.is_offline:
             return self._cached(repository, revision)
         path = f"/api/models/{repository}/revision/{quote(revision, safe='')}"
-        with self._client() as client, _reached(self._settings.endpoint):
+        with self._client() as client, _reached(client):
             response = client.get(path, params={"blobs": "true"}, follow_redirects=True)
         if not response.is_success:
             raise _refusal(response, repository)
         return _parse(repository, response)
+
+    def select(self, reference: HubReference, snapshot: Snapshot) -> list[HubFile]:
+        """The files that are meant. Raises as `HubReference.select` does, and `ConfigError` offline if the cache does not hold them."""
+        try:
+            return [snapshot.files[name] for name in reference.select(snapshot.files)]
+        except ModelNotFound as error:
+            if self._settings.is_offline:
+                raise self._not_cached(str(reference), error.hint) from error
+            raise
 
     def holds(self, snapshot: Snapshot, file: HubFile) -> bool:
         """Whether the cache has the file already."""
@@ -95,7 +107,7 @@ class Hub:
     def head(self, snapshot: Snapshot, file: HubFile, length: int) -> bytes:
         """At most the first `length` bytes of a file. Raises as `snapshot` does."""
         url = _url(snapshot, file)
-        with self._client() as client, _reached(self._settings.endpoint):
+        with self._client() as client, _reached(client):
             headers = {"Range": f"bytes=0-{length - 1}", "Accept-Encoding": "identity"}
             with client.stream("GET", url, headers=headers, follow_redirects=True) as response:
                 if not response.is_success:
@@ -123,10 +135,13 @@ class Hub:
     def _cached(self, repository: str, revision: str) -> Snapshot:
         commit = self._cache.commit(repository, revision)
         if commit is None:
-            message = f"hf:{repository} is not in {self._settings.cache}, and HF_HUB_OFFLINE is set"
-            raise ConfigError(message, hint="unset HF_HUB_OFFLINE, or copy the cache of a machine that has the model")
+            raise self._not_cached(f"{PREFIX}{repository}", "or copy the cache of a machine that has the model")
         files = (HubFile(name, size, etag) for name, size, etag in self._cache.files(repository, commit))
         return Snapshot(repository, commit, {file.name: file for file in files})
+
+    def _not_cached(self, what: str, alternative: str) -> ConfigError:
+        message = f"{what} is not in {self._settings.cache}, and HF_HUB_OFFLINE is set"
+        return ConfigError(message, hint=f"unset HF_HUB_OFFLINE; {alternative}")
 
     def _client(self) -> "httpx.Client":
         try:
@@ -135,34 +150,50 @@ class Hub:
             message = "fetching models needs packages that are not installed"
             raise ConfigError(message, hint="pip install 'nearfar[models]'") from error
 
-        # httpx drops the token where it is sent on to another host.
-        headers = {"Authorization": f"Bearer {self._settings.token}"} if self._settings.token else {}
-        return httpx.Client(base_url=self._settings.endpoint, headers=headers, timeout=_SECONDS)
+        try:
+            # httpx drops the token where it is sent on to another host.
+            return httpx.Client(base_url=self._settings.endpoint, headers=_authorization(self._settings.token), timeout=_SECONDS)
+        except httpx.InvalidURL:
+            raise ConfigError("HF_ENDPOINT is no address", hint="it is something like https://huggingface.co") from None
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    """The header with the token. Raises `ConfigError` for what no header can carry, since httpx's own error would show it."""
+    if token is None:
+        return {}
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError("the Hugging Face token has characters that no token has", hint="set HF_TOKEN, or run `hf auth login`, again")
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _url(snapshot: Snapshot, file: HubFile) -> str:
     return f"/{snapshot.repository}/resolve/{snapshot.commit}/{quote(file.name)}"
 
 
+def _host(url: "httpx.URL") -> str:
+    """Without the user and password that may stand in front of it."""
+    return url.netloc.decode() or str(url)
+
+
 @contextmanager
-def _reached(endpoint: str) -> Iterator[None]:
+def _reached(client: "httpx.Client") -> Iterator[None]:
     import httpx
 
     try:
         yield
     except httpx.HTTPError as error:
-        message = f"{endpoint} cannot be reached: {str(error) or type(error).__name__}"
+        message = f"{_host(client.base_url)} cannot be reached: {str(error) or type(error).__name__}"
         raise Unavailable(message, hint="check the network and HF_ENDPOINT") from error
 
 
 def _first(blocks: Iterator[bytes], length: int) -> bytes:
     """A server that does not know ranges sends the whole file, which nobody waits for."""
-    data = b""
+    data = bytearray()
     for block in blocks:
         data += block
         if len(data) >= length:
             break
-    return data[:length]
+    return bytes(data[:length])
 
 
 def _parse(repository: str, response: "httpx.Response") -> Snapshot:
@@ -179,14 +210,14 @@ def _parse(repository: str, response: "httpx.Response") -> Snapshot:
 
 
 def _file(entry: Mapping[str, Any]) -> HubFile:
-    large = entry.get("lfs") or {}
-    return HubFile(str(entry["rfilename"]), int(large.get("size") or entry.get("size") or 0), str(large.get("sha256") or entry["blobId"]))
+    large = entry.get("lfs")
+    size, etag = (large["size"], large["sha256"]) if large else (entry["size"], entry["blobId"])
+    return HubFile(str(entry["rfilename"]), int(size), str(etag))
 
 
 def _is_plain(file: HubFile) -> bool:
-    """Whether the names that a server sent stay inside the cache."""
-    parts = file.name.split("/")
-    return bool(_ETAG.fullmatch(file.etag)) and not {"", ".", ".."} & set(parts) and "\\" not in file.name and "\0" not in file.name
+    """Whether what a server says of a file can be, and the file stays inside the cache."""
+    return file.bytes >= 0 and bool(_ETAG.fullmatch(file.etag)) and stays_inside(file.name)
 
 
 def _refusal(response: "httpx.Response", repository: str) -> NearfarError:

@@ -22,6 +22,15 @@ class StoredFile(Value):
     modified_ns: int
     sha256: str
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the file looks as it did when its checksum was taken; one that cannot be looked at does not."""
+        try:
+            state = Path(self.path).stat()
+        except OSError:
+            return False
+        return (state.st_size, state.st_mtime_ns) == (self.bytes, self.modified_ns)
+
 
 class StoredModel(Value):
     """A model by its name."""
@@ -38,11 +47,19 @@ class StoredModel(Value):
     """Whether the store fetched the files, and so deletes them with the model."""
     files: tuple[StoredFile, ...]
     quarantined: str = ""
-    """Why it must not be loaded; empty: it may."""
+    """What a check has found wrong with it; empty: nothing."""
 
     @property
     def bytes(self) -> int:
         return sum(file.bytes for file in self.files)
+
+    @property
+    def obstacle(self) -> str:
+        """Why it must not be loaded; empty: it may."""
+        if self.quarantined:
+            return f"in quarantine: {self.quarantined}"
+        changed = next((file.path for file in self.files if not file.is_unchanged), None)
+        return "" if changed is None else f"{changed} has changed since it was checked"
 
 
 Models = dict[str, StoredModel]

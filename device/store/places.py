@@ -36,9 +36,10 @@ class HubSettings:
         """
         caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
         home = Path(environment.get("HF_HOME") or f"{caches}/huggingface").expanduser()
+        token = Path(environment.get("HF_TOKEN_PATH") or home / "token").expanduser()
         return cls(
             endpoint=(environment.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
-            token=environment.get("HF_TOKEN") or _read_token(Path(environment.get("HF_TOKEN_PATH") or home / "token").expanduser()),
+            token=environment.get("HF_TOKEN", "").strip() or _read_token(token),
             cache=Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser(),
             is_offline=environment.get("HF_HUB_OFFLINE", "").lower() in _TRUE,
         )

@@ -1,6 +1,7 @@
 """`hf:owner/repo:FILE-or-QUANT`: which repository, and which of its files."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
@@ -44,7 +45,7 @@ class HubReference:
             hint = "repositories with GGUF files mostly have names that end in -GGUF"
             raise ModelNotFound(f"{PREFIX}{self.repository} has no GGUF file", hint=hint)
         fitting = [files for title, files in models.items() if self._fits(title, files)]
-        there_are = f"there are {', '.join(sorted(quant_of(title) for title in models))}"
+        there_are = f"there are {', '.join(sorted(labels_of(models).values()))}"
         if not fitting:
             raise ModelNotFound(f"{PREFIX}{self.repository} has no {self.selector!r}", hint=there_are)
         if len(fitting) > 1:
@@ -75,6 +76,13 @@ def quant_of(title: str) -> str:
     """The quantisation that a model's name tells, else the name."""
     found = _QUANT.findall(title)
     return str(found[-1]) if found else title
+
+
+def labels_of(titles: Iterable[str]) -> dict[str, str]:
+    """What tells a repository's models apart, by their names: the quantisation, or all of the name where several have the same."""
+    quants = {title: quant_of(title) for title in titles}
+    counts = Counter(quants.values())
+    return {title: quant if counts[quant] == 1 else title for title, quant in quants.items()}
 
 
 def _complete(files: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
-from .check import check_model, fault_of, is_unchanged, model_files, model_format, store_file
+from .check import check_model, fault_of, model_files, model_format, store_file
 from .hub import Hub, HubFile, Snapshot
 from .index import Index, StoredModel
 from .places import HubSettings, data_folder
@@ -72,12 +72,9 @@ class ModelStore:
         if model is None:
             hint = f"nearfar models pull {name}" if name.startswith(PREFIX) else "nearfar models list shows those that there are"
             raise ModelNotFound(f"there is no model {name} on this device", hint=hint)
-        if model.quarantined:
-            hint = f"nearfar models rm {model.name}, then add or pull it again"
-            raise ModelError(f"{model.name} is in quarantine: {model.quarantined}", hint=hint)
-        for file in model.files:
-            if not is_unchanged(file):
-                raise ModelError(f"{file.path} has changed since it was checked", hint=f"nearfar models verify {model.name}")
+        if obstacle := model.obstacle:
+            again = f"nearfar models rm {model.name}, then add or pull it again"
+            raise ModelError(f"{model.name}: {obstacle}", hint=again if model.quarantined else f"nearfar models verify {model.name}")
         return Path(model.path)
 
     def add(self, path: Path, *, name: str | None = None, sha256: str | None = None, progress: Progress = silent) -> StoredModel:
@@ -106,11 +103,12 @@ class ModelStore:
         """
         reference = HubReference.parse(text)
         snapshot = self._hub.snapshot(reference.repository, revision)
-        files = [snapshot.files[file] for file in reference.select(snapshot.files)]
+        files = self._hub.select(reference, snapshot)
         source = f"{PREFIX}{reference.repository}:{files[0].name}"
         name = _checked_name(name or _title(Path(files[0].name)), self._index.read(), source)
         self._check_pins(name, files, sha256)
-        owned = not any(self._hub.holds(snapshot, file) for file in files)
+        # Some of the parts may be there because an earlier attempt was interrupted.
+        owned = not all(self._hub.holds(snapshot, file) for file in files)
         model = self._fetch(snapshot, files, progress).model_copy(update={"name": name, "source": source, "owned": owned})
         self._hub.remember(snapshot, revision)
         fault = fault_of(model, [file.sha256 for file in files])
@@ -129,14 +127,19 @@ class ModelStore:
         return [self._verify(model, progress) for model in self._chosen(names)]
 
     def remove(self, name: str) -> StoredModel:
-        """Forget a model, and delete its files if the store fetched them. Raises `ModelNotFound` if there is none."""
+        """Forget a model, and delete its files if the store fetched them and no other model has them.
+
+        Raises `ModelNotFound` if there is none.
+        """
         model = self._chosen([name])[0]
         with self._index.change() as models:
             models.pop(model.name, None)
-            kept = {file.path for other in models.values() for file in other.files}
+            mine, kept = _contents(model), {path for other in models.values() for path in _contents(other)}
+            for heir in [other for other in models.values() if model.owned and mine & _contents(other)]:
+                models[heir.name] = heir.model_copy(update={"owned": True})
         if model.owned:
             for file in model.files:
-                if file.path not in kept:
+                if Path(file.path).resolve() not in kept:
                     _delete(Path(file.path))
         return model
 
@@ -147,6 +150,8 @@ class ModelStore:
     def _chosen(self, names: Iterable[str]) -> list[StoredModel]:
         found = {name: self.find(name) for name in names}
         for name, model in found.items():
+            if model is None and name in RESERVED:
+                raise ConfigError(f"{name} ships with nearfar and is not in the store", hint="name another, or none for all of them")
             if model is None:
                 raise ModelNotFound(f"there is no model {name} in the store", hint="nearfar models list shows those that there are")
         return [model for model in found.values() if model is not None] or self.models()
@@ -187,7 +192,8 @@ class ModelStore:
             seen, fault = model, str(error)
         seen = self._quarantined(model, fault) if fault else seen.model_copy(update={"quarantined": ""})
         with self._index.change() as models:
-            models[model.name] = seen
+            if models.get(model.name) == model:  # It may have been removed or fetched anew meanwhile.
+                models[model.name] = seen
         return Verdict(seen, fault)
 
     def _quarantined(self, model: StoredModel, fault: str) -> StoredModel:
@@ -218,6 +224,11 @@ def _pin(sha256: str, files: Sequence[object]) -> str:
     if not _SHA256.fullmatch(sha256.lower()):
         raise ConfigError(f"{sha256!r} is no SHA-256", hint="it has 64 hexadecimal digits")
     return sha256.lower()
+
+
+def _contents(model: StoredModel) -> set[Path]:
+    """Where a model's files really lie: several links in the cache may lead to one."""
+    return {Path(file.path).resolve() for file in model.files}
 
 
 def _delete(path: Path) -> None:

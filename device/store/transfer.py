@@ -51,13 +51,14 @@ class Transfer:
         import httpx
 
         self.partial.parent.mkdir(parents=True, exist_ok=True)
+        self.partial.touch()
         failures, most = 0, self._have()
         while (have := self._have()) != self.size:
             self._check_room(have)
             fault = "it ended too early"
             try:
                 self._continue(have)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 fault = str(error) or type(error).__name__
             if self._have() > most:
                 failures, most = 0, self._have()

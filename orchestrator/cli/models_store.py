@@ -31,8 +31,7 @@ def list_models(*, as_json: bool) -> None:
         for name, path in shipped:
             table.add_row(name, _size(path.stat().st_size), "ships with nearfar", "")
         for model in stored:
-            state = f"[red]in quarantine[/red]: {escape(model.quarantined)}" if model.quarantined else ""
-            table.add_row(escape(model.name), _size(model.bytes), escape(model.source), state)
+            table.add_row(escape(model.name), _size(model.bytes), escape(model.source), f"[red]{escape(model.obstacle)}[/red]")
         output.print(table)
 
 

@@ -24,6 +24,9 @@ class FakeHub:
     """SHA-256 that the hub states for a file, where it is not the true one."""
     claimed_bytes: int | None = None
     """Size that the hub states for each file."""
+    listed_size: list[object] = field(default_factory=list)
+    """What stands in the listing where a file's size should, if anything is in here."""
+    redirects_in_circles: bool = False
     breaks_after: int | None = None
     """Bytes of content after which every connection breaks."""
     waits_after: int | None = None
@@ -95,14 +98,14 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [
             {"rfilename": name, "size": size, "blobId": "0" * 40, "lfs": {"sha256": self.state.sha256(name), "size": size}}
             for name, data in self.state.files.items()
-            for size in [self.state.claimed_bytes or len(data)]
+            for size in self.state.listed_size or [self.state.claimed_bytes or len(data)]
         ]
         self._send(200, {"Content-Type": "application/json"}, json.dumps({"sha": self.state.commit, "siblings": siblings}).encode())
 
     def _redirect(self, name: str) -> None:
         linked = {"X-Linked-Etag": f'"{self.state.sha256(name)}"', "X-Linked-Size": str(len(self.state.files[name]))}
-        where = self.state.endpoint.replace("127.0.0.1", "localhost")
-        self._send(302, {"Location": f"{where}/content/{name}", "X-Repo-Commit": self.state.commit, **linked})
+        where = self.path if self.state.redirects_in_circles else f"{self.state.endpoint.replace('127.0.0.1', 'localhost')}/content/{name}"
+        self._send(302, {"Location": where, "X-Repo-Commit": self.state.commit, **linked})
 
     def _content(self, name: str) -> None:
         data, start = self.state.files[name], 0

@@ -90,6 +90,16 @@ def test_errors_name_what_to_do_and_have_exit_codes(hub: FakeHub) -> None:
     assert models("verify").exit_code == 1
 
 
+def test_the_list_says_which_models_must_not_be_loaded(hub: FakeHub, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(NEAR.read_bytes())
+    models("add", str(copy))
+    assert "has changed" not in models("list").stdout
+    copy.unlink()
+    assert "has changed since it was checked" in " ".join(models("list").stdout.split())
+    assert models("fit").exit_code == 0
+
+
 def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, tmp_path: Path) -> None:
     hub.waits_after = 200_000
     command = [sys.executable, "-m", "nearfar.orchestrator.cli", "models", "pull", REFERENCE]

@@ -123,6 +123,25 @@ def test_quantisations_of_a_repository_are_compared_by_their_headers_alone(tmp_p
         assert (pulled.weights, hub.asked) == (found[0].weights, [])
 
 
+def test_each_model_of_a_repository_has_a_header_of_its_own(tmp_path: Path) -> None:
+    with fake_hub() as hub:
+        hub.files = {
+            f"{name}.gguf": write_tiny_gguf(tmp_path / name, TinyModel(layers=layers)).read_bytes()
+            for name, layers in (("plain", 1), ("deep", 3), ("a-Q8_0", 1), ("b-Q8_0", 2))
+        }
+        store = ModelStore(tmp_path / "nearfar", HubSettings(endpoint=hub.endpoint, cache=tmp_path / "hub", pause=0))
+        found = {model.name: model.shape.cache_bytes for model in stored_candidates(store, f"hf:{REPOSITORY}")}
+    assert found == {name: layers * 2 * 2 * WIDTH for name, layers in (("plain", 1), ("deep", 3), ("a-Q8_0", 1), ("b-Q8_0", 2))}
+
+
+def test_models_that_must_not_be_loaded_do_not_keep_others_from_being_looked_at(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "nearfar", HubSettings(cache=tmp_path / "hub", is_offline=True))
+    for name in ("gone", "here"):
+        store.add(write_tiny_gguf(tmp_path / f"{name}.gguf", TinyModel(layers=1)))
+    (tmp_path / "gone.gguf").unlink()
+    assert [model.name for model in stored_candidates(store, None)] == ["here"]
+
+
 def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no GGUF file"):
         local_candidate("onnx", tmp_path)

@@ -138,6 +138,12 @@ def test_a_model_whose_file_is_gone_fails_verification(store: ModelStore, tiny: 
     assert "No such file" in store.verify()[0].fault
 
 
+def test_a_model_that_ships_is_not_taken_for_one_of_the_store(store: ModelStore) -> None:
+    for act in (store.remove, lambda name: store.verify([name])):
+        with pytest.raises(ConfigError, match="near ships with nearfar"):
+            act("near")
+
+
 def test_a_damaged_index_is_told_and_not_overwritten(tmp_path: Path, store: ModelStore, tiny: Path) -> None:
     store.add(tiny)
     index = tmp_path / "nearfar" / "models" / "index.json"

@@ -94,6 +94,14 @@ def test_a_reference_that_fits_several_models_names_them(store: ModelStore) -> N
     assert "Q4_0, Q8_0" in raised.value.hint
 
 
+def test_models_of_one_quantisation_are_told_apart_by_their_names(store: ModelStore, hub: FakeHub, weights: dict[str, bytes]) -> None:
+    hub.files["draft-Q8_0.gguf"] = weights["small"]
+    with pytest.raises(ConfigError, match="fits 2 models") as raised:
+        store.pull(LARGE)
+    assert raised.value.hint == "name one of them: there are Q4_0, draft-Q8_0, model-Q8_0"
+    assert store.pull(f"hf:{REPOSITORY}:draft-Q8_0").name == "draft-Q8_0"
+
+
 def test_a_repository_without_gguf_says_so(tmp_path: Path) -> None:
     with fake_hub(model__safetensors=b"weights") as hub, pytest.raises(ModelNotFound, match="has no GGUF file"):
         _store(tmp_path, hub).pull(f"hf:{REPOSITORY}:Q8_0")
@@ -321,6 +329,98 @@ def test_what_another_program_left_damaged_is_not_loaded_and_not_moved(tmp_path:
     assert other.path_of(other.pull(LARGE).name).read_bytes() == hub.files["model-Q8_0.gguf"]
 
 
+def test_offline_a_quantisation_that_is_not_in_the_cache_is_not_said_to_be_missing_from_the_repository(
+    tmp_path: Path, store: ModelStore, hub: FakeHub
+) -> None:
+    store.pull(LARGE)
+    with pytest.raises(ConfigError, match="HF_HUB_OFFLINE is set") as raised:
+        _store(tmp_path, hub, offline=True).pull(SMALL)
+    assert raised.value.hint == "unset HF_HUB_OFFLINE; there are Q8_0"
+
+
+@pytest.mark.parametrize("offline", [False, True])
+@pytest.mark.parametrize("revision", ["..", "../main", "/etc/main", "a//b", ""])
+def test_a_revision_that_leads_out_of_the_cache_is_refused(
+    tmp_path: Path, store: ModelStore, hub: FakeHub, revision: str, offline: bool
+) -> None:
+    store.pull(LARGE)
+    with pytest.raises(ConfigError, match="is no revision"):
+        _store(tmp_path, hub, offline=offline).pull(LARGE, revision=revision)
+
+
+def test_what_is_shared_stays_until_the_last_model_that_has_it_is_removed(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
+    store.pull(LARGE)
+    hub.files["README.md"] = b"# Another commit with the same weights"
+    assert not store.pull(LARGE, name="second").owned
+    store.remove("model-Q8_0")
+    assert store.path_of("second").read_bytes() == hub.files["model-Q8_0.gguf"]
+    assert [verdict.fault for verdict in store.verify()] == [""]
+    store.remove("second")
+    assert not list((tmp_path / "hub").rglob("*/blobs/*"))
+
+
+def test_a_split_model_belongs_to_the_store_though_fetching_it_was_interrupted(
+    tmp_path: Path, store: ModelStore, hub: FakeHub, weights: dict[str, bytes]
+) -> None:
+    part = _split_part(tmp_path / "part.gguf")
+    names = [f"big-Q6_K-0000{number}-of-00002.gguf" for number in (1, 2)]
+    hub.files |= dict(zip(names, (weights["small"], part), strict=True))
+
+    def stop(title: str, _done: int, _total: int) -> None:
+        if title == f"fetching {names[1]}":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.pull(f"hf:{REPOSITORY}:Q6_K", progress=stop)
+    assert store.pull(f"hf:{REPOSITORY}:Q6_K").owned
+    store.remove("big-Q6_K")
+    assert not list((tmp_path / "hub").rglob("*/blobs/*"))
+
+
+def test_a_model_that_is_removed_while_it_is_verified_stays_removed(store: ModelStore) -> None:
+    store.pull(LARGE)
+
+    def remove(*_news: object) -> None:
+        if store.models():
+            store.remove("model-Q8_0")
+
+    store.verify(progress=remove)
+    assert store.models() == []
+
+
+def test_what_cannot_be_moved_to_quarantine_is_not_loaded_either(tmp_path: Path, store: ModelStore) -> None:
+    path = store.path_of(store.pull(LARGE).name)
+    (tmp_path / "nearfar" / "models" / "quarantine").write_bytes(b"a file where the folder should be")
+    path.resolve().write_bytes(b"GGUF" + path.read_bytes()[4:-1] + b"\0")
+    (verdict,) = store.verify()
+    assert "SHA-256" in verdict.fault
+    assert path.is_file()
+    with pytest.raises(ModelError, match="in quarantine"):
+        store.path_of("model-Q8_0")
+    store.remove("model-Q8_0")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("token", ["hf_secret\nX-Header: 1", "hf_sécret"])
+def test_a_token_that_cannot_be_sent_is_not_shown(tmp_path: Path, hub: FakeHub, token: str) -> None:
+    with pytest.raises(ConfigError, match="token has characters") as raised:
+        _store(tmp_path, hub, token=token).pull(LARGE)
+    assert "cret" not in f"{raised.value}{raised.value.hint}{raised.value.__cause__}"
+
+
+def test_what_stands_in_front_of_the_hubs_host_is_not_shown(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path, HubSettings(endpoint="http://me:secret@127.0.0.1:9", cache=tmp_path / "hub"))
+    with pytest.raises(Unavailable, match=r"^127\.0\.0\.1:9 cannot be reached") as raised:
+        store.pull(LARGE)
+    assert "secret" not in f"{raised.value}{raised.value.hint}"
+
+
+def test_an_address_that_is_none_is_told(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path, HubSettings(endpoint="http://127.0.0.1:port", cache=tmp_path / "hub"))
+    with pytest.raises(ConfigError, match="HF_ENDPOINT is no address"):
+        store.pull(LARGE)
+
+
 def test_the_token_goes_to_the_hub_and_not_to_where_it_redirects(tmp_path: Path, hub: FakeHub) -> None:
     hub.token = "hf_secret"
     with pytest.raises(Unauthenticated) as raised:
@@ -333,6 +433,25 @@ def test_the_token_goes_to_the_hub_and_not_to_where_it_redirects(tmp_path: Path,
         "maker": "Bearer hf_secret",
         "content": None,
     }
+
+
+@pytest.mark.parametrize("size", [None, -1, "many"])
+def test_a_hub_that_tells_no_size_is_none(store: ModelStore, hub: FakeHub, size: object) -> None:
+    hub.listed_size = [size]
+    with pytest.raises(Unavailable, match="does not answer as the Hugging Face hub does"):
+        store.pull(LARGE)
+
+
+def test_an_empty_file_goes_to_quarantine(store: ModelStore, hub: FakeHub) -> None:
+    hub.files["model-Q8_0.gguf"] = b""
+    with pytest.raises(ModelError, match="is empty"):
+        store.pull(LARGE)
+
+
+def test_a_hub_that_sends_one_in_circles_is_given_up(store: ModelStore, hub: FakeHub) -> None:
+    hub.redirects_in_circles = True
+    with pytest.raises(Unavailable, match="cannot be fetched: Exceeded maximum allowed redirects"):
+        store.pull(LARGE)
 
 
 @pytest.mark.parametrize(("status", "error"), [(429, RateLimited), (503, Unavailable)])
