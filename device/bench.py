@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
@@ -48,13 +48,20 @@ async def bench(load: Callable[[], Awaitable[LocalAgent]], path: Path, *, watts:
     async with await load() as agent:
         load_seconds = time.monotonic() - begin
         meter = _meter(agent.card.execution)
-        prompts, output_rate = await _measured(agent, progress)
-        drawn = None if meter is None else meter.stop()
+        laps: list[Interval] = []
+
+        def stepped(done: int, total: int) -> None:
+            if meter is not None:
+                # A battery tells what it gives at the moment of a look: one at either end would count half of the time as idle.
+                laps.append(meter.stop())
+            progress(done, total)
+
+        prompts, output_rate = await _measured(agent, stepped)
         memory = await anyio.to_thread.run_sync(_resident_bytes, (await agent.statistics()).process_id)
     execution = agent.card.execution
     if execution is None:
         raise ModelError(f"{path}: the engine does not say what ran it", hint="update the engine's package")
-    power, source = _power(execution, drawn, meter, watts)
+    power, source = _power(execution, laps, meter, watts)
     return Profile(
         device=this_device(),
         model=await anyio.to_thread.run_sync(model_files, path),
@@ -79,13 +86,20 @@ def _meter(execution: Execution | None) -> Meter | None:
     return meter
 
 
-def _power(execution: Execution, drawn: Interval | None, meter: Meter | None, watts: float | None) -> tuple[float | None, EnergySource]:
+def _power(execution: Execution, laps: Sequence[Interval], meter: Meter | None, watts: float | None) -> tuple[float | None, EnergySource]:
     """What was measured, else what the user says, else what is assumed of a CPU; of another processor nothing is."""
-    if drawn is not None and meter is not None and drawn.seconds >= meter.least_seconds and drawn.watts:
+    drawn = _sum(laps)
+    if meter is not None and drawn.seconds >= meter.least_seconds and drawn.watts:
         return drawn.watts, EnergySource.MEASURED
     if watts is None and execution.provider == CPU:
         watts = WATTS_PER_THREAD * (execution.threads or 1)
     return watts, EnergySource.UNAVAILABLE if watts is None else EnergySource.ESTIMATED
+
+
+def _sum(laps: Sequence[Interval]) -> Interval:
+    """All of them as one; unknown as soon as one is."""
+    known = [lap.joules for lap in laps if lap.joules is not None]
+    return Interval(sum(lap.seconds for lap in laps), sum(known) if len(known) == len(laps) else None)
 
 
 async def _measured(agent: LocalAgent, progress: Progress) -> tuple[tuple[PromptPace, ...], float]:

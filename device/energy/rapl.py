@@ -40,7 +40,7 @@ class _Zone:
 
     def __init__(self, folder: Path) -> None:
         self._counter = folder / "energy_uj"
-        self._range = read_integer(folder / "max_energy_range_uj") or 0
+        self._range = read_integer(folder / "max_energy_range_uj")
         self._last: int | None = None
 
     def lap(self) -> int | None:
@@ -48,7 +48,9 @@ class _Zone:
         if last is None or self._last is None:
             return None
         drawn = self._last - last
-        return drawn if drawn >= 0 else drawn + self._range
+        if drawn >= 0:
+            return drawn
+        return None if self._range is None else drawn + self._range
 
 
 def look_for_rapl(root: Path = Path("/")) -> ReaderLook:

@@ -17,6 +17,8 @@ _PCI: Final = "sys/bus/pci/devices"
 _DISPLAY_CLASS: Final = "0x03"
 _ACCELERATOR_CLASS: Final = "0x12"
 _HEXAGON: Final = "dev/fastrpc-cdsp"
+_WSL: Final = "dev/dxg"
+"""Through which Linux on Windows reaches the host's GPUs; it lists none of them."""
 _SHOWS_ONLY: Final = frozenset({"simpledrm", "simple-framebuffer", "virtio_gpu", "vkms"})
 """Drivers of graphics that are no PCI devices and compute nothing."""
 _NPU_DRIVERS: Final = {
@@ -57,6 +59,8 @@ def _linux_gpus(root: Path) -> Iterator[Accelerator]:
         if re.fullmatch(r"card\d+", card.name) and not is_there(card / "device/vendor") and _driver(card / "device") not in _SHOWS_ONLY:
             name = f"{_driver(card / 'device') or 'unnamed'} GPU"
             yield _found(ProcessorKind.GPU, name, card / "device", f"/sys/class/drm/{card.name}")
+    if is_there(root / _WSL):
+        yield Accelerator(presence=Presence.PRESENT, reason=f"/{_WSL}", kind=ProcessorKind.GPU, name="GPU of Windows", driver="dxgkrnl")
 
 
 def _pci_devices(root: Path, of_class: str) -> Iterator[Path]:

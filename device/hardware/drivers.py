@@ -14,7 +14,7 @@ from subprocess import DEVNULL, PIPE
 from typing import Final
 
 import anyio
-from anyio.abc import Process
+from anyio.abc import ByteReceiveStream, Process
 from pydantic import TypeAdapter, ValidationError
 
 from .components import Drivers, EnergyReader, Engine, Presence
@@ -27,6 +27,7 @@ READERS: Final = ("nvml", "rapl", "battery")
 LOOK: Final = (sys.executable, "-P", "-m", "nearfar.device.hardware.look")  # -P: the user's working folder may hold a json.py
 _SECONDS: Final = 30.0
 """A GPU's driver may take seconds to start; one that takes longer than this hangs."""
+_LONGEST_COMPLAINT: Final = 500
 _READERS: Final = TypeAdapter(tuple[EnergyReader, ...])
 
 
@@ -74,20 +75,37 @@ async def _readers(command: Sequence[str], seconds: float) -> tuple[EnergyReader
 
 async def _ask(command: Sequence[str], seconds: float) -> tuple[bytes, str]:
     """What the command printed, and how it ended."""
-    async with await anyio.open_process(command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True) as process:
+    async with await anyio.open_process(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True) as process:
         try:
             with anyio.fail_after(seconds):
-                answer = await _everything(process)
-                return answer, f"loading it ended with {_ending(await process.wait())}"
+                answer, complaints = await _everything(process)
+                return answer, f"loading it ended with {_ending(await process.wait())}{_last_line(complaints)}"
         except TimeoutError:
             return b"", f"it did not answer within {seconds:g} s and was stopped"
         finally:
             _stop(process)
 
 
-async def _everything(process: Process) -> bytes:
+async def _everything(process: Process) -> tuple[bytes, bytes]:
+    """What it writes to its output, and to the one for errors."""
     assert process.stdout is not None, "it was started with a pipe"
-    return b"".join([part async for part in process.stdout])
+    assert process.stderr is not None, "it was started with a pipe"
+    answer, complaints = bytearray(), bytearray()
+
+    async def collect(stream: ByteReceiveStream, into: bytearray) -> None:
+        async for part in stream:
+            into += part
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(collect, process.stdout, answer)
+        group.start_soon(collect, process.stderr, complaints)
+    return bytes(answer), bytes(complaints)
+
+
+def _last_line(complaints: bytes) -> str:
+    """What an engine that cannot be loaded says in the end: mostly which library it lacks."""
+    lines = complaints[-_LONGEST_COMPLAINT:].decode("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
 
 
 def _stop(process: Process) -> None:

@@ -1,5 +1,6 @@
 """Batteries and mains. On Linux from /sys/class/power_supply (https://docs.kernel.org/power/power_supply_class.html), else from psutil."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -75,7 +76,10 @@ def _other_power() -> tuple[Battery, Power]:
     except ImportError:
         reason = "psutil is not installed"
         return Battery(presence=Presence.UNKNOWN, reason=reason), Power(presence=Presence.UNKNOWN, reason=reason)
-    found = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    if not hasattr(psutil, "sensors_battery"):
+        reason = f"psutil tells nothing of batteries on {sys.platform}"
+        return Battery(presence=Presence.UNKNOWN, reason=reason), Power(presence=Presence.UNKNOWN, reason=reason)
+    found = psutil.sensors_battery()
     if found is None:
         reason = "psutil finds no battery"
         return Battery(presence=Presence.ABSENT, reason=reason), Power(presence=Presence.UNKNOWN, reason=reason)

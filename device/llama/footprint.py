@@ -94,7 +94,7 @@ def _numbers(file: GgufFile, key: str) -> list[int]:
     """The number under a key, or one for each layer."""
     array = file.array(key)
     single = file.count(key)
-    return [int(number) for number in array.numbers] if array is not None else [single] if single else []
+    return [number for number in array.numbers if type(number) is int] if array is not None else [single] if single else []
 
 
 def _widest(file: GgufFile, architecture: str) -> int:

@@ -78,6 +78,25 @@ async def test_a_counter_that_can_be_read_measures_the_power(monkeypatch: pytest
     assert (found.watts, found.watts_source) == (25.0, EnergySource.MEASURED)
 
 
+async def test_a_battery_is_looked_at_between_steps_and_not_only_before_and_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gauge:
+        """Shows 5 W as long as nothing computes, and 25 W from then on."""
+
+        name = "gauge"
+        least_seconds = 0.0
+        last: float | None = None
+
+        def lap(self) -> float | None:
+            last, self.last = self.last, 5.0 if self.last is None else 25.0
+            return None if last is None else (last + self.last) / 2
+
+    now = iter(range(100))
+    monkeypatch.setattr("nearfar.device.bench.open_reader", lambda execution: Gauge())
+    monkeypatch.setattr("nearfar.device.bench.Meter", lambda reader: Meter(reader, clock=lambda: float(next(now))))
+    found, _ = await measured(context_tokens=200)
+    assert found.watts == pytest.approx(25.0 - 10.0 / REPEATS)
+
+
 async def test_a_step_of_a_model_with_a_profile_is_estimated_by_it() -> None:
     save_profile(profile(NEAR, watts=10.0, decode=50.0))
     async with near_agent() as agent:

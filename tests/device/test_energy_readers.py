@@ -28,6 +28,18 @@ def test_rapl_counts_on_when_its_counter_begins_again(tmp_path_factory: pytest.T
         assert reader.lap() == pytest.approx(microjoules / 1e6)
 
 
+def test_a_counter_that_began_again_nobody_knows_where_makes_the_lap_unknown(tmp_path: Path) -> None:
+    zone = rapl_zone(tmp_path, "intel-rapl:0", "package-0", 5_000_000)
+    (zone / "max_energy_range_uj").unlink()
+    reader = look_for_rapl(tmp_path).reader
+    assert reader is not None
+    reader.lap()
+    write(zone, energy_uj=1_000_000)
+    assert reader.lap() is None
+    write(zone, energy_uj=3_000_000)
+    assert reader.lap() == pytest.approx(2.0)
+
+
 def test_rapl_sums_packages_and_memory_and_counts_no_part_twice(tmp_path: Path) -> None:
     zones = {"intel-rapl:0": "psys", "intel-rapl:1": "package-0", "intel-rapl:1:0": "core", "intel-rapl:1:1": "dram"}
     folders = [rapl_zone(tmp_path, zone, name) for zone, name in zones.items()]

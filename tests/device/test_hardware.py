@@ -215,6 +215,13 @@ def test_gpus_and_npus_are_named_with_their_drivers(tmp_path: Path) -> None:
     assert (accelerator.presence, accelerator.name, accelerator.driver) == (Presence.PRESENT, "Intel NPU", "intel_vpu")
 
 
+def test_a_gpu_that_linux_reaches_through_windows_is_present(tmp_path: Path) -> None:
+    root = write_system(tmp_path, {"dev/dxg": "", "sys/bus/pci/devices/a/class": "0x060000"})
+    gpus, npus = read_accelerators(root)
+    assert [(each.presence, each.driver) for each in gpus] == [(Presence.PRESENT, "dxgkrnl")]
+    assert [each.presence for each in npus] == [Presence.ABSENT]
+
+
 def test_hardware_without_a_driver_is_present_and_says_so(tmp_path: Path) -> None:
     pci = "sys/bus/pci/devices"
     files = {
@@ -242,6 +249,12 @@ def test_none_is_absent_only_where_the_system_lists_its_devices(
     prepare(root)
     gpus, npus = read_accelerators(root)
     assert [each.presence for each in (*gpus, *npus)] == [presence, presence]
+
+
+def test_a_system_of_whose_batteries_psutil_tells_nothing_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(psutil, "sensors_battery", raising=False)
+    battery, power = read_power(tmp_path)
+    assert (battery.presence, power.presence) == (Presence.UNKNOWN, Presence.UNKNOWN)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,8 @@ async def test_an_engine_that_is_not_installed_is_absent(monkeypatch: pytest.Mon
         ("raise SystemExit(3)", "exit code 3"),
         ('print(\'{"presence": "present"}\')', "exit code 0"),
         ("print('x' * 1_000_000)", "exit code 0"),
+        ("import no_such_driver", "exit code 1: ModuleNotFoundError: No module named 'no_such_driver'"),
+        ("import sys; sys.exit('x' * 1_000_000)", "exit code 1: xxx"),
     ],
 )
 async def test_what_cannot_be_looked_at_is_unknown_with_the_cause(code: str, reason: str) -> None:
