@@ -97,7 +97,11 @@ class Hub:
         """
         repository = snapshot.repository
         partial = self._cache.partial(repository, file.name, file.etag)
-        with locked(partial.with_name(f"{file.name.replace('/', '--')}.lock")):
+
+        def waiting() -> None:
+            progress(f"waiting for the process that fetches {file.name}", 0, file.bytes)
+
+        with locked(partial.with_name(f"{file.name.replace('/', '--')}.lock"), waiting=waiting):
             if not self.holds(snapshot, file):
                 self._cache.forget_partials(repository, file.name, but=file.etag)
                 self._transfer(snapshot, file, partial, progress)

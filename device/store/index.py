@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -100,9 +100,13 @@ class Index:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes that lock `path` out of the block; they wait."""
+def locked(path: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Keep other processes that lock `path` out of the block; they wait, and call `waiting` before they do."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -26,17 +26,24 @@ def show_fits(name: str | None, *, context: int | None, parallel: int, as_json: 
         return
     free_memory = "an unknown amount" if found.free_bytes is None else _size(found.free_bytes)
     output.print(f"{free_memory} of memory is free; each model is loaded for {parallel} steps side by side")
-    table = Table("model", box=SIMPLE_HEAD)
-    for column in ("context", "weights", "cache", "computing", "vocabulary", "runtime", "all", ""):
-        table.add_column(column, justify="right")
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("model", overflow="fold")
+    for column in ("context", "weights", "cache", "the rest", "all", ""):
+        table.add_column(column, justify="right", no_wrap=True)
     for fit in found.fits:
         parts = fit.footprint
-        sizes = (parts.weights, parts.cache, parts.computing, parts.vocabulary, parts.runtime, parts.total)
+        sizes = (parts.weights, parts.cache, parts.total - parts.weights - parts.cache, parts.total)
         verdict = f"[{_COLOURS[fit.verdict]}]{fit.verdict}[/]"
         table.add_row(escape(fit.name), str(fit.context_tokens), *map(_size, sizes), verdict)
     output.print(table)
     for model, tokens in found.largest_contexts.items():
-        output.print(f"{escape(model)}: " + (f"at most a context of {tokens} tokens" if tokens else "[red]does not fit[/red]"))
+        output.print(f"{escape(model)}: " + _largest(tokens, found.free_bytes), soft_wrap=True)
+
+
+def _largest(tokens: int | None, free: int | None) -> str:
+    if free is None:
+        return "unknown whether it fits"
+    return f"at most a context of {tokens} tokens" if tokens else "[red]does not fit[/red]"
 
 
 def _described(fit: "Fit") -> dict[str, object]:

@@ -27,7 +27,9 @@ def list_models(*, as_json: bool) -> None:
             ours = [{"name": name, "path": str(path), "bytes": path.stat().st_size, "source": "nearfar"} for name, path in shipped]
             print_json({"models": ours + [_described(model) for model in stored]})
             return
-        table = Table("name", "size", "source", "state", box=SIMPLE_HEAD)
+        table = Table(box=SIMPLE_HEAD)
+        for column in ("name", "size", "source", "state"):
+            table.add_column(column, overflow="fold")
         for name, path in shipped:
             table.add_row(name, _size(path.stat().st_size), "ships with nearfar", "")
         for model in stored:

@@ -147,10 +147,20 @@ def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:
         local_candidate("onnx", tmp_path)
 
 
+def test_where_the_free_memory_is_unknown_nothing_is_said_not_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.device.hardware.memory.free_memory_bytes", lambda: None)
+    result = CliRunner().invoke(app, ["models", "fit", str(FAR)], env={"COLUMNS": "120"})
+    assert "unknown whether it fits" in result.stdout
+    assert "does not fit" not in result.stdout
+
+
 def test_command_prints_what_each_model_takes_and_the_largest_context() -> None:
     result = CliRunner().invoke(app, ["models", "fit"], env={"COLUMNS": "120"})
     assert result.exit_code == 0
     assert "near: at most a context of 2048 tokens" in result.stdout
+    narrow = CliRunner().invoke(app, ["models", "fit", str(FAR)], env={"COLUMNS": "80"}).stdout
+    assert "fits" in narrow
+    assert "\N{HORIZONTAL ELLIPSIS}" not in narrow, "nothing is cut off"
     result = CliRunner().invoke(app, ["models", "fit", str(FAR), "--context", "1024", "--parallel", "1", "--json"])
     value = json.loads(result.stdout)
     (fit,) = value["fits"]

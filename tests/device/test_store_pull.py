@@ -6,7 +6,9 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from fake_hub import REPOSITORY, FakeHub, fake_hub
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.store import ModelStore
+from nearfar.device.store.index import locked
 from nearfar.device.store.places import HubSettings
 from nearfar.protocols import ConfigError, ModelError, ModelNotFound, RateLimited, Unauthenticated, Unavailable
 
@@ -150,6 +153,21 @@ def test_of_two_processes_that_pull_the_same_model_one_fetches_it(tmp_path: Path
     assert [puller.wait(60) for puller in pullers] == [0, 0]
     assert hub.ranges == [None, None], "the first connection broke without a byte"
     assert store.path_of(LARGE).read_bytes() == hub.files["model-Q8_0.gguf"]
+
+
+def test_a_pull_that_waits_for_another_says_so(tmp_path: Path, store: ModelStore) -> None:
+    told = threading.Event()
+
+    def tell(title: str, _done: int, _total: int) -> None:
+        if title.startswith("waiting for the process that fetches model-Q8_0.gguf"):
+            told.set()
+
+    lock = tmp_path / "hub" / f"models--{REPOSITORY.replace('/', '--')}" / ".incomplete" / "model-Q8_0.gguf.lock"
+    with ThreadPoolExecutor(1) as pool:
+        with locked(lock):
+            pulled = pool.submit(store.pull, LARGE, progress=tell)
+            assert told.wait(60)
+        assert pulled.result(60).name == "model-Q8_0"
 
 
 def test_a_connection_that_breaks_now_and_then_is_taken_up_again(store: ModelStore, hub: FakeHub) -> None:
