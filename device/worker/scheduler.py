@@ -6,22 +6,18 @@ Only the worker process imports this module.
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from pydantic import JsonValue
 
-from ...protocols import ContextOverflow, DeadlineExceeded, InternalError, NearfarError, Performance, StepRequest
-from .adapters import Adapters, Outfit, adapter_of, run, tokens_of
-from .constraints import Grammars
+from ...protocols import DeadlineExceeded, InternalError, NearfarError, StepRequest
+from .adapters import adapter_of, run, tokens_of
 from .drafting import Drafter, Drafting, Pass
 from .engine import Context, Model
-from .generation import Generation, ToolSyntax
-from .measuring import Measures, Measuring
-from .prompt import Prompt, PromptBuilder
+from .measuring import Measuring
 from .protocol import StepEventKind, error_to_frame
 from .sequences import Sequence, Sequences
-from .template import FALLBACK_STOP
+from .step import Step, Steps
 
 StepEvent: TypeAlias = tuple[int, StepEventKind, JsonValue]
 
@@ -33,31 +29,6 @@ _CHUNK_SECONDS: Final = 0.2
 """Time that the prompt tokens of one pass may take: cancellations and running steps wait no longer than that."""
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Step:
-    """A step from its arrival to its end."""
-
-    identifier: int
-    request: StepRequest
-    prompt: list[int]
-    """As cells; see `adapters`."""
-    outfit: Outfit
-    most_tokens: int
-    deadline: float | None
-    generation: Generation
-    sequence: Sequence | None = None
-    cached_tokens: int = 0
-    queue: list[int] = field(default_factory=list)
-    """Cells that are still to be computed before the next token can be chosen."""
-    last_pass: int = 0
-    drafter: Drafter | None = None
-    fed: list[int] = field(default_factory=list)
-    """Cells of the queue that are in the current pass."""
-    drafted: list[int] = field(default_factory=list)
-    """Cells behind them that are only guessed."""
-    measures: Measures = field(default_factory=Measures)
 
 
 class Scheduler:
@@ -74,13 +45,8 @@ class Scheduler:
         drafting: Drafting | None = None,
     ) -> None:
         """`drafting`: guesses tool calls, for engines that give the logits of several tokens of a sequence and can take them back."""
-        self._vocabulary = model.vocabulary
+        self._steps = Steps(model, context_tokens=context_tokens, adapters=context.adapters, drafting=drafting)
         self._context = context
-        self._context_tokens = context_tokens
-        self._prompts = PromptBuilder(model, context_tokens=context_tokens)
-        self._grammars = Grammars(model.vocabulary)
-        self._syntax = ToolSyntax.of(model.vocabulary)
-        self._adapters = Adapters(context.adapters)
         self._sequences = Sequences(context, count=parallel, cells=context.cells)
         self._measuring = measuring or Measuring()
         self._drafting = drafting
@@ -116,7 +82,7 @@ class Scheduler:
         """Queue a step. What is wrong with it becomes its error event."""
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            step = self._prepared(identifier, request, deadline)
+            step = self._steps.step(identifier, request, deadline)
         except NearfarError as error:
             self._fail(identifier, error)
         except Exception as error:
@@ -142,40 +108,6 @@ class Scheduler:
         events, self._events = self._events, []
         return events
 
-    def _prepared(self, identifier: int, request: StepRequest, deadline: float | None) -> Step:
-        prompt = self._prompts.prompt(request)
-        room = self._context_tokens - len(prompt.tokens)
-        if room < 1:
-            message = (
-                f"the prompt has {len(prompt.tokens)} tokens, and the context holds {self._context_tokens}, prompt and output together"
-            )
-            raise ContextOverflow(message, hint="shorten the conversation, or load the model with a larger context_tokens")
-        most_tokens = min(room, request.max_output_tokens or room)
-        generation = self._generation(request, prompt, most_tokens)
-        outfit = self._adapters.outfit(request)
-        return Step(
-            identifier=identifier,
-            request=request,
-            prompt=outfit.prompt(prompt.tokens, self._syntax.opener, self._syntax.closer),
-            outfit=outfit,
-            most_tokens=most_tokens,
-            deadline=deadline,
-            generation=generation,
-            drafter=None if self._drafting is None else self._drafting.drafter(request),
-        )
-
-    def _generation(self, request: StepRequest, prompt: Prompt, most_tokens: int) -> Generation:
-        stop = (*request.stop, FALLBACK_STOP) if self._prompts.template.is_fallback else request.stop
-        return Generation(
-            request,
-            vocabulary=self._vocabulary,
-            syntax=self._syntax,
-            grammars=self._grammars,
-            most_tokens=most_tokens,
-            stop=stop,
-            reasoning_opened=prompt.opens_reasoning,
-        )
-
     def _expire(self) -> None:
         now = time.monotonic()
         for step in (*self._waiting, *self._running):
@@ -192,7 +124,7 @@ class Scheduler:
                 return
             self._waiting.popleft()
             step.sequence = sequence
-            step.last_pass = self.decode_calls
+            step.last_turn = self.decode_calls
             step.cached_tokens = len(sequence.cells)
             step.queue = [*step.prompt[step.cached_tokens :], *step.outfit.output(step.generation.prologue, in_call=True)]
             self._running.append(step)
@@ -225,8 +157,10 @@ class Scheduler:
         adapter = self._adapter = self._next_adapter()
         self._context.use_adapter(adapter)
         steps = [step for step in self._running if adapter_of(step.queue) == adapter]
+        for step in steps:
+            step.last_turn = self.decode_calls
         self._plan = self._planned(steps)
-        for step in sorted(steps, key=_is_prefilling):
+        for step in sorted(steps, key=lambda step: step.is_prefilling):
             room = min(batch.capacity, max(self._chunk, len(steps))) - batch.size
             if room > 0:
                 fed.append((step, self._feed(step, room)))
@@ -235,8 +169,8 @@ class Scheduler:
 
     def _next_adapter(self) -> int:
         """A pass has one adapter: the last one again while a step needs it and no other has waited long, since a switch takes time."""
-        longest = min(self._running, key=lambda step: step.last_pass)
-        has_waited = self.decode_calls - longest.last_pass > _PATIENCE
+        longest = min(self._running, key=lambda step: step.last_turn)
+        has_waited = self.decode_calls - longest.last_turn > _PATIENCE
         goes_on = not has_waited and any(adapter_of(step.queue) == self._adapter for step in self._running)
         return self._adapter if goes_on else adapter_of(longest.queue)
 
@@ -246,7 +180,6 @@ class Scheduler:
         cells = cells[: run(cells)]
         self._count(step, cells)
         step.fed, step.queue = cells, step.queue[len(cells) :]
-        step.last_pass = self.decode_calls
         position, last = len(sequence.cells), not step.queue
         index = self._context.batch.add(tokens_of(cells), position=position, sequence=sequence.identifier, last=last)
         sequence.cells += cells
@@ -256,13 +189,13 @@ class Scheduler:
 
     def _planned(self, steps: list[Step]) -> Pass | None:
         """A pass that may hold drafts; None if it is to read prompts, which are then cut into the same passes as without any."""
-        if self._drafting is None or any(map(_is_prefilling, steps)):
+        if self._drafting is None or any(step.is_prefilling for step in steps):
             return None
         return self._drafting.payoff.plan(size=sum(len(step.queue) for step in steps), steps=len(steps))
 
     def _add_draft(self, step: Step, drafter: Drafter, sequence: Sequence, plan: Pass) -> None:
         room = len(step.prompt) + step.most_tokens - len(sequence.cells)
-        tokens = drafter.draft(step.generation, plan, most=room)
+        tokens = drafter.draft(step.generation, plan, most=min(room, self._chunk - plan.size))
         for position, token in enumerate(tokens, start=len(sequence.cells)):
             self._context.batch.add([token], position=position, sequence=sequence.identifier, last=True)
         step.drafted = step.outfit.output(tokens, in_call=step.generation.in_call)
@@ -271,7 +204,7 @@ class Scheduler:
 
     def _count(self, step: Step, cells: list[int]) -> None:
         step.measures.fed(len(cells))
-        if _is_prefilling(step):
+        if step.is_prefilling:
             self.prefilled_tokens += len(cells)
         else:
             self.decoded_tokens += len(cells)
@@ -313,7 +246,7 @@ class Scheduler:
         if generation.finished is not None:
             self._remove(step)
             performance = self._measuring.performance(step.measures, generation.output_tokens)
-            self._events.append((step.identifier, StepEventKind.FINISHED, _summary(step, performance)))
+            self._events.append((step.identifier, StepEventKind.FINISHED, step.summary(performance)))
 
     def _verified(self, step: Step, index: int) -> list[int]:
         """What to compute next, behind the part of the draft that was right; the rest is taken out of the cache."""
@@ -353,19 +286,3 @@ class Scheduler:
             self._remove(step)
             self._fail(step.identifier, error)
         self._sequences.reset()
-
-
-def _is_prefilling(step: Step) -> bool:
-    return step.generation.output_tokens == len(step.generation.prologue)
-
-
-def _summary(step: Step, performance: Performance) -> dict[str, JsonValue]:
-    generation = step.generation
-    return {
-        "reason": generation.finished,
-        "input_tokens": len(step.prompt),
-        "cached_tokens": step.cached_tokens,
-        "output_tokens": generation.output_tokens,
-        "confidence": generation.confidence,
-        "performance": performance.model_dump(mode="json"),
-    }

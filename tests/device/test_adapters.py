@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from near_model import NEAR, OPEN, ask
 from numpy.typing import DTypeLike
+from schedulers import Slow
 
 from nearfar.device import LlamaAgent
 from nearfar.device.llama.adapters import Adapters
@@ -25,6 +26,7 @@ from nearfar.device.llama.model import Context, Model, start_backend
 from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.adapters import Outfit, adapter_of, run, tokens_of
 from nearfar.device.worker.cpus import Threads
+from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.scheduler import Scheduler
 from nearfar.protocols import (
     Agent,
@@ -209,6 +211,22 @@ def test_steps_with_different_adapters_take_turns() -> None:
     lengths = [len(list(turn)) for _, turn in groupby(together)]
     assert len(lengths) > 4
     assert 1 < max(lengths[1:]) <= 5
+
+
+def test_a_step_has_its_turn_while_others_read_long_prompts() -> None:
+    """Of two that read with one adapter, the second has to wait for the first; the third, with another one, has not."""
+    start_backend()
+    model = Model(str(NEAR), CPU_ONLY)
+    adapters = Adapters(model.handle, {"one": str(TEXT), "other": str(TEXT)})
+    context = Context(model, cells=6144, sequences=3, threads=Threads(1, 1), adapters=adapters)
+    scheduler = Slow(model, context, context_tokens=2048, parallel=3)
+    reading = " ".join([QUESTION] * 40)
+    for number, (prompt, adapter) in enumerate([(reading, "one"), (reading, "one"), (QUESTION, "other")]):
+        scheduler.submit(number, ask(prompt, adapter=adapter, max_output_tokens=1), None)
+    over = []
+    while scheduler.running or scheduler.waiting:
+        over += [number for number, kind, _ in scheduler.round() if kind is StepEventKind.FINISHED]
+    assert over == [2, 0, 1]
 
 
 async def test_a_required_call_is_written_by_the_calls_adapter_from_its_first_token() -> None:

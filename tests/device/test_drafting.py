@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from near_model import NEAR, OPEN, QUESTION, ask
 from pydantic import JsonValue
+from schedulers import Slow, Steady
 from tiny_gguf import TinyModel, write_tiny_gguf
 
 from nearfar.device.llama.adapters import Adapters
@@ -33,13 +34,6 @@ VARIANTS = {
     "sliding window": TinyModel(window=16),
     "markers as text": TinyModel(tool_tokens=False),
 }
-
-
-class Steady(Scheduler):
-    """Cuts prompts into the same passes however busy the machine is: how they are cut shows in the last digits of what follows."""
-
-    def _adapt_chunk(self, seconds: float) -> None:
-        del seconds
 
 
 class Bench:
@@ -234,3 +228,28 @@ def test_cancelling_between_passes_leaves_a_clean_cache() -> None:
             bench.drafted.round()
         bench.drafted.cancel(99)
         assert [step[:-1] for step in events(bench.drafted, [request])] == [step[:-1] for step in expected]
+
+
+def test_long_drafts_of_one_step_leave_room_for_the_others() -> None:
+    start_backend()
+    model = Model(str(NEAR), CPU_ONLY)
+    context = Context(model, cells=2048, sequences=4, threads=Threads(1, 1), adapters=Adapters(model.handle, {}))
+    drafting = Drafting(model.vocabulary, tolerance=TOLERANCE, payoff=Eager())
+    scheduler = Slow(model, context, context_tokens=512, parallel=4, drafting=drafting)
+    for number in range(4):
+        scheduler.submit(number, ask(QUESTION, tools=(OPEN,), tool_choice=ToolChoice.REQUIRED), None)
+    scheduler.round()
+    while any(step.is_prefilling for step in scheduler._running):
+        scheduler.round()
+    while steps := {step: step.measures.tokens for step in scheduler._running}:
+        scheduler.round()
+        assert all(step.measures.tokens > before for step, before in steps.items())
+    assert scheduler.drafts["schema"]["accepted"] > 0
+
+
+def test_a_prompt_counts_as_one_even_where_nothing_may_follow_it() -> None:
+    scheduler = Bench(NEAR).drafted
+    ((*_, (_, finished)),) = events(scheduler, [ask(QUESTION, tools=(OPEN,), tool_choice=ToolChoice.REQUIRED, max_output_tokens=1)])
+    assert isinstance(finished, dict)
+    assert (scheduler.prefilled_tokens, scheduler.decoded_tokens) == (finished["input_tokens"], 0)
+    assert scheduler.drafts == {}
