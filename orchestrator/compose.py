@@ -295,6 +295,11 @@ def read_tokens(path: Path | None) -> Mapping[str, str]:
     return caller_tokens.load_tokens(path) if path is not None else caller_tokens.environment_tokens()
 
 
+def read_worker_tokens(path: Path) -> Mapping[str, str]:
+    """Workers and their tokens; without any, a hub lets nobody in. Raises `ConfigError` as `read_tokens` does."""
+    return caller_tokens.read_tokens(path)
+
+
 def add_token(path: Path, caller: str) -> str:
     """Create a caller's token, add it to the file and return it. Raises `ConfigError` if the caller has one."""
     return caller_tokens.add_token(path, caller)

@@ -162,7 +162,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     """What changes when the file does."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return status.st_mtime_ns, status.st_size
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeAlias
 from uuid import uuid4
@@ -22,7 +22,7 @@ from .pinning import pinned_tls
 from .security import bearer_metadata
 from .serving import run_step
 from .status import from_rpc_error
-from .steps import StepEvent
+from .steps import Finished, StepEvent
 from .v1 import hub_pb2 as pb
 from .v1.hub_pb2_grpc import HubServiceStub
 from .validation import check_privacy
@@ -44,6 +44,8 @@ _MOST_DOUBLINGS = 16
 """More would overflow after a night without the hub, and change nothing."""
 _MOST_REFUSALS = 4
 """In a row, where the hub said that it may be another matter soon: a worker that was restarted meets its own ghost for some seconds."""
+_QUICKEST_BEAT, _LONGEST_SILENCE = 0.01, 3600.0
+"""Seconds; a hub that asks for more or less would keep the worker busy, or deaf."""
 _UNSENT_MESSAGES = 64
 """Messages that wait for the network; an agent that is faster waits with them."""
 
@@ -125,9 +127,7 @@ class Worker:
         """One stream, from its registration to its end. Returns what ended it, None where the worker has left in order."""
         channel: grpc.aio.Channel | None = None
         try:
-            if self._tls is None and self._fingerprint is not None:
-                self._tls = await anyio.to_thread.run_sync(pinned_tls, self._address, self._fingerprint)
-            channel = open_channel(self._address, self._tls)
+            channel = open_channel(self._address, await self._trusted())
             call: AttachCall = HubServiceStub(channel).Attach(metadata=self._metadata)
             registered = await self._register(call)
             if self._draining.is_set():
@@ -148,6 +148,12 @@ class Worker:
                 with anyio.CancelScope(shield=True):
                     await channel.close()
 
+    async def _trusted(self) -> ClientTls | None:
+        """A pinned certificate is compared anew for each stream: if the hub has come back with another one, the worker can say so."""
+        if self._fingerprint is None:
+            return self._tls
+        return await anyio.to_thread.run_sync(pinned_tls, self._address, self._fingerprint)
+
     async def _register(self, call: AttachCall) -> pb.Registered:
         cards = tuple(agent.card.model_copy(update={"name": name}) for name, agent in self._agents.items())
         registration = Registration(instance=self._instance, cards=cards, state=self._device_state())
@@ -159,7 +165,7 @@ class Worker:
             raise Unavailable(f"the hub at {self._address} did not answer within {_CONNECT_LIMIT:g} s") from None
         if not isinstance(message, pb.HubMessage) or message.WhichOneof("message") != "registered":
             raise InvalidOutput(f"the hub at {self._address} did not confirm the registration")
-        if not 0 < message.registered.heartbeat_interval <= message.registered.silence_limit < float("inf"):
+        if not _QUICKEST_BEAT <= message.registered.heartbeat_interval <= message.registered.silence_limit <= _LONGEST_SILENCE:
             raise InvalidOutput(f"the hub at {self._address} asks for impossible heartbeats")
         return message.registered
 
@@ -239,7 +245,7 @@ class _Attachment:
 
     def _take(self, message: pb.HubMessage) -> None:
         match message.WhichOneof("message"):
-            case "start":
+            case "start" if message.start.step not in self.steps:
                 number, scope = message.start.step, anyio.CancelScope()
                 task = asyncio.create_task(self._serve(message.start, scope))
                 self.steps[number] = task, scope
@@ -256,17 +262,23 @@ class _Attachment:
     async def _serve(self, start: pb.StartStep, scope: anyio.CancelScope) -> None:
         """Compute one step and tell the hub how it ended: also where it was cancelled, so that the hub can close its books on it."""
         error: NearfarError | None = None
+        has_finished = False
+
+        async def emit(event: StepEvent) -> None:
+            nonlocal has_finished
+            await self._outbox.put(pb.WorkerMessage(output=pb.StepOutput(step=start.step, event=event_to_proto(event))))
+            has_finished = isinstance(event, Finished)
+
         with scope:
-            error = await self._compute(start)
+            error = await self._compute(start, emit)
         if scope.cancelled_caught:
             error = self._leaving() if self._is_draining else Cancelled("the step was cancelled by its caller")
-        if error is not None and not self._ended.is_set():
+        if error is not None and has_finished:  # the agent failed, or was cancelled, while it tidied up; a step ends once
+            logger.warning("after the end of a step: %s", error)
+        elif error is not None and not self._ended.is_set():
             await self._outbox.put(pb.WorkerMessage(output=pb.StepOutput(step=start.step, failure=failure_to_proto(error))))
 
-    async def _compute(self, start: pb.StartStep) -> NearfarError | None:
-        async def emit(event: StepEvent) -> None:
-            await self._outbox.put(pb.WorkerMessage(output=pb.StepOutput(step=start.step, event=event_to_proto(event))))
-
+    async def _compute(self, start: pb.StartStep, emit: Callable[[StepEvent], Awaitable[None]]) -> NearfarError | None:
         try:
             if self._is_draining:
                 raise self._leaving()

@@ -1,7 +1,7 @@
 """`Hub`: agents of workers that dialled out to it, as a phone does that cannot be dialled."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -67,7 +67,7 @@ class Hub:
         heartbeat: Heartbeat | None = None,
         idle_timeout: float = _IDLE_TIMEOUT,
     ) -> None:
-        """`tokens` maps each worker's name to its bearer token. Raises `ConfigError` if there is none."""
+        """`tokens` maps each worker's name to its bearer token. Raises `ConfigError` if there is none, or a name has a slash."""
         if not tokens:
             raise ConfigError(
                 "a hub needs a token for each worker: the token says who a worker is", hint="make one with `nearfar worker pair`"
@@ -87,7 +87,12 @@ class Hub:
         self.replace_tokens(tokens)
 
     def replace_tokens(self, tokens: Mapping[str, str]) -> None:
-        """Allow the workers in `tokens` and no others: one whose token is gone, or is another now, is shut out at once."""
+        """Allow the workers in `tokens` and no others: one whose token is gone, or is another now, is shut out at once.
+
+        Raises `ConfigError`, and changes nothing, if a name has a slash, which is what separates worker and agent.
+        """
+        if unusable := [name for name in tokens if not name or "/" in name]:
+            raise ConfigError(f"{unusable[0]!r} cannot be a worker's name", hint="use letters, digits, - and _")
         self.authenticator = Authenticator(tokens)
         for name in [name for name, token in self._tokens.items() if tokens.get(name) != token]:
             self._shut_out(name)
@@ -166,8 +171,7 @@ class Hub:
             old.close(Unavailable("the worker attached anew"))
         session = Session(name, registration, heartbeat=self._heartbeat, numbers=self._numbers)
         worker.session, worker.cards = session, session.cards
-        for further in tuple(session.cards)[1:]:
-            self.agents.setdefault(f"{name}/{further}", AttachedAgent(self, f"{name}/{further}"))
+        self._offer(name, further=tuple(session.cards)[1:])
         self._arrival.set()
         self._arrival = asyncio.Event()
         return session
@@ -201,10 +205,18 @@ class Hub:
         for session in self.attached.values():
             session.close(self._closing)
 
+    def _offer(self, name: str, *, further: Collection[str]) -> None:
+        """The worker's agents are now the one under its own name and `further` ones; those that it no longer lends are forgotten."""
+        offered = [f"{name}/{agent}" for agent in further]
+        for gone in [agent for agent in self.agents if agent.startswith(f"{name}/") and agent not in offered]:
+            del self.agents[gone]
+        for agent in offered:
+            self.agents.setdefault(agent, AttachedAgent(self, agent))
+
     def _shut_out(self, name: str) -> None:
         worker = self._workers.pop(name)
-        for agent in [agent for agent in self.agents if agent.partition("/")[0] == name]:
-            del self.agents[agent]
+        self._offer(name, further=())
+        del self.agents[name]
         if worker.session is not None:
             worker.session.close(Unauthenticated(f"the token of worker {name!r} was revoked", hint="pair the worker anew"))
 

@@ -17,6 +17,8 @@ _MOST_STEPS = 64
 """Of one worker, those included that it was told to stop and has not ended yet."""
 _MOST_UNREAD_BYTES = 16 * 1024 * 1024
 """Of the events of one step."""
+_LONGEST_OUTPUT = 16 * 1024 * 1024
+"""Characters of a text that is kept to be checked against a schema."""
 _EVENT_OVERHEAD = 256
 """Bytes that an event takes in memory beside its content, roughly: many empty ones are a flood too."""
 _MOST_UNSENT_BYTES = 2 * MAX_MESSAGE_BYTES
@@ -38,6 +40,7 @@ class AttachedStep:
         self._unread: deque[tuple[StepEvent, int]] = deque()
         self._unread_bytes = 0
         self._text: list[str] = []
+        self._text_length = 0
         self._has_called = False
         self._error: NearfarError | None = None
         self._changed = asyncio.Event()
@@ -56,10 +59,16 @@ class AttachedStep:
         return event
 
     def take(self, message: pb.StepOutput) -> None:
-        """Add what the worker sent. Raises `InvalidOutput` where it does not keep the contract, which a worker is not trusted to do."""
+        """Add what the worker sent.
+
+        Raises `InvalidOutput` where it does not keep the contract, which a worker is not trusted to do, `DeadlineExceeded` where it comes
+        too late, and `InvalidRequest` where the caller's schema cannot be checked.
+        """
         if message.WhichOneof("output") == "failure":
             self.end(failure_from_proto(message.failure))
             return
+        if self._deadline is not None and self._loop.time() >= self._deadline:  # a reader that always has something to read never waits
+            raise _too_late()
         event = event_from_proto(message.event)
         self._check(event)
         size = message.ByteSize() + _EVENT_OVERHEAD
@@ -86,13 +95,16 @@ class AttachedStep:
                 await self._changed.wait()
         except TimeoutError:
             if until == self._deadline:
-                raise DeadlineExceeded("the step took longer than its timeout") from None
+                raise _too_late() from None
             raise Stalled(f"the step was silent for {self._idle_timeout:g} s", hint="ask another agent, or raise idle_timeout") from None
 
     def _check(self, event: StepEvent) -> None:
         request = self._request
         if isinstance(event, TextDelta) and request.output_schema is not None:
             self._text.append(event.text)
+            self._text_length += len(event.text)
+            if self._text_length > _LONGEST_OUTPUT:
+                raise InvalidOutput(f"the output has more than {_LONGEST_OUTPUT} characters")
         if isinstance(event, ToolCalled):
             check_arguments(event.call, () if request.tool_choice is ToolChoice.NONE else request.tools)
             self._has_called = True
@@ -235,12 +247,14 @@ class Session:
         if step is None:
             self._drop(output.step, is_last=is_last)
             return
-        if is_last:
-            del self._running[output.step]
         try:
             step.take(output)
-        except InvalidOutput as error:
-            self.give_up(step, error)
+        except NearfarError as error:  # the worker's fault, or that of the caller, whose schema turns out to be unusable only now
+            step.end(error)
+        if is_last:
+            del self._running[output.step]
+        elif step.is_over:
+            self.give_up(step)
 
     def _drop(self, number: int, *, is_last: bool) -> None:
         """Output of a step that nobody reads any more."""
@@ -256,3 +270,7 @@ class Session:
         self._news += 1
         if self._news > _MOST_NEWS:
             raise InvalidRequest("the worker floods the hub with heartbeats")
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded("the step took longer than its timeout")

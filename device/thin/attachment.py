@@ -46,6 +46,10 @@ _LONGEST_DELAY = 30.0
 _MOST_DOUBLINGS = 16
 _MOST_REFUSALS = 5
 """By a hub that has another worker with this token. It may be this phone's own from before a restart, which the hub gives up soon."""
+_REFUSED_DELAY = 1.5
+"""Seconds between refusals at least: all of them together last longer than the silence after which a hub gives a worker up."""
+_QUICKEST_BEAT, _LONGEST_SILENCE = 0.01, 3600.0
+"""Seconds; a hub that asks for more or less would keep the worker busy, or deaf."""
 
 StateSource = Callable[[], hub_pb2.DeviceState]
 
@@ -68,11 +72,11 @@ async def serve(worker: Worker, stopping: asyncio.Event) -> None:
     Broken connections, and a llama-server that is not there yet, are tried again for ever, with longer and longer pauses. Raises
     `UserError` where trying again would change nothing: a wrong token, another certificate, a hub of another version.
     """
-    instance, tls, failures = uuid4().hex, None, 0
+    instance, failures = uuid4().hex, 0
     while not stopping.is_set():
         attachment = None
         try:
-            tls = tls or await _trusted(worker.hub)
+            tls = await _trusted(worker.hub)
             card = await read_card(worker.server, worker.name)
             async with open_channel(parse_address(worker.hub.address), tls) as channel:
                 attachment = _Attachment(worker, card, channel)
@@ -82,7 +86,7 @@ async def serve(worker: Worker, stopping: asyncio.Event) -> None:
             if isinstance(error, ConfigError) and (attachment is None or failures > _MOST_REFUSALS):
                 raise
             _logger.warning("not attached: %s", error)
-            await _pause(failures, stopping)
+            await _pause(failures, stopping, at_least=_REFUSED_DELAY if isinstance(error, ConfigError) else 0.0)
 
 
 async def _trusted(hub: Pairing) -> ClientTls | None:
@@ -92,11 +96,11 @@ async def _trusted(hub: Pairing) -> ClientTls | None:
     return await asyncio.to_thread(pinned_tls, parse_address(hub.address), hub.fingerprint)
 
 
-async def _pause(failures: int, stopping: asyncio.Event) -> None:
+async def _pause(failures: int, stopping: asyncio.Event, *, at_least: float = 0.0) -> None:
     """Full jitter: many workers that lost one hub must not come back in step."""
     longest = min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(failures, _MOST_DOUBLINGS))
     with suppress(TimeoutError):
-        async with asyncio.timeout(random.uniform(0, longest)):
+        async with asyncio.timeout(at_least + random.uniform(0, longest)):
             await stopping.wait()
 
 
@@ -142,7 +146,7 @@ class _Attachment:
         if message is grpc.aio.EOF or not message.HasField("registered"):
             raise Unavailable(f"the hub at {self._worker.hub.address} did not confirm the registration")
         self._interval, self._silence = message.registered.heartbeat_interval, message.registered.silence_limit
-        if not 0 < self._interval <= self._silence < float("inf"):
+        if not _QUICKEST_BEAT <= self._interval <= self._silence <= _LONGEST_SILENCE:
             raise InvalidOutput(f"the hub at {self._worker.hub.address} asks for impossible heartbeats")
         self.is_registered = True
         _logger.info("attached to %s as %s: %s", self._worker.hub.address, message.registered.worker, self._card.model)
@@ -155,7 +159,7 @@ class _Attachment:
                 return
             if message is grpc.aio.EOF:
                 raise Unavailable(f"the hub at {self._worker.hub.address} has closed the stream")
-            if message.HasField("start"):
+            if message.HasField("start") and message.start.step not in self._steps:
                 self._start(message.start)
             elif message.HasField("cancel") and (step := self._steps.get(message.cancel.step)):
                 step.cancel()

@@ -12,7 +12,7 @@ from ...protocols import Agent, ConfigError, Side
 from ...protocols.address import Address
 from ...protocols.attach import ClientTls, Worker
 from ...protocols.pairing import read_pairing
-from ..compose import open_local, read_device_state, read_tokens
+from ..compose import open_local, read_device_state, read_worker_tokens
 from ..hub import HubConfig, accept_workers
 from .console import execute, notes, print_json
 from .options import Listening
@@ -96,7 +96,7 @@ def run_hub(config: Path | None, listening: Listening, *, as_json: bool) -> None
     async def work() -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
         chosen = chosen_hub(config, listening, otherwise=HubConfig())
-        async with accept_workers(chosen, read_tokens, insecure=listening.insecure) as (hub, address):
+        async with accept_workers(chosen, read_worker_tokens, insecure=listening.insecure) as (hub, address):
             if as_json:
                 print_json({"address": address, "socket": str(chosen.socket), "workers": sorted(hub.agents)})
             else:

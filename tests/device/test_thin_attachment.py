@@ -202,10 +202,15 @@ async def test_a_revoked_token_ends_the_worker_and_its_steps() -> None:
 
 async def test_a_second_worker_with_the_same_token_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attachment, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(attachment, "_REFUSED_DELAY", 0.001)
     async with lent_phone(ScriptedAgent(greeting)) as (phone, http):
         with anyio.fail_after(20), pytest.raises(ConfigError, match="another worker"):
             await attachment.serve(thin_worker(http.url, phone.address), asyncio.Event())
         assert (await complete(phone.agent, asking())).text == REPLY
+
+
+def test_a_restarted_phone_outlasts_its_own_ghost() -> None:
+    assert Heartbeat().silence_limit + Heartbeat().interval < attachment._MOST_REFUSALS * attachment._REFUSED_DELAY
 
 
 async def test_pauses_grow_and_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,3 +264,20 @@ async def test_a_worker_refuses_a_hub_with_another_certificate(certificate: tupl
         with anyio.fail_after(20), pytest.raises(ConfigError, match="paired"):
             await attachment.serve(worker, asyncio.Event())
     assert not hub.attached
+
+
+async def test_a_worker_says_when_its_hub_comes_back_with_another_certificate(
+    certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachment, "_FIRST_DELAY", 0.01)
+    own, other = (ServerTls(certificate=files[0], private_key=files[1]) for files in (certificate, write_certificate(tmp_path)))
+    hub = Hub({NAME: TOKEN})
+    with anyio.fail_after(30):
+        async with llama_http(ScriptedAgent(greeting)) as http:
+            async with serve_hub(hub, tls=own) as address:
+                worker = thin_worker(http.url, address, fingerprint=fingerprint_in(certificate[0]))
+                running = asyncio.create_task(attachment.serve(worker, asyncio.Event()))
+                await hub.wait_for(NAME)
+            async with serve_hub(Hub({NAME: TOKEN}), address, tls=other):
+                with pytest.raises(ConfigError, match="paired"):
+                    await running

@@ -10,7 +10,7 @@ import pytest
 
 from nearfar.cloud.tokens import add_token
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.compose import read_tokens
+from nearfar.orchestrator.compose import read_worker_tokens
 from nearfar.orchestrator.config import load_config, parse_config
 from nearfar.orchestrator.hub import HubConfig, WorkerConfig, accept_workers
 from nearfar.protocols import (
@@ -61,7 +61,7 @@ async def test_task_is_served_by_the_phone(config: HubConfig, token: str) -> Non
     phone = ScriptedAgent(["from the phone"], model="phone's own")
     with anyio.fail_after(30):
         async with (
-            accept_workers(config, read_tokens) as (_, address),
+            accept_workers(config, read_worker_tokens) as (_, address),
             lending(phone, address, token),
             Hybrid(far=ScriptedAgent(["far"], side=Side.FAR, name="far"), others=config.agents) as hybrid,
         ):
@@ -79,7 +79,7 @@ async def test_task_goes_on_elsewhere_when_the_phone_is_lost_in_mid_step(config:
     near = ScriptedAgent(["a whole answer"], name="near")
     with anyio.fail_after(30):
         async with (
-            accept_workers(config, read_tokens) as (_, address),
+            accept_workers(config, read_worker_tokens) as (_, address),
             chaos_proxy(address) as proxy,
             lending(ScriptedAgent(start), proxy.address, token),
             Hybrid(near=near, others=config.agents, policy=PHONE_FIRST) as hybrid,
@@ -102,7 +102,7 @@ async def test_private_task_never_reaches_a_device_that_is_not_the_users_own(con
     with anyio.fail_after(30):
         token = add_token(config.tokens, "neighbour")
         async with (
-            accept_workers(config, read_tokens) as (_, address),
+            accept_workers(config, read_worker_tokens) as (_, address),
             lending(neighbour, address, token),
             Hybrid(near=ScriptedAgent(["at home"], name="near"), others=config.agents) as hybrid,
         ):
@@ -122,14 +122,14 @@ async def test_without_a_hub_a_lent_agent_is_unavailable(config: HubConfig) -> N
 
 async def test_worker_that_never_came_is_unavailable(config: HubConfig, token: str) -> None:
     assert token
-    async with accept_workers(config, read_tokens), Hybrid(near=ScriptedAgent(["x"], name="near"), others=config.agents) as hybrid:
+    async with accept_workers(config, read_worker_tokens), Hybrid(near=ScriptedAgent(["x"], name="near"), others=config.agents) as hybrid:
         with pytest.raises(Unavailable):
             await hybrid.team["phone"].open()
 
 
 async def test_token_file_is_followed(config: HubConfig, token: str) -> None:
     with anyio.fail_after(30):
-        async with accept_workers(config, read_tokens) as (hub, address), lending(ScriptedAgent(["x"]), address, token) as phone:
+        async with accept_workers(config, read_worker_tokens) as (hub, address), lending(ScriptedAgent(["x"]), address, token) as phone:
             neighbour = add_token(config.tokens, "neighbour")
             await eventually(lambda: "neighbour" in hub.agents)
             async with lending(ScriptedAgent(["x"]), address, neighbour):
@@ -140,9 +140,19 @@ async def test_token_file_is_followed(config: HubConfig, token: str) -> None:
                 assert list(hub.attached) == ["neighbour"]
 
 
+async def test_removing_the_only_token_shuts_its_worker_out(config: HubConfig, token: str) -> None:
+    with anyio.fail_after(30):
+        async with accept_workers(config, read_worker_tokens) as (hub, address), lending(ScriptedAgent(["x"]), address, token) as phone:
+            config.tokens.write_text("")
+            with pytest.raises(Unauthenticated):
+                await phone
+            assert not hub.attached
+            assert not hub.agents
+
+
 async def test_broken_token_file_changes_nothing(config: HubConfig, token: str, caplog: pytest.LogCaptureFixture) -> None:
     with anyio.fail_after(30):
-        async with accept_workers(config, read_tokens) as (hub, address), lending(ScriptedAgent(["x"]), address, token):
+        async with accept_workers(config, read_worker_tokens) as (hub, address), lending(ScriptedAgent(["x"]), address, token):
             config.tokens.write_text("phone = ")
             await eventually(lambda: "stay as they were" in caplog.text)
             assert list(hub.attached) == ["phone"]
@@ -154,14 +164,14 @@ async def test_broken_token_file_changes_nothing(config: HubConfig, token: str, 
 async def test_certificate_without_a_key_is_refused(config: HubConfig, token: str, tmp_path: Path) -> None:
     assert token
     with pytest.raises(ConfigError):
-        async with accept_workers(config.model_copy(update={"certificate": tmp_path / "hub.pem"}), read_tokens):
+        async with accept_workers(config.model_copy(update={"certificate": tmp_path / "hub.pem"}), read_worker_tokens):
             raise NotImplementedError
 
 
 async def test_low_battery_sends_the_task_elsewhere(config: HubConfig, token: str) -> None:
     spared = config.model_copy(update={"workers": {"phone": WorkerConfig(trust=Side.NEAR, minimum_battery=0.3)}})
     phone = ScriptedAgent(["from the phone"])
-    async with accept_workers(spared, read_tokens) as (hub, address):
+    async with accept_workers(spared, read_worker_tokens) as (hub, address):
         worker = Worker(phone, address, token=token, device_state=lambda: DeviceState(battery=0.1))
         running = asyncio.create_task(worker.run())
         await hub.wait_for("phone")

@@ -1,5 +1,6 @@
 """Workers that dial out: who they are, what they get, how they leave and come back."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -15,6 +16,7 @@ from nearfar.protocols import (
     DeadlineExceeded,
     DeviceState,
     InvalidOutput,
+    InvalidRequest,
     NotFound,
     PowerSource,
     PrivacyViolation,
@@ -405,6 +407,79 @@ async def test_hub_checks_what_a_worker_does_not(reply: Reply, fields: dict[str,
                 await complete(hub.agent("phone"), ask("go", **fields))
         with anyio.fail_after(20):
             await eventually(lambda: hub.attached["phone"].live_steps == 0)
+
+
+async def test_unusable_schema_fails_its_step_alone() -> None:
+    """That it refers to itself without end is only found when there is an output to check."""
+
+    class Lax(ScriptedAgent):
+        async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+            async for event in super().step(request.model_copy(update={"output_schema": None})):
+                yield event
+
+    async with hub_with(Lax(lambda _: "[]")) as (hub, _):
+        with pytest.raises(InvalidRequest), anyio.fail_after(20):
+            await complete(hub.agent("phone"), ask(output_schema={"$ref": "#"}))
+        assert (await complete(hub.agent("phone"), ask())).text == "[]"
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["fails", "is timed out"])
+async def test_step_whose_agent_cannot_tidy_up_ends_once(is_slow: bool) -> None:
+    class Untidy(ScriptedAgent):
+        async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+            try:
+                async for event in super().step(request):
+                    yield event
+            finally:
+                if is_slow:
+                    await anyio.sleep_forever()
+                raise Unavailable("too late to matter")
+
+    hub = Hub(TOKENS, policies=OWN)
+    with anyio.fail_after(20):
+        async with serve_hub(hub) as address, running(Untidy(lambda _: "well"), address) as state:
+            agent = await hub.wait_for("phone")
+            session = hub.attached["phone"]
+            for _ in range(2):  # what would have come behind the first end has come before the second
+                assert (await complete(agent, ask(timeout=1))).text == "well"
+                await eventually(lambda: state.worker.live_steps == 0)
+            assert hub.attached["phone"] is session
+
+
+async def test_names_that_a_worker_no_longer_lends_are_forgotten() -> None:
+    hub = Hub(TOKENS, policies=OWN, heartbeat=QUICK)
+    async with serve_hub(hub) as address:
+        for name in ("one", "two"):
+            agents: dict[str, Agent] = {"first": ScriptedAgent(["x"]), name: ScriptedAgent(["x"])}
+            async with running(agents, address):
+                await hub.wait_for("phone")
+                assert sorted(hub.agents) == ["phone", f"phone/{name}", "tablet"]
+            with anyio.fail_after(20):
+                await eventually(lambda: "phone" not in hub.attached)
+
+
+@pytest.mark.parametrize("name", ["", "phone/large"])
+def test_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError):
+        Hub({name: "the token of nobody"})
+
+
+async def test_worker_that_is_paired_says_when_its_hub_comes_back_with_another_certificate(
+    certificate: tuple[Path, Path], other_certificate: tuple[Path, Path]
+) -> None:
+    own, other = (ServerTls(certificate=pair[0], private_key=pair[1]) for pair in (certificate, other_certificate))
+    fingerprint = fingerprint_of(ssl.PEM_cert_to_DER_cert(certificate[0].read_text(encoding="ascii")))
+    hub = Hub(TOKENS, policies=OWN)
+    with anyio.fail_after(60):
+        async with serve_hub(Hub(TOKENS), tls=own) as address:
+            pass
+        worker = Worker(ScriptedAgent(["hello"]), address, token=TOKENS["phone"], fingerprint=fingerprint)
+        running = asyncio.create_task(worker.run())  # it waits for the hub
+        async with serve_hub(hub, address, tls=own):
+            assert (await complete(await hub.wait_for("phone"), ask())).text == "hello"
+        async with serve_hub(Hub(TOKENS), address, tls=other):
+            with pytest.raises(ConfigError, match="paired"):
+                await running
 
 
 async def test_impossible_heartbeats_are_not_obeyed() -> None:

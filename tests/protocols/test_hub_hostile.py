@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import anyio
+import anyio.lowlevel
 import grpc
 import pytest
 from attached_world import OWN, QUICK, TOKENS, ask, running
 
 from nearfar.protocols import (
+    DeadlineExceeded,
     InternalError,
     InvalidOutput,
     InvalidRequest,
@@ -24,6 +26,7 @@ from nearfar.protocols import (
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import MAX_MESSAGE_BYTES, open_channel
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
+from nearfar.protocols.hub_wire import registration_from_proto
 from nearfar.protocols.security import bearer_metadata
 from nearfar.protocols.status import from_rpc_error
 from nearfar.protocols.testing.subject import eventually
@@ -235,6 +238,21 @@ async def test_events_that_nobody_reads_are_bounded() -> None:
             with pytest.raises(InvalidOutput):
                 async for _ in events:
                     pass
+
+
+async def test_worker_that_never_falls_silent_cannot_outlast_the_timeout() -> None:
+    hub = Hub(TOKENS, policies=OWN)
+    session = hub.register("phone", registration_from_proto(REGISTER.register))
+    _, step = hub.start("phone", ask(timeout=0.05))
+
+    async def read() -> None:
+        while True:  # whenever it reads, there is something
+            session.receive(text(step.number, "more"))
+            await step.next()
+            await anyio.lowlevel.checkpoint()
+
+    with pytest.raises(DeadlineExceeded), anyio.fail_after(5):
+        await read()
 
 
 @pytest.mark.parametrize("event", [
