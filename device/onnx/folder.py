@@ -93,7 +93,7 @@ class _Reader:
         model = _section(_section(self._json(CONFIGURATION)), "model")
         decoder = _section(model, "decoder")
         _check_options(model)
-        files = [self._checked(name) for name in _file_names(model)]
+        files = [(key, self._checked(name)) for key, name in _files(model)]
         if not isinstance(decoder.get("filename"), str):
             raise Damaged(f"{CONFIGURATION} names no model file")
         _section(self._json(TOKENIZER), "model")
@@ -101,11 +101,9 @@ class _Reader:
             _section(self._json(TOKENIZER_CONFIGURATION))
         if (self._path / TEMPLATE).exists():
             self._text(TEMPLATE)
-        graphs = {file: self._graph(file) for file in files if file.suffix == ".onnx"}
-        main = graphs.get(self._path / str(decoder["filename"]))
-        if main is None:
-            raise Damaged(f"its decoder is {decoder['filename']!r}, which is no .onnx file")
-        return self._described(model, decoder, main, self._size(graphs))
+        # Other keys, such as `config_filename`, name what is no graph.
+        graphs = {file: self._graph(file) for key, file in files if key == "filename"}
+        return self._described(model, decoder, graphs[self._path / str(decoder["filename"])], self._size(graphs))
 
     def _described(self, model: Mapping[str, JsonValue], decoder: Mapping[str, JsonValue], graph: Graph, size: int) -> OnnxFolder:
         vocabulary, layers = _count(model, "vocab_size"), _count(decoder, "num_hidden_layers")
@@ -211,13 +209,13 @@ def _cache_kind(graph: Graph) -> int:
     return kinds.pop() if len(kinds) == 1 else 0
 
 
-def _file_names(value: JsonValue) -> Iterator[str]:
-    """Every text whose key says that it names a file."""
+def _files(value: JsonValue) -> Iterator[tuple[str, str]]:
+    """Every key that says that it names a file, and the name."""
     for key, inner in _items(value):
         if isinstance(inner, str) and key.endswith("filename"):
-            yield inner
+            yield key, inner
         else:
-            yield from _file_names(inner)
+            yield from _files(inner)
 
 
 def _check_options(value: JsonValue, *, inside: bool = False) -> None:

@@ -104,6 +104,13 @@ def as_compiled_context(graph: Any) -> None:  # noqa: ANN401 - a protobuf messag
     graph.graph.node.append(helper.make_node("EPContext", [], [], embed_mode=0, ep_cache_context="../engine.bin"))
 
 
+def further_graph(folder: Path) -> None:
+    graph = onnx.load(folder / "model.onnx")
+    in_attribute(graph)
+    (folder / "embedding.bin").write_bytes(graph.SerializeToString())
+    model(embedding={"filename": "embedding.bin"})(folder)
+
+
 REFUSED: dict[str, tuple[Change, str]] = {
     "no configuration": (lambda folder: (folder / "genai_config.json").unlink(), "no file genai_config.json"),
     "no JSON": (written("genai_config.json", "{"), "damaged"),
@@ -120,6 +127,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a linked graph": (linked("model.onnx"), "is a link"),
     "a linked tokenizer": (linked("tokenizer.json"), "is a link"),
     "a further graph above": (model(embedding={"filename": "../embedding.onnx"}), "not inside"),
+    "a further graph under another name": (further_graph, "not inside"),
     "a library": (decoder(session_options={"custom_ops_library": "evil"}), "run or write"),
     "a library of a provider": (decoder(session_options={"provider_options": [{"qnn": {"backend_path": "lib/evil.so"}}]}), "run or write"),
     "a profile": (decoder(session_options={"enable_profiling": "profile"}), "run or write"),
