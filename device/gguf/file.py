@@ -54,13 +54,18 @@ def read_gguf(path: Path) -> GgufFile:
 
     Raises `ModelNotFound` if there is no such file, `ModelError` if it is no complete GGUF file.
     """
-    if path.is_dir():
-        raise ModelError(f"{path} is a folder, not a model file", hint="give the path of a .gguf file inside it")
     try:
+        if path.is_dir():
+            raise ModelError(f"{path} is a folder, not a model file", hint="give the path of a .gguf file inside it")
+        if path.exists() and not path.is_file():
+            # To open a pipe is to wait until somebody writes to it.
+            raise ModelError(f"{path} is no file but a device or a pipe", hint="give the path of a .gguf file")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(FieldReader(data, path), path)
     except FileNotFoundError as error:
-        raise ModelNotFound(f"there is no model file {path}", hint="check the path, or download the model first") from error
+        raise ModelNotFound(
+            f"there is no model file {path}", hint="check the path; `nearfar models list` shows the names that there are"
+        ) from error
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", hint="check the file's permissions") from error
     except ValueError as error:

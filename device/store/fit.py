@@ -55,17 +55,23 @@ class Fits:
 def stored_candidates(store: ModelStore, name: str | None) -> list[Candidate]:
     """The model of that name or path, each quantisation that an `hf:` reference may mean, or, without a name, the whole store.
 
-    Models that must not be loaded, and those of onnxruntime, are left out of the whole store. Raises as `ModelStore.path_of` and
+    Models that must not be loaded, adapters, and models of onnxruntime are left out of the whole store. Raises as `ModelStore.path_of` and
     `ModelStore.pull` do; of a file in a repository, no more than its header is fetched.
     """
     if name is None:
         usable = [model for model in store.models() if model.format == "gguf" and not model.obstacle]
-        return [local_candidate(model.name, Path(model.path)) for model in usable]
+        candidates = [local_candidate(model.name, Path(model.path)) for model in usable]
+        return [candidate for candidate in candidates if candidate.shape.trained_tokens]
     reference = HubReference.parse(name) if name.startswith(PREFIX) else None
     model = store.find(name) if reference is None or reference.selector else None
     if reference is not None and model is None:
         return list(_remote(*store.available(name), reference))
-    return [local_candidate(name, store.path_of(name) if model is not None else Path(name).expanduser())]
+    candidate = local_candidate(name, store.path_of(name) if model is not None else Path(name).expanduser())
+    if not candidate.shape.trained_tokens:
+        raise ConfigError(
+            f"{name} is no language model of its own", hint="adapters and image encoders are loaded with the model they are for"
+        )
+    return [candidate]
 
 
 def local_candidate(name: str, path: Path) -> Candidate:

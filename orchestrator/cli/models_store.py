@@ -25,7 +25,7 @@ def list_models(*, as_json: bool) -> None:
         shipped = [(name, model_path(name)) for name in EMBEDDED]
         if as_json:
             ours = [{"name": name, "path": str(path), "bytes": path.stat().st_size, "source": "nearfar"} for name, path in shipped]
-            print_json({"models": ours + [_described(model) for model in stored]})
+            print_json({"models": ours + [{**_described(model), "obstacle": model.obstacle} for model in stored]})
             return
         table = Table(box=SIMPLE_HEAD)
         for column in ("name", "size", "source", "state"):
@@ -80,7 +80,10 @@ def _print_usable(model: "StoredModel", *, as_json: bool) -> None:
     if as_json:
         print_json(_described(model))
     else:
-        output.print(f'[bold]{escape(model.name)}[/bold]  {_size(model.bytes)}, to be used as \\[near] model = "{escape(model.name)}"')
+        output.print(
+            f'[bold]{escape(model.name)}[/bold]  {_size(model.bytes)}, to be used as \\[near] model = "{escape(model.name)}"',
+            soft_wrap=True,
+        )
 
 
 def _described(model: "StoredModel") -> dict[str, object]:

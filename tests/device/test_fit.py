@@ -142,6 +142,16 @@ def test_models_that_must_not_be_loaded_do_not_keep_others_from_being_looked_at(
     assert [model.name for model in stored_candidates(store, None)] == ["here"]
 
 
+def test_an_adapter_is_no_model_that_fits(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "nearfar", HubSettings(cache=tmp_path / "hub", is_offline=True))
+    adapter = NEAR.with_name("near-text.gguf")
+    store.add(adapter, name="adapter")
+    assert stored_candidates(store, None) == []
+    for name in ("adapter", str(adapter)):
+        with pytest.raises(ConfigError, match="is no language model of its own"):
+            stored_candidates(store, name)
+
+
 def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no GGUF file"):
         local_candidate("onnx", tmp_path)

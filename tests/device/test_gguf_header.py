@@ -1,5 +1,6 @@
 """The GGUF header parser survives any bytes."""
 
+import os
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -47,6 +48,13 @@ def test_header_tells_what_the_writer_wrote(tmp_path: Path) -> None:
         layers=2,
         kv_elements_per_token=2 * 2 * WIDTH,
     )
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for path in (tmp_path / "pipe.gguf", Path(os.devnull)):
+        with pytest.raises(ModelError, match="is no file but a device or a pipe"):
+            read_header(path)
 
 
 def test_keys_and_values_may_have_lengths_of_their_own(tmp_path: Path) -> None:
