@@ -49,5 +49,5 @@ def _read_token(path: Path) -> str | None:
     """The token that `hf auth login` left."""
     try:
         return path.read_text(encoding="utf-8").strip() or None
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None

@@ -9,7 +9,7 @@ from typing import Final
 from ...protocols import ConfigError, ModelError, ModelNotFound, NearfarError
 from .check import check_model, fault_of, model_files, model_format, store_file
 from .hub import Hub, HubFile, Snapshot
-from .index import Index, StoredModel
+from .index import Index, Models, StoredModel
 from .places import HubSettings, data_folder
 from .quarantine import Quarantine
 from .reference import PREFIX, HubReference
@@ -134,13 +134,7 @@ class ModelStore:
         model = self._chosen([name])[0]
         with self._index.change() as models:
             models.pop(model.name, None)
-            mine, kept = _contents(model), {path for other in models.values() for path in _contents(other)}
-            for heir in [other for other in models.values() if model.owned and mine & _contents(other)]:
-                models[heir.name] = heir.model_copy(update={"owned": True})
-        if model.owned:
-            for file in model.files:
-                if Path(file.path).resolve() not in kept:
-                    _delete(Path(file.path))
+            _let_go(model, models)
         return model
 
     def available(self, text: str, revision: str = "main") -> tuple[Snapshot, Hub]:
@@ -177,11 +171,10 @@ class ModelStore:
     def _register(self, model: StoredModel) -> StoredModel:
         with self._index.change() as models:
             _checked_name(model.name, models, model.source)
-            before = models.get(model.name)
-            # What the store fetched stays its own when it is pulled once more.
-            owned = model.owned or (before is not None and before.owned and before.path == model.path)
-            models[model.name] = model = model.model_copy(update={"owned": owned})
-        return model
+            before, models[model.name] = models.get(model.name), model
+            if before is not None:
+                _let_go(before, models)
+            return models[model.name]
 
     def _verify(self, model: StoredModel, progress: Progress) -> Verdict:
         try:
@@ -229,6 +222,18 @@ def _pin(sha256: str, files: Sequence[object]) -> str:
 def _contents(model: StoredModel) -> set[Path]:
     """Where a model's files really lie: several links in the cache may lead to one."""
     return {Path(file.path).resolve() for file in model.files}
+
+
+def _let_go(model: StoredModel, models: Models) -> None:
+    """Delete files that the store has fetched for a model that is gone or replaced; what others were pulled with is theirs from now on."""
+    if not model.owned:
+        return
+    mine, kept = _contents(model), {path for other in models.values() for path in _contents(other)}
+    for heir in [other for other in models.values() if other.source.startswith(PREFIX) and mine & _contents(other)]:
+        models[heir.name] = heir.model_copy(update={"owned": True})
+    for file in model.files:
+        if Path(file.path).resolve() not in kept:
+            _delete(Path(file.path))
 
 
 def _delete(path: Path) -> None:

@@ -51,6 +51,10 @@ def _store(folder: Path, hub: FakeHub, *, token: str | None = None, offline: boo
     return ModelStore(folder / "nearfar", settings)
 
 
+def _blobs(folder: Path) -> list[Path]:
+    return list((folder / "hub").rglob("*/blobs/*"))
+
+
 def _partials(folder: Path) -> list[Path]:
     return [path for path in folder.rglob(".incomplete/*") if path.suffix != ".lock"]
 
@@ -373,8 +377,26 @@ def test_what_is_shared_stays_until_the_last_model_that_has_it_is_removed(tmp_pa
     store.remove("model-Q8_0")
     assert store.path_of("second").read_bytes() == hub.files["model-Q8_0.gguf"]
     assert [verdict.fault for verdict in store.verify()] == [""]
+    store.add(store.path_of("second"), name="added")
     store.remove("second")
-    assert not list((tmp_path / "hub").rglob("*/blobs/*"))
+    store.remove("added")
+    assert len(_blobs(tmp_path)) == 1, "what was added where it lies is not deleted"
+
+
+def test_what_is_replaced_is_deleted(tmp_path: Path, store: ModelStore, hub: FakeHub, weights: dict[str, bytes]) -> None:
+    store.pull(LARGE)
+    hub.files["model-Q8_0.gguf"] = weights["small"]
+    assert store.pull(LARGE, sha256=hub.sha256("model-Q8_0.gguf")).owned
+    assert [path.name for path in _blobs(tmp_path)] == [hub.sha256("model-Q8_0.gguf")]
+    damaged = store.path_of(LARGE)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\1")
+    assert store.verify()[0].fault
+    quarantine = tmp_path / "nearfar" / "models" / "quarantine"
+    assert len(list(quarantine.iterdir())) == 2, "the file, and why it is there"
+    store.pull(LARGE)
+    assert list(quarantine.iterdir()) == []
+    store.remove("model-Q8_0")
+    assert _blobs(tmp_path) == []
 
 
 def test_a_split_model_belongs_to_the_store_though_fetching_it_was_interrupted(
@@ -392,7 +414,7 @@ def test_a_split_model_belongs_to_the_store_though_fetching_it_was_interrupted(
         store.pull(f"hf:{REPOSITORY}:Q6_K", progress=stop)
     assert store.pull(f"hf:{REPOSITORY}:Q6_K").owned
     store.remove("big-Q6_K")
-    assert not list((tmp_path / "hub").rglob("*/blobs/*"))
+    assert _blobs(tmp_path) == []
 
 
 def test_a_model_that_is_removed_while_it_is_verified_stays_removed(store: ModelStore) -> None:
