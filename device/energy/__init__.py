@@ -2,6 +2,6 @@
 
 from .look import EnergyReader, ReaderLook
 from .meter import Interval, Meter
-from .readers import look_for_readers, open_reader
+from .readers import open_reader
 
-__all__ = ["EnergyReader", "Interval", "Meter", "ReaderLook", "look_for_readers", "open_reader"]
+__all__ = ["EnergyReader", "Interval", "Meter", "ReaderLook", "open_reader"]

@@ -19,11 +19,6 @@ _IN_THE_PACKAGE: Final = frozenset({"cpu", "openvino"})
 """Providers that compute inside of the processor's package. Others may stand for a card, which RAPL does not see."""
 
 
-def look_for_readers(root: Path = Path("/")) -> tuple[ReaderLook, ...]:
-    """All readers in the order of the chain; `root` is that of the file system."""
-    return look_for_nvml(), look_for_rapl(root), look_for_battery(root)
-
-
 def open_reader(execution: Execution | None, root: Path = Path("/")) -> EnergyReader | None:
     """The first reader of the chain that there is and that sees what runs the model; None: nobody measures."""
     looks: list[Callable[[], ReaderLook]] = [lambda: look_for_battery(root)]

@@ -1,6 +1,6 @@
 """What drivers tell: on what the installed engines can compute, and who reads energy.
 
-Each is looked at in a process of its own with a limit on its time, since a driver may crash or hang.
+Each engine, and NVIDIA's library, is looked at in a process of its own with a limit on its time, since a driver may crash or hang.
 """
 
 import os
@@ -15,43 +15,47 @@ from typing import Final
 
 import anyio
 from anyio.abc import ByteReceiveStream, Process
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
+from ..energy.battery import look_for_battery
+from ..energy.rapl import look_for_rapl
 from .components import Drivers, EnergyReader, Engine, Presence
 
 ROOT: Final = Path("/")
 ENGINES: Final = {"llama.cpp": ("llama_cpp", "llama-cpp-python"), "onnxruntime": ("onnxruntime", "onnxruntime")}
 """The Python module of each engine, and the package that brings it."""
-ENERGY: Final = "energy"
-READERS: Final = ("nvml", "rapl", "battery")
+NVML: Final = "nvml"
 LOOK: Final = (sys.executable, "-P", "-m", "nearfar.device.hardware.look")  # -P: the user's working folder may hold a json.py
 _SECONDS: Final = 30.0
 """A GPU's driver may take seconds to start; one that takes longer than this hangs."""
 _LONGEST_COMPLAINT: Final = 500
-_READERS: Final = TypeAdapter(tuple[EnergyReader, ...])
 
 
 async def look_at_drivers(root: Path = ROOT, *, command: Sequence[str] = LOOK, seconds: float = _SECONDS) -> Drivers:
     """All looks, side by side.
 
     `root`: of the file system that the readers of energy are looked for in.
-    `command`: what looks at the engine whose name is added to it, or at `energy`.
+    `command`: what looks at the engine whose name is added to it, or at `nvml`.
     `seconds`: after which it is stopped, and what it was asked about is unknown.
     """
     engines: dict[str, Engine] = {}
-    readers: list[EnergyReader] = []
+    nvml: list[EnergyReader] = []
 
     async def look_at_engine(name: str) -> None:
         engines[name] = await _engine(name, [*command, name], seconds)
 
-    async def look_at_readers() -> None:
-        readers.extend(await _readers([*command, ENERGY, str(root)], seconds))
+    async def look_at_nvml() -> None:
+        nvml.append(await _nvml([*command, NVML], seconds))
 
     async with anyio.create_task_group() as group:
-        group.start_soon(look_at_readers)
+        group.start_soon(look_at_nvml)
         for name in ENGINES:
             group.start_soon(look_at_engine, name)
-    return Drivers(engines=tuple(engines[name] for name in ENGINES), energy=tuple(readers))
+    # The other counters are small files, which need no driver of their own.
+    files = (
+        EnergyReader(presence=look.presence, reason=look.reason, name=look.name) for look in (look_for_rapl(root), look_for_battery(root))
+    )
+    return Drivers(engines=tuple(engines[name] for name in ENGINES), energy=(*nvml, *files))
 
 
 async def _engine(name: str, command: Sequence[str], seconds: float) -> Engine:
@@ -65,12 +69,12 @@ async def _engine(name: str, command: Sequence[str], seconds: float) -> Engine:
         return Engine(presence=Presence.UNKNOWN, reason=ending, name=name)
 
 
-async def _readers(command: Sequence[str], seconds: float) -> tuple[EnergyReader, ...]:
+async def _nvml(command: Sequence[str], seconds: float) -> EnergyReader:
     answer, ending = await _ask(command, seconds)
     try:
-        return _READERS.validate_json(answer)
+        return EnergyReader.model_validate_json(answer)
     except ValidationError:
-        return tuple(EnergyReader(presence=Presence.UNKNOWN, reason=ending, name=name) for name in READERS)
+        return EnergyReader(presence=Presence.UNKNOWN, reason=ending, name=NVML)
 
 
 async def _ask(command: Sequence[str], seconds: float) -> tuple[bytes, str]:

@@ -1,4 +1,4 @@
-"""One look through a driver: `python -m nearfar.device.hardware.look WHAT`, for an engine or `energy ROOT`, prints it as JSON.
+"""One look through a driver: `python -m nearfar.device.hardware.look WHAT`, for an engine or `nvml`, prints it as JSON.
 
 It loads the engine with every driver that it was built for, any of which may crash or hang, so it has a process of its own. It opens no
 connection and writes no file.
@@ -7,10 +7,7 @@ connection and writes no file.
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
-
-from pydantic import RootModel
 
 from ..compute import ProcessorKind
 from .components import EnergyReader, Engine, EngineProvider, Presence
@@ -85,17 +82,17 @@ def _look_at_onnxruntime() -> str:
     return found.model_dump_json()
 
 
-def _look_at_readers() -> str:
-    from ..energy import look_for_readers
+def _look_at_nvml() -> str:
+    from ..energy.nvml import look_for_nvml
 
-    readers = [EnergyReader(presence=look.presence, reason=look.reason, name=look.name) for look in look_for_readers(Path(sys.argv[2]))]
-    return RootModel(readers).model_dump_json()
+    look = look_for_nvml()
+    return EnergyReader(presence=look.presence, reason=look.reason, name=look.name).model_dump_json()
 
 
 _LOOKS: Final[Mapping[str, Callable[[], str]]] = {
     "llama.cpp": _look_at_llama,
     "onnxruntime": _look_at_onnxruntime,
-    "energy": _look_at_readers,
+    "nvml": _look_at_nvml,
 }
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from fake_system import write_system
+from fake_system import supply, write_system
 from pydantic import BaseModel
 
 from nearfar.device.compute import ProcessorKind
 from nearfar.device.hardware.components import Component, Hardware, Presence
-from nearfar.device.hardware.drivers import ENERGY, ENGINES, READERS, look_at_drivers
+from nearfar.device.hardware.drivers import ENGINES, NVML, look_at_drivers
 from nearfar.device.hardware.execution_providers import ProviderDevice, execution_providers
 from nearfar.device.probe import probe_hardware
 
@@ -51,7 +51,7 @@ async def test_this_machine_is_described_and_every_part_says_what_is_known_of_it
     assert hardware.cpu.presence is Presence.PRESENT
     assert hardware.memory.presence is Presence.PRESENT
     assert {engine.name for engine in hardware.engines} == set(ENGINES)
-    assert tuple(reader.name for reader in hardware.energy) == READERS
+    assert [reader.name for reader in hardware.energy] == ["nvml", "rapl", "battery"]
 
 
 async def test_a_machine_that_tells_nothing_is_unknown_and_no_error(tmp_path: Path) -> None:
@@ -97,19 +97,29 @@ async def test_an_engine_that_is_not_installed_is_absent(monkeypatch: pytest.Mon
 )
 async def test_what_cannot_be_looked_at_is_unknown_with_the_cause(code: str, reason: str) -> None:
     drivers = await look_at_drivers(command=[sys.executable, "-c", code])
-    for part in (*drivers.engines, *drivers.energy):
+    for part in (*drivers.engines, drivers.energy[0]):
         assert part.presence is Presence.UNKNOWN
         assert reason in part.reason
+
+
+async def test_a_driver_that_crashes_leaves_the_other_counters_of_energy_known(tmp_path: Path) -> None:
+    root = write_system(tmp_path, supply("BAT0", type="Battery", status="Discharging", power_now=9_000_000))
+    drivers = await look_at_drivers(root, command=[sys.executable, "-c", "import os; os.abort()"])
+    assert [(reader.name, reader.presence) for reader in drivers.energy] == [
+        ("nvml", Presence.UNKNOWN),
+        ("rapl", Presence.ABSENT),
+        ("battery", Presence.PRESENT),
+    ]
 
 
 async def test_a_look_that_hangs_is_killed_with_its_helpers_and_its_subject_is_unknown(tmp_path: Path) -> None:
     hangs = f'sleep 600 & echo $$ $! > {tmp_path}/"$0"; wait'
     with anyio.fail_after(30):
         drivers = await look_at_drivers(command=["sh", "-c", hangs], seconds=2.0)
-    parts = (*drivers.engines, *drivers.energy)
+    parts = (*drivers.engines, drivers.energy[0])
     assert {part.presence for part in parts} == {Presence.UNKNOWN}
     assert all("2 s" in part.reason for part in parts)
-    looks = [*ENGINES, ENERGY]
+    looks = [*ENGINES, NVML]
     left = [int(number) for name in looks for number in (tmp_path / name).read_text(encoding="utf-8").split()]
     assert len(left) == 2 * len(looks)
     _, alive = psutil.wait_procs([psutil.Process(number) for number in left if psutil.pid_exists(number)], timeout=10)
