@@ -60,8 +60,11 @@ def add_token(path: Path, caller: str) -> str:
         raise ConfigError(f"caller {caller!r} has a token in {path}", hint="delete its line first, which locks the old token out")
     token = secrets.token_hex(32)
     _checked({caller: token}, str(path))
+    line = f'{caller} = "{token}"\n'
+    if tokens and not path.read_text(encoding="utf-8").endswith("\n"):  # as some editors leave the last line
+        line = f"\n{line}"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
-        file.write(f'{caller} = "{token}"\n')
+        file.write(line)
     return token
 
 

@@ -13,7 +13,7 @@ import grpc
 
 from .address import parse_address
 from .agent import Agent
-from .channel import ClientTls, open_channel
+from .channel import MAX_MESSAGE_BYTES, ClientTls, open_channel
 from .device_state import DeviceState, DeviceStateSource
 from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFound, Unavailable, Unsupported, UserError
 from .heartbeat import Heartbeat, Pulse
@@ -266,7 +266,10 @@ class _Attachment:
 
         async def emit(event: StepEvent) -> None:
             nonlocal has_finished
-            await self._outbox.put(pb.WorkerMessage(output=pb.StepOutput(step=start.step, event=event_to_proto(event))))
+            message = pb.WorkerMessage(output=pb.StepOutput(step=start.step, event=event_to_proto(event)))
+            if message.ByteSize() > MAX_MESSAGE_BYTES:  # which would end the stream, and all steps on it
+                raise InvalidOutput(f"the agent produced an event of more than {MAX_MESSAGE_BYTES} bytes", hint="ask for a shorter answer")
+            await self._outbox.put(message)
             has_finished = isinstance(event, Finished)
 
         with scope:

@@ -61,6 +61,8 @@ def registration_from_proto(message: pb.Register) -> Registration:
     names = [card.name for card in cards]
     if len(set(names)) < len(names) or not all(name.isprintable() and len(name) <= _LONGEST_NAME for name in names):
         raise InvalidRequest(f"agents have distinct, printable names of at most {_LONGEST_NAME} characters")
+    if not all(card.model.isprintable() for card in cards):  # it is shown in terminals, which obey control characters
+        raise InvalidRequest("the name of a model is not printable")
     return Registration(instance=message.instance, cards=cards, state=device_state_from_proto(message.state))
 
 

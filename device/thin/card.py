@@ -1,11 +1,10 @@
 """What a llama-server says about itself, as an agent card. A capability is claimed if the server has shown it."""
 
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 
 from ...protocols.errors import InvalidOutput, NearfarError, Unavailable
 from ...protocols.v1 import agent_pb2 as pb
-from .chat import Answer, inner, request_body
+from .chat import Answer, inner, model_name, request_body
 from .llama_server import JsonObject, LlamaServer
 
 _TRIAL = pb.StepRequest(messages=[pb.Message(role=pb.ROLE_USER, text="Hello.")], max_output_tokens=1)
@@ -61,10 +60,10 @@ async def _is_sure(server: LlamaServer, context: int) -> bool:
 
 
 def _model(properties: object, models: object) -> str:
-    """The alias that the server was given, else the file's name without its folder, which may tell whose device it is."""
+    """The alias that the server was given, else the file's name."""
     for found in (inner(properties, "model_alias"), inner(models, "data", 0, "id"), inner(properties, "model_path")):
         if isinstance(found, str) and found:
-            return PurePosixPath(found).name
+            return model_name(found)
     raise InvalidOutput("llama-server does not say which model it runs", hint="check that --server is a llama-server")
 
 

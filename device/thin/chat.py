@@ -6,6 +6,7 @@ the schemas of tools and output, by the hub.
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import NoReturn, TypeVar
 from uuid import uuid4
 
@@ -67,7 +68,7 @@ class Answer:
 
     def feed(self, chunk: JsonObject) -> str:
         """The text that a chunk adds."""
-        self._model = _text(chunk, "model") or self._model
+        self._model = model_name(_text(chunk, "model")) or self._model
         self._usage = chunk.get("usage") or self._usage
         self._timings = chunk.get("timings") or self._timings
         choice = inner(chunk, "choices", 0)
@@ -161,6 +162,11 @@ def inner(value: object, *path: str | int) -> object:
         else:
             return None
     return value
+
+
+def model_name(path: str) -> str:
+    """A model's name without the folder that it is in, which may tell whose device it is."""
+    return PurePosixPath(path).name
 
 
 def _text(value: object, key: str) -> str:

@@ -16,6 +16,7 @@ from ...protocols.errors import (
     ContextOverflow,
     InvalidOutput,
     NearfarError,
+    NotFound,
     Stalled,
     Unavailable,
     Unsupported,
@@ -157,6 +158,8 @@ def stated_error(value: JsonObject, *, status: int = 500, constrained: bool = Fa
         return ContextOverflow(message, hint="shorten the conversation, or start llama-server with a larger --ctx-size")
     if status in (401, 403):
         return ConfigError(message, hint="give the key that llama-server was started with: --server-key-file")
+    if status == 404:
+        return NotFound(message, hint="check that --server is a llama-server of 2025 or later")
     if status == 503:
         return Unavailable(message, hint="the model is still being loaded")
     if constrained:

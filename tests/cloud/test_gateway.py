@@ -203,6 +203,14 @@ def test_token_file_is_made_for_its_owner_only(tmp_path: Path) -> None:
         add_token(path, "laptop")
 
 
+def test_token_is_added_behind_a_last_line_that_does_not_end(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    laptop = add_token(path, "laptop")
+    path.write_text(path.read_text().rstrip("\n"))
+    phone = add_token(path, "phone")
+    assert load_tokens(path) == {"laptop": laptop, "phone": phone}
+
+
 def test_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     add_token(path, "laptop")

@@ -24,6 +24,7 @@ from nearfar.protocols import (
     Limits,
     Message,
     NearfarError,
+    NotFound,
     RateLimited,
     ScriptedAgent,
     StepRequest,
@@ -83,6 +84,14 @@ async def test_text_streams_and_the_last_event_counts_and_weighs_it() -> None:
     assert last.finished.confidence == pytest.approx(pow(2.718281828, LOGPROB))
     assert last.finished.performance.decode_tokens_per_second == 20
     assert last.finished.performance.first_token_seconds > 0
+
+
+@pytest.mark.anyio
+async def test_no_folder_of_the_device_is_told_with_the_model() -> None:
+    pieces = ({**chunk(finish_reason="stop"), "model": "/home/somebody/models/tiny.gguf"}, USAGE, "[DONE]")
+    async with answering(sse(*pieces)) as server:
+        *_, last = await run(server, asking())
+    assert last.finished.model == "tiny.gguf"
 
 
 @pytest.mark.anyio
@@ -183,6 +192,8 @@ async def test_cancelling_a_step_that_waits_for_a_whole_answer_closes_the_connec
         ({"output_schema": {"type": "object"}}, 400, '{"error": {"message": "unsupported pattern"}}', Unsupported),
         ({"tools": (LOOK,)}, 500, '{"error": {"message": "tools param requires --jinja flag"}}', Unsupported),
         ({}, 401, '{"error": {"message": "Invalid API Key"}}', ConfigError),
+        ({}, 404, "Not Found", NotFound),
+        ({"tools": (ToolSpec(name="look"),)}, 404, "Not Found", NotFound),
         ({}, 503, '{"error": {"message": "Loading model"}}', Unavailable),
         ({}, 429, "slow down", RateLimited),
     ],

@@ -36,7 +36,7 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.attach import Worker
-from nearfar.protocols.channel import ClientTls, ServerTls
+from nearfar.protocols.channel import MAX_MESSAGE_BYTES, ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerPolicy, serve_hub
@@ -444,6 +444,15 @@ async def test_step_whose_agent_cannot_tidy_up_ends_once(is_slow: bool) -> None:
                 assert (await complete(agent, ask(timeout=1))).text == "well"
                 await eventually(lambda: state.worker.live_steps == 0)
             assert hub.attached["phone"] is session
+
+
+async def test_event_too_large_for_the_wire_fails_its_step_alone() -> None:
+    async with hub_with(ScriptedAgent([["x" * (MAX_MESSAGE_BYTES + 1)], "of the usual size"])) as (hub, _):
+        session = hub.attached["phone"]
+        with pytest.raises(InvalidOutput):
+            await complete(hub.agent("phone"), ask())
+        assert (await complete(hub.agent("phone"), ask())).text == "of the usual size"
+        assert hub.attached["phone"] is session
 
 
 async def test_names_that_a_worker_no_longer_lends_are_forgotten() -> None:

@@ -122,6 +122,7 @@ async def attacked(heartbeat: Heartbeat = QUICK) -> AsyncIterator[tuple[Hub, Raw
     registration(agent_pb2.AgentCard(name="no model")),
     registration(agent_pb2.AgentCard(name="bell \a", model="raw")),
     registration(agent_pb2.AgentCard(name="x" * 200, model="raw")),
+    registration(agent_pb2.AgentCard(name="raw", model="clears your screen \x1b[2J")),
     registration(agent_pb2.AgentCard(name="raw", model="raw", description="x" * MEGABYTE)),
     registration(agent_pb2.AgentCard(name="raw", model="raw", prices=agent_pb2.Prices(input="NaN", output="-1", source="", as_of="x"))),
     registration(agent_pb2.AgentCard(name="raw", model="raw", parameters=0)),
