@@ -25,9 +25,7 @@ def check_adapters(paths: Mapping[str, Path], base: Path) -> None:
         assert model is not None, "there are adapters"
         fault = _fault(read_gguf(path), model)
         if fault:
-            raise ModelError(
-                f"{path} cannot be the adapter {name!r}: {fault}", hint="give an adapter that was trained on exactly this base"
-            )
+            raise ModelError(f"{path} cannot be the adapter {name!r}: {fault}", hint=_HINT)
 
 
 def _fault(adapter: GgufFile, base: GgufFile) -> str | None:

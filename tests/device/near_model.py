@@ -10,6 +10,8 @@ from nearfar.protocols import Agent, Message, StepRequest, ToolSpec, complete
 
 NEAR = Path(nearfar.device.__file__).parent / "models" / "near.gguf"
 QUESTION = "What is the mayor of Port Alder?"
+CONTEXT_TOKENS = 1024
+"""Where long replies run to the end of the context, half of what the model was made for shows the same."""
 OPEN = ToolSpec(
     name="open",
     description="Open a section of a passage.",

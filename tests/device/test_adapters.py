@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from near_model import NEAR, OPEN, ask
+from near_model import CONTEXT_TOKENS, NEAR, OPEN, ask
 from numpy.typing import DTypeLike
 from schedulers import Slow
 
@@ -71,7 +71,7 @@ async def adapted(**fields: object) -> AsyncIterator[LlamaAgent]:
 
 
 def request(adapter: str | None = None, call_adapter: str | None = None) -> StepRequest:
-    return ask(QUESTION, tools=(OPEN,), adapter=adapter, call_adapter=call_adapter)
+    return ask(QUESTION, tools=(OPEN,), adapter=adapter, call_adapter=call_adapter, max_output_tokens=120)
 
 
 def said(reply: StepReply) -> tuple[str, list[dict[str, object]]]:
@@ -84,7 +84,7 @@ def next_turn(first: StepRequest, reply: StepReply, result: str) -> StepRequest:
 
 
 async def _create() -> Agent:
-    return await LlamaAgent.load(NEAR, adapters=PAIR, adapter="text", call_adapter="calls")
+    return await LlamaAgent.load(NEAR, context_tokens=CONTEXT_TOKENS, adapters=PAIR, adapter="text", call_adapter="calls")
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
-from near_model import NEAR, OPEN, QUESTION, long_prompt
+from near_model import CONTEXT_TOKENS, NEAR, OPEN, QUESTION, long_prompt
 
 from nearfar.device import LlamaAgent
 from nearfar.protocols import Agent
@@ -22,7 +22,7 @@ SCHEMA = {
 
 
 async def _create() -> Agent:
-    return await LlamaAgent.load(NEAR)
+    return await LlamaAgent.load(NEAR, context_tokens=CONTEXT_TOKENS)
 
 
 def _llama(agent: Agent) -> LlamaAgent:

@@ -1,4 +1,7 @@
-"""OnnxAgent on the shipped near model, exported to ONNX, keeps the contract, in-process and over gRPC."""
+"""OnnxAgent on the shipped near model, exported to ONNX, keeps the contract, in-process and over gRPC.
+
+That the other ways to reach an agent lose nothing does not depend on its engine: LlamaAgent's tests see to that.
+"""
 
 from pathlib import Path
 from typing import cast
@@ -7,13 +10,13 @@ import anyio
 import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llguidance: pip install 'nearfar[onnx]'")
-from near_model import OPEN, QUESTION, prompt_with_long_answer
+from near_model import CONTEXT_TOKENS, OPEN, QUESTION, prompt_with_long_answer
 
 from nearfar.device.onnx import OnnxAgent
 from nearfar.protocols import Agent
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
 from nearfar.protocols.testing.subject import Transport
-from nearfar.protocols.testing.transports import TRANSPORTS
+from nearfar.protocols.testing.transports import grpc_tcp, in_process
 
 SCHEMA = {
     "type": "object",
@@ -37,11 +40,11 @@ def long_prompt(near_folder: Path) -> str:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("transport", TRANSPORTS, ids=lambda transport: transport.__name__)
+@pytest.mark.parametrize("transport", [in_process, grpc_tcp], ids=lambda transport: transport.__name__)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_onnx_agent_keeps_the_contract(check: Check, transport: Transport, near_folder: Path, long_prompt: str) -> None:
     async def create() -> Agent:
-        return await OnnxAgent.load(near_folder)
+        return await OnnxAgent.load(near_folder, context_tokens=CONTEXT_TOKENS)
 
     subject = Subject(
         create=create,
