@@ -18,6 +18,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from ..protocols import EnergySource, Execution
 from ..protocols.messages import Value
+from .compute import CPU
 from .hardware.cpu import read_cpu
 
 logger = logging.getLogger(__name__)
@@ -101,9 +102,9 @@ def save_profile(profile: Profile, folder: Path | None = None) -> Path:
     """Keep a profile in place of an earlier one of the same model, device and processor. Raises `OSError`."""
     folder = folder or profiles_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    device = hashlib.sha256(profile.device.encode()).hexdigest()
-    execution = profile.execution
-    path = folder / f"{profile.model.sha256[:_KEY_LENGTH]}-{execution.engine}-{execution.provider}-{device[:_KEY_LENGTH]}.json"
+    engine, provider, card = _processor(profile.execution)
+    device = hashlib.sha256(f"{profile.device}\n{card}".encode()).hexdigest()
+    path = folder / f"{profile.model.sha256[:_KEY_LENGTH]}-{engine}-{provider}-{device[:_KEY_LENGTH]}.json"
     temporary = path.with_suffix(f".{uuid4().hex}")  # Another process may be saving the same one.
     try:
         temporary.write_text(json.dumps(profile.model_dump(mode="json"), indent=1), encoding="utf-8")
@@ -131,13 +132,17 @@ def profile_of(path: Path, execution: Execution | None) -> Profile | None:
     """The profile of a model that runs so on this device."""
     if execution is None:
         return None
-    wanted = (execution.engine, execution.provider)
-    return next((profile for profile in profiles_of(path) if (profile.execution.engine, profile.execution.provider) == wanted), None)
+    return next((profile for profile in profiles_of(path) if _processor(profile.execution) == _processor(execution)), None)
+
+
+def _processor(execution: Execution) -> tuple[str, str, str]:
+    """Engine, provider, and which card it is: what was measured on one says nothing of another. The CPU is the profile's device."""
+    return execution.engine, execution.provider, "" if execution.provider == CPU else execution.device
 
 
 def speeds_of(path: Path) -> dict[str, float]:
-    """Output tokens per second of a model on this device, by the provider that ran it."""
-    return {profile.execution.provider: profile.decode_tokens_per_second for profile in profiles_of(path)}
+    """Output tokens per second of a model on this device, by the provider that ran it: of several cards, on the fastest."""
+    return {profile.execution.provider: profile.decode_tokens_per_second for profile in reversed(profiles_of(path))}
 
 
 def _read_all(folder: Path) -> Iterator[Profile]:

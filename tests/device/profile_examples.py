@@ -7,12 +7,14 @@ from nearfar.device.profiles import Profile, PromptPace, model_files, this_devic
 from nearfar.protocols import EnergySource, Execution
 
 
-def profile(model: Path, *, provider: str = "cpu", decode: float = 50.0, watts: float | None = 10.0, device: str = "") -> Profile:
+def profile(
+    model: Path, *, provider: str = "cpu", decode: float = 50.0, watts: float | None = 10.0, device: str = "", card: str = ""
+) -> Profile:
     """Of a model that reads 64 tokens at 1000 a second and 1024 tokens at 500."""
     return Profile(
         device=device or this_device(),
         model=model_files(model),
-        execution=Execution(engine="llama.cpp", provider=provider),
+        execution=Execution(engine="llama.cpp", provider=provider, device=card),
         measured_at=datetime.now(UTC),
         prompts=(
             PromptPace(prompt_tokens=64, prefill_tokens_per_second=1000.0, first_token_seconds=0.064),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profile_examples import profile
 
-from nearfar.device.profiles import Profile, profile_of, profiles_folder, profiles_of, save_profile
+from nearfar.device.profiles import Profile, profile_of, profiles_folder, profiles_of, save_profile, speeds_of
 from nearfar.protocols import Execution
 
 
@@ -91,6 +91,17 @@ def test_the_profile_of_a_run_is_that_of_its_processor(model: Path, monkeypatch:
     assert profile_of(model, Execution(engine="llama.cpp", provider="cuda")) is not None
     assert profile_of(model, Execution(engine="llama.cpp", provider="cpu")) is None
     assert profile_of(model, None) is None
+
+
+def test_each_card_has_a_profile_of_its_own(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NEARFAR_HOME", str(tmp_path / "home"))
+    for card, decode in (("fast card", 90.0), ("slow card", 30.0)):
+        save_profile(profile(model, provider="cuda", decode=decode, card=card))
+    found = profile_of(model, Execution(engine="llama.cpp", provider="cuda", device="slow card"))
+    assert found is not None
+    assert found.decode_tokens_per_second == 30.0
+    assert profile_of(model, Execution(engine="llama.cpp", provider="cuda", device="new card")) is None
+    assert speeds_of(model) == {"cuda": 90.0}
 
 
 def test_profiles_lie_where_the_user_wants_them() -> None:
