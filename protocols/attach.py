@@ -188,15 +188,19 @@ class _Attachment:
 
     async def run(self) -> NearfarError | None:
         """Serve until the stream ends; returns what ended it, None where the worker has left in order."""
+        receiving = asyncio.create_task(self._receive())
         try:
             async with anyio.create_task_group() as tasks:
-                for part in (self._receive, self._send, self._watch):
+                for part in (self._send, self._watch):
                     tasks.start_soon(part)
                 await self._ended.wait()
                 tasks.cancel_scope.cancel()
         finally:
             await self._stop_steps()
             self._call.cancel()
+            with anyio.CancelScope(shield=True):
+                # It ends with the call. Cancelled by itself, it would have gRPC answer its read later, in a loop that may be closed by then.
+                await asyncio.wait([receiving], timeout=_LEAVE_LIMIT)
         return self._error
 
     async def drain(self, time_limit: float) -> None:
@@ -224,6 +228,8 @@ class _Attachment:
             self._end(None if self._is_draining else Unavailable("the hub ended the stream"))
         except grpc.aio.AioRpcError as error:
             self._end(_read_error(error))
+        finally:
+            self._end(Unavailable("the connection was lost"))
 
     async def _send(self) -> None:
         try:

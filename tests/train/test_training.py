@@ -76,7 +76,13 @@ def test_only_what_the_assistant_writes_is_learned(role: str, world: str, tokeni
         shown = [segment.text for segment in segments if not segment.weight]
         written = [segment.text for segment in segments if segment.weight]
         turns = ["".join(each.text for each in turn) for learned, turn in groupby(segments, lambda each: each.weight > 0) if learned]
-        assert all(turn.endswith("<|end|>") for turn in turns)
+        cut = [turn for turn in turns if not turn.endswith("<|end|>")]
+        if role == "execute_own_plan":
+            # A plan may stand in front of a mistake, which is not learned.
+            assert cut in ([], turns[:1])
+            assert not any("<tool_call>" in turn for turn in cut)
+        else:
+            assert not cut
         assert not any(text.startswith(("<|user|>", "<|system|>", "<|tool|>", "<|bos|>")) for text in written)
         assert "<|user|>" in "".join(shown)
         said = tokenizer.decode([one for one, flag in zip(ids, weights, strict=True) if flag], skip_special_tokens=False)
