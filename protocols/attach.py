@@ -126,9 +126,10 @@ class Worker:
     async def _attach_once(self) -> NearfarError | None:
         """One stream, from its registration to its end. Returns what ended it, None where the worker has left in order."""
         channel: grpc.aio.Channel | None = None
+        call: AttachCall | None = None
         try:
             channel = open_channel(self._address, await self._trusted())
-            call: AttachCall = HubServiceStub(channel).Attach(metadata=self._metadata)
+            call = HubServiceStub(channel).Attach(metadata=self._metadata)
             registered = await self._register(call)
             if self._draining.is_set():
                 return None
@@ -144,6 +145,8 @@ class Worker:
             return _read_error(error)
         finally:
             self._attachment = None
+            if call is not None:
+                call.cancel()
             if channel is not None:
                 with anyio.CancelScope(shield=True):
                     await channel.close()
@@ -199,7 +202,7 @@ class _Attachment:
             await self._stop_steps()
             self._call.cancel()
             with anyio.CancelScope(shield=True):
-                # It ends with the call. Cancelled by itself, it would have gRPC answer its read later, in a loop that may be closed by then.
+                # It ends with the call. Cancelled by itself, it would leave gRPC to answer its read when this loop may be closed.
                 await asyncio.wait([receiving], timeout=_LEAVE_LIMIT)
         return self._error
 

@@ -1,19 +1,35 @@
 """Fixtures for all tests."""
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from contextvars import Context
+from typing import TypeVar, TypeVarTuple
 
 import pytest
 
 Returned = TypeVar("Returned")
+Ts = TypeVarTuple("Ts")
+
+
+class EventLoop(asyncio.SelectorEventLoop):
+    """The loop of one test.
+
+    gRPC has one queue of answers for all loops. One that comes when its test is over, as of a call that was cancelled in the end, would
+    fail whichever test runs then.
+    """
+
+    def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        if self.is_closed() and callback.__name__ == "_handle_callback_wrapper":
+            return asyncio.Handle(callback, args, self, context)
+        return super().call_soon_threadsafe(callback, *args, context=context)
 
 
 @pytest.fixture
-def anyio_backend() -> str:
+def anyio_backend() -> tuple[str, dict[str, object]]:
     """grpc.aio runs on asyncio only, so all async tests do."""
-    return "asyncio"
+    return "asyncio", {"loop_factory": EventLoop}
 
 
 @pytest.fixture(scope="session", autouse=True)
