@@ -24,11 +24,12 @@ class Quarantine:
         source = Path(file.path)
         target = self._folder / f"{file.sha256[:12]}-{source.name}"
         try:
+            if source.parent == self._folder or not source.exists():
+                return file  # It is here already, or on a disk that may come back.
             self._folder.mkdir(parents=True, exist_ok=True)
             target.with_name(f"{target.name}.reason.txt").write_text(f"{file.path}\n{reason}\n", encoding="utf-8")
-            if source.exists() and source.parent != self._folder:
-                shutil.move(source.resolve(), target)
-                source.unlink(missing_ok=True)
+            shutil.move(source.resolve(), target)
+            source.unlink(missing_ok=True)
         except OSError as error:
             # A full or a read-only disk: the file stays where it is, and the list of models keeps it from being loaded.
             logger.warning("%s cannot be moved to %s: %s", source, self._folder, error)

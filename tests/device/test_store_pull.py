@@ -428,6 +428,15 @@ def test_a_model_that_is_removed_while_it_is_verified_stays_removed(store: Model
     assert store.models() == []
 
 
+def test_a_model_whose_disk_was_away_is_verified_when_it_is_back(tmp_path: Path, store: ModelStore) -> None:
+    store.pull(LARGE)
+    (tmp_path / "hub").rename(tmp_path / "away")
+    assert "No such file" in store.verify()[0].fault
+    (tmp_path / "away").rename(tmp_path / "hub")
+    assert store.verify()[0].fault == ""
+    assert store.path_of(LARGE).is_file()
+
+
 def test_what_cannot_be_moved_to_quarantine_is_not_loaded_either(tmp_path: Path, store: ModelStore) -> None:
     path = store.path_of(store.pull(LARGE).name)
     (tmp_path / "nearfar" / "models" / "quarantine").write_bytes(b"a file where the folder should be")
