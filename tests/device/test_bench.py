@@ -163,10 +163,12 @@ def test_a_folder_for_onnxruntime_is_measured_alike(near_folder: Path) -> None:
     assert [found.execution.engine for found in profiles_of(near_folder)] == ["onnxruntime-genai"]
 
 
-def test_the_command_shows_a_table() -> None:
-    result = CliRunner().invoke(app, ["models", "bench"])
+def test_the_command_shows_a_table(tmp_path: Path) -> None:
+    model = tmp_path / "model[/].gguf"
+    model.symlink_to(NEAR)
+    result = CliRunner().invoke(app, ["models", "bench", str(model)])
     assert result.exit_code == 0, result.output
-    for words in ("tokens/s", "first token", "power", "kept in"):
+    for words in ("model[/].gguf by llama.cpp", "tokens/s", "first token", "power", "kept in"):
         assert words in result.output
 
 
