@@ -164,11 +164,11 @@ def test_a_folder_for_onnxruntime_is_measured_alike(near_folder: Path) -> None:
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
-    model = tmp_path / "model[/].gguf"
+    model = tmp_path / "model[b].gguf"
     model.symlink_to(NEAR)
     result = CliRunner().invoke(app, ["models", "bench", str(model)])
     assert result.exit_code == 0, result.output
-    for words in ("model[/].gguf by llama.cpp", "tokens/s", "first token", "power", "kept in"):
+    for words in ("model[b].gguf by llama.cpp", "tokens/s", "first token", "power", "kept in"):
         assert words in result.output
 
 
