@@ -161,7 +161,8 @@ async def test_quiet_worker_that_answers_is_left_alone(endless: Path, monkeypatc
         assert reply.finished.usage.output_tokens == 30
 
 
-async def test_closing_ends_the_worker_and_its_steps() -> None:
+async def test_closing_ends_the_worker_and_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.device.worker.process._EXIT_SECONDS", 0.1)
     prompt = await long_prompt()
     agent = await LlamaAgent.load(NEAR)
     worker = (await agent.statistics()).process_id
