@@ -199,8 +199,8 @@ class _Attachment:
                 await self._ended.wait()
                 tasks.cancel_scope.cancel()
         finally:
+            self._call.cancel()  # first, so that no further steps come
             await self._stop_steps()
-            self._call.cancel()
             with anyio.CancelScope(shield=True):
                 # It ends with the call. Cancelled by itself, it would leave gRPC to answer its read when this loop may be closed.
                 await asyncio.wait([receiving], timeout=_LEAVE_LIMIT)

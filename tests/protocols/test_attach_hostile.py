@@ -1,14 +1,14 @@
 """Whatever a hub sends, its worker runs each step at most once and is never kept busy by heartbeats."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 import grpc
 import pytest
-from attached_world import TOKENS, ask, running
+from attached_world import ask, running
 
-from nearfar.protocols import ScriptedAgent
+from nearfar.protocols import ScriptedAgent, StepEvent, StepRequest, TextDelta, attach
 from nearfar.protocols.hub_service import SERVICE
 from nearfar.protocols.security import Authenticator
 from nearfar.protocols.server import listening
@@ -19,7 +19,9 @@ from nearfar.protocols.wire import request_to_proto
 
 pytestmark = pytest.mark.anyio
 
-START = pb.HubMessage(start=pb.StartStep(step=1, agent="scripted", idempotency_key="key", request=request_to_proto(ask())))
+
+def start(step: int) -> pb.HubMessage:
+    return pb.HubMessage(start=pb.StartStep(step=step, agent="scripted", idempotency_key="key", request=request_to_proto(ask())))
 
 
 def registered(interval: float = 0.1, silence_limit: float = 30.0) -> pb.HubMessage:
@@ -27,15 +29,15 @@ def registered(interval: float = 0.1, silence_limit: float = 30.0) -> pb.HubMess
 
 
 @asynccontextmanager
-async def hub_that_says(*messages: pb.HubMessage) -> AsyncIterator[tuple[str, list[pb.WorkerMessage]]]:
-    """Its address, and what its worker has sent."""
+async def hub_that_says(*messages: pb.HubMessage | anyio.Event) -> AsyncIterator[tuple[str, list[pb.WorkerMessage]]]:
+    """Its address, and what its worker has sent. At an event it waits before it goes on."""
     heard: list[pb.WorkerMessage] = []
 
     async def attach(_: object, context: Context) -> None:
         for message in messages:
-            await context.write(message)
-        while isinstance(message := await context.read(), pb.WorkerMessage):
-            heard.append(message)
+            await (message.wait() if isinstance(message, anyio.Event) else context.write(message))
+        while isinstance(said := await context.read(), pb.WorkerMessage):
+            heard.append(said)
 
     async def close() -> None:
         """There is nothing to end."""
@@ -60,7 +62,10 @@ async def test_step_that_is_given_twice_runs_once() -> None:
     gate = anyio.Event()
     agent = ScriptedAgent(lambda _: [gate, "once"])
     with anyio.fail_after(20):
-        async with hub_that_says(registered(), START, START) as (address, heard), running(agent, address, token=TOKENS["phone"]) as state:
+        async with (
+            hub_that_says(registered(), start(1), start(1)) as (address, heard),
+            running(agent, address) as state,
+        ):
             await eventually(lambda: len(agent.requests) >= 1 and sum(message.HasField("heartbeat") for message in heard) >= 2)
             assert state.worker.live_steps == 1
             gate.set()
@@ -70,3 +75,27 @@ async def test_step_that_is_given_twice_runs_once() -> None:
             )
     assert len(agent.requests) == 1
     assert sum(message.output.event.HasField("finished") for message in heard) == 1
+
+
+async def test_step_that_comes_while_the_worker_gives_its_hub_up_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "_STOP_LIMIT", 0.5)
+    begun, stopping, stop = [0], anyio.Event(), anyio.Event()
+
+    class Stubborn(ScriptedAgent):
+        async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+            begun[0] += 1
+            try:
+                yield TextDelta(text="first")
+                await anyio.sleep_forever()
+            finally:
+                stopping.set()
+                with anyio.CancelScope(shield=True):
+                    await stop.wait()
+
+    silent = registered(interval=0.1, silence_limit=0.2)
+    with anyio.fail_after(20):
+        async with hub_that_says(silent, start(1), stopping, start(2)) as (address, _), running(Stubborn([]), address) as state:
+            await state.worker.attached.wait()
+            await eventually(lambda: not state.worker.attached.is_set())
+            stop.set()
+    assert begun == [1]
