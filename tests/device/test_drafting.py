@@ -261,3 +261,26 @@ def test_a_prompt_counts_as_one_even_where_nothing_may_follow_it() -> None:
     assert scheduler.prefilled_tokens > 0
     assert scheduler.decoded_tokens == 0
     assert scheduler.drafts == {}
+
+
+def test_what_a_step_puts_through_the_model_includes_drafts_that_were_wrong() -> None:
+    passed: list[int] = []
+
+    class Recorded(Context):
+        def decode(self) -> bool:
+            passed.append(self.batch.size)
+            return super().decode()
+
+    start_backend()
+    model = Model(str(NEAR), CPU_ONLY)
+    context = Recorded(model, cells=2048, sequences=4, threads=Threads(1, 1), adapters=Adapters(model.handle, {}))
+    drafting = Drafting(model.vocabulary, tolerance=TOLERANCE, payoff=Eager())
+    scheduler = Steady(model, context, context_tokens=512, parallel=4, drafting=drafting)
+    for number, messages in enumerate(_TURNS):
+        scheduler.submit(number, StepRequest(messages=messages, tools=(OPEN,), tool_choice=ToolChoice.REQUIRED, max_output_tokens=60), None)
+    scheduler.round()
+    steps = list(scheduler._running)
+    while scheduler.busy:
+        scheduler.round()
+    assert sum(step.measures.tokens for step in steps) == sum(passed)
+    assert any(counts["accepted"] < counts["drafted"] for counts in scheduler.drafts.values())
