@@ -5,7 +5,18 @@ from dataclasses import dataclass
 
 from .cards import AgentCard
 from .device_state import DeviceState, PowerSource, Thermal
-from .errors import BY_REASON, InternalError, InvalidOutput, InvalidRequest, NearfarError, travelling_class
+from .errors import (
+    BY_REASON,
+    ConfigError,
+    InternalError,
+    InvalidOutput,
+    InvalidRequest,
+    NearfarError,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+    travelling_class,
+)
 from .v1 import hub_pb2 as pb
 from .wire import FaultsBecome, card_from_proto, card_to_proto
 
@@ -25,6 +36,8 @@ _LARGEST_REGISTRATION = 64 * 1024
 _LONGEST_NAME = 128
 _LONGEST_TEXT = 4000
 """Characters of a failure's message or hint."""
+_AT_HOME = (ConfigError, Unauthenticated, NotFound)
+"""Errors that say what is wrong where they are raised, and not with the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +110,12 @@ def failure_to_proto(error: NearfarError) -> pb.StepFailure:
 
 
 def failure_from_proto(message: pb.StepFailure) -> NearfarError:
-    """The error that the worker raised; `InternalError` for a class that this version does not know."""
+    """The error that the worker raised; `InternalError` for a class that this version does not know.
+
+    What is wrong with the worker's own configuration is `Unavailable` here: its caller can do nothing about it but ask another agent.
+    """
     cls = BY_REASON.get(message.reason, InternalError)
+    cls = Unavailable if issubclass(cls, _AT_HOME) else cls
     retry_after = message.retry_after if message.HasField("retry_after") and math.isfinite(message.retry_after) else None
     return cls(_cut(message.message), hint=_cut(message.hint), retry_after=retry_after)
 

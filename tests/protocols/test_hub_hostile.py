@@ -10,6 +10,7 @@ import pytest
 from attached_world import OWN, QUICK, TOKENS, ask, running
 
 from nearfar.protocols import (
+    ContextOverflow,
     DeadlineExceeded,
     InternalError,
     InvalidOutput,
@@ -292,7 +293,14 @@ async def _answered(raw: RawWorker, hub: Hub) -> str:
     return replies[0]
 
 
-@pytest.mark.parametrize(("reason", "expected"), [("RateLimited", RateLimited), ("NoSuchClass", InternalError), ("", InternalError)])
+@pytest.mark.parametrize(("reason", "expected"), [
+    ("RateLimited", RateLimited),
+    ("NoSuchClass", InternalError),
+    ("", InternalError),
+    ("ContextOverflow", ContextOverflow),
+    ("ModelNotFound", Unavailable),
+    ("Unauthenticated", Unavailable),
+])  # fmt: skip
 async def test_failure_arrives_as_its_class(reason: str, expected: type[NearfarError]) -> None:
     async with attacked() as (hub, raw):
         await raw.send(REGISTER)
