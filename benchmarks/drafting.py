@@ -22,7 +22,7 @@ from pathlib import Path
 from nearfar.device.llama.adapters import Adapters
 from nearfar.device.llama.model import Context, Model, start_backend
 from nearfar.device.llama.placement import CPU_ONLY
-from nearfar.device.worker.cpus import Threads
+from nearfar.device.worker.cpus import Threads, threads_for
 from nearfar.device.worker.drafting import Drafting, Eager, Payoff
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.scheduler import Scheduler, StepEvent
@@ -43,16 +43,19 @@ class Steady(Scheduler):
 
 
 class Engine:
-    """One loaded model, and schedulers on it."""
+    """One loaded model, and schedulers on it, with as many threads as an agent takes."""
 
-    def __init__(self, path: Path) -> None:
-        self._model = Model(str(path), CPU_ONLY)
-        self._adapters = Adapters(self._model.handle, {})
+    def __init__(self, path: Path, threads: Threads | None = None) -> None:
+        self.model = Model(str(path), CPU_ONLY)
+        self._adapters = Adapters(self.model.handle, {})
+        self._threads = threads or threads_for(self.model.parameters)
+
+    def context(self) -> Context:
+        return Context(self.model, cells=4 * CONTEXT, sequences=4, threads=self._threads, adapters=self._adapters)
 
     def scheduler(self, *, drafts: bool, payoff: Payoff | None = None) -> Steady:
-        context = Context(self._model, cells=4 * CONTEXT, sequences=4, threads=Threads(1, 1), adapters=self._adapters)
-        drafting = Drafting(self._model.vocabulary, tolerance=0.1, payoff=payoff) if drafts else None
-        return Steady(self._model, context, context_tokens=CONTEXT, parallel=4, drafting=drafting)
+        drafting = Drafting(self.model.vocabulary, tolerance=0.1, payoff=payoff) if drafts else None
+        return Steady(self.model, self.context(), context_tokens=CONTEXT, parallel=4, drafting=drafting)
 
 
 def run(scheduler: Scheduler, requests: Sequence[StepRequest]) -> list[StepEvent]:
@@ -104,9 +107,9 @@ class Comparison:
             scheduler = (self.plain, self.drafted)[which]
             for request in requests:
                 run(scheduler, [request.model_copy(update={"max_output_tokens": 1})])
-            before, begin = scheduler.decode_calls, time.thread_time()
+            before, begin = scheduler.decode_calls, time.perf_counter()
             happened[which] = run(scheduler, requests)
-            self.seconds[which] += time.thread_time() - begin
+            self.seconds[which] += time.perf_counter() - begin
             if which:
                 self.passes += scheduler.decode_calls - before
         outcomes = [sorted(map(str, happened[which])) for which in (0, 1)]

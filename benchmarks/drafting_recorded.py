@@ -1,76 +1,100 @@
-"""Drafting of recorded tool calls, simulated: no model runs, and what would be chosen is the recorded token.
+"""Drafting of recorded tool calls: which passes it takes, and how long these take on a model of 115M parameters.
 
-    python benchmarks/drafting_recorded.py --data FOLDER --json
+    python benchmarks/drafting_recorded.py --data FOLDER --json [--quick]
 
-`FOLDER` holds `tools/` with calls of tau-bench and API-Bank, which the repository does not. For each set, in its own order, and
-tokenised as far.gguf does: `tokens_per_forward` is tokens of calls / passes with drafts as long as they can be, `acceptance_length` the
-tokens of a run of one source that are right. Schemas are inferred from the calls of the set. `warm` goes through the set a second time.
+`FOLDER` holds `tools/` with calls of tau-bench, API-Bank and BFCL, which the repository does not. No shipped model would make these calls,
+so what is chosen is **not decided by a model: it is the recorded token**, tokenised as far.gguf does. For each set, in its own order:
+
+`tokens_per_forward`: tokens of calls / passes with drafts as long as they can be; no model runs. `acceptance_length`: tokens of a run of
+one source that are right. `cold`: the first time through; `again`: the second time.
+`speedup`: seconds of plain decoding / of drafting, wall time, with as many threads as an agent takes. Each pass is computed by far.gguf
+enlarged to 115M parameters, with drafts as long as they pay there. Over the second half of a set: `cold` with nothing known before, `warm`
+with the calls of the first half as history, `again` once more; by source: what each brings alone, warm.
 """
 
 import argparse
-import gzip
 import json
-import re
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from drafting import Engine, enlarged
 from numpy.typing import NDArray
-from pydantic import JsonValue
+from recorded_calls import RecordedCall, recorded_calls
 
-from nearfar.device.llama.model import Model, Vocabulary, start_backend
+from nearfar.device.llama.model import Context, Model, start_backend
 from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.constraints import Grammars
-from nearfar.device.worker.drafting import Drafting, Eager
+from nearfar.device.worker.drafting import Drafting, Eager, Pass, Payoff
+from nearfar.device.worker.drafting.origins import Draft, Source
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.scheduler import Scheduler
-from nearfar.protocols import Message, StepRequest, ToolChoice, ToolSpec
+from nearfar.protocols import Message, StepRequest, ToolChoice
 
 FAR = Path(__file__).parent.parent / "device" / "models" / "far.gguf"
 CONTEXT = 1 << 16
-KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-
-Said = tuple[list[str], str, dict[str, JsonValue]]
-"""What was said before a call, its tool and its arguments."""
+BEFORE = 256
+"""Tokens that lie in the real model's cache in front of what is timed, in place of the prompt."""
 
 
 class Recording:
-    """A batch and a context in which the next token is always the one that was recorded."""
+    """A batch and a context in which the next token is always the one that was recorded.
+
+    With a context of a real model, that computes each pass behind the prompt, so that passes take the time that they take.
+    """
 
     adapters: Sequence[str] = ()
     cells = capacity = CONTEXT
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, computed: Context | None = None) -> None:
         self._size = size
+        self._computed = computed
         self._positions: list[int] = []
-        self.script: list[int] = []
+        self._tokens: list[int] = []
+        self._start = 0
+        self._script: list[int] = []
         self.batch = self
+        if computed is not None:
+            _add(computed, [1] * BEFORE, 0)
+            computed.decode()
+
+    def load(self, prompt: list[int], output: list[int]) -> None:
+        """What is read next, and then written."""
+        self._script, self._start = [*prompt, *output], len(prompt)
 
     @property
     def size(self) -> int:
         return len(self._positions)
 
     def clear(self) -> None:
-        self._positions = []
+        self._positions, self._tokens = [], []
 
     def add(self, tokens: Sequence[int], *, position: int, sequence: int, last: bool) -> int:
         del sequence, last
         self._positions += range(position, position + len(tokens))
+        self._tokens += tokens
         return len(self._positions) - 1
 
     def use_adapter(self, number: int) -> None:
         del number
 
     def decode(self) -> bool:
-        return True
+        if self._computed is None or self._positions[0] < self._start:
+            return True
+        place = BEFORE + self._positions[0] - self._start
+        self._computed.forget(0, place)
+        _add(self._computed, self._tokens, place)
+        return self._computed.decode()
 
     def logits(self, index: int) -> NDArray[np.float32]:
         chosen = np.zeros(self._size, dtype=np.float32)
-        chosen[self.script[self._positions[index] + 1]] = 10
+        chosen[self._script[self._positions[index] + 1]] = 10
         return chosen
 
     def forget(self, sequence: int, start: int) -> bool:
@@ -82,99 +106,137 @@ class Recording:
         return True
 
 
-def _text(path: Path) -> str:
-    return gzip.decompress(path.read_bytes()).decode()
+def _add(context: Context, tokens: Sequence[int], position: int) -> None:
+    """All of them with logits, as drafted ones have."""
+    context.batch.clear()
+    for place, token in enumerate(tokens, start=position):
+        context.batch.add([token], position=place, sequence=0, last=True)
 
 
-def api_bank(folder: Path) -> Iterator[Said]:
-    for row in json.loads(_text(folder / "apibank_level1.json.gz")):
-        for call in row["answer"]:
-            yield [row["user"]], call["name"], call["parameters"]
+class Rehearsal:
+    """A scheduler whose steps write recorded calls."""
 
-
-def tau(folder: Path) -> Iterator[Said]:
-    for line in _text(folder / "tau_airline_gpt4o.jsonl.gz").splitlines():
-        said: list[str] = []
-        for message in json.loads(line)["traj"][1:]:
-            for call in message.get("tool_calls") or ():
-                yield list(said), call["function"]["name"], json.loads(call["function"]["arguments"])
-            said.append(message.get("content") or "-")
-
-
-def inferred(calls: Iterable[Said]) -> dict[str, ToolSpec]:
-    """Tools with the parameters and types that occur; those that always occur are required."""
-    seen: defaultdict[str, list[dict[str, JsonValue]]] = defaultdict(list)
-    for _, name, arguments in calls:
-        seen[name].append(arguments)
-    return {name: ToolSpec(name=re.sub(r"[^\w-]", "_", name)[:64], parameters=_schema(rows)) for name, rows in seen.items()}
-
-
-def _schema(rows: list[dict[str, JsonValue]]) -> dict[str, JsonValue]:
-    properties: dict[str, JsonValue] = {}
-    for row in rows:
-        for key, value in row.items():
-            properties.setdefault(key, {"type": KINDS[type(value)]} if type(value) in KINDS else {})
-    required: list[JsonValue] = [key for key in properties if all(key in row for row in rows)]
-    return {"type": "object", "properties": properties, "required": required}
-
-
-class Simulation:
-    """The scheduler over recorded calls."""
-
-    def __init__(self, model: Model) -> None:
-        self._vocabulary: Vocabulary = model.vocabulary
+    def __init__(self, model: Model, drafting: Drafting | None, computed: Context | None = None) -> None:
+        self._vocabulary = model.vocabulary
         self._grammars, self._syntax = Grammars(model.vocabulary), ToolSyntax.of(model.vocabulary)
         self._prompts = PromptBuilder(model, context_tokens=CONTEXT)
-        self._recording = Recording(model.vocabulary.size)
-        drafting = Drafting(model.vocabulary, tolerance=0.0, payoff=Eager())
+        self._recording = Recording(model.vocabulary.size, computed)
         context: Any = self._recording
         self.scheduler = Scheduler(model, context, context_tokens=CONTEXT, parallel=1, drafting=drafting)
         self.tokens = self.passes = self.skipped = 0
+        self.seconds = 0.0
 
-    def add(self, said: list[str], tool: ToolSpec, tools: tuple[ToolSpec, ...], arguments: dict[str, JsonValue]) -> None:
-        ordered = {key: arguments[key] for key in tool.parameters["properties"] if key in arguments}
-        call = self._vocabulary.tokenize_inside(json.dumps({"name": tool.name, "arguments": ordered}, ensure_ascii=False))
-        grammar = self._grammars.call(tools)
-        if grammar.follow(call) < len(call) or not grammar.complete:
+    def add(self, call: RecordedCall) -> None:
+        output = self._written(call)
+        if output is None:
             self.skipped += 1
             return
-        messages = tuple(Message.user(text) for text in said)
-        request = StepRequest(messages=messages, tools=tools, tool_choice=ToolChoice.REQUIRED, max_output_tokens=2048)
+        messages = tuple(Message.user(text) for text in call.said)
+        request = StepRequest(messages=messages, tools=call.tools, tool_choice=ToolChoice.REQUIRED, max_output_tokens=2048)
         end = min(self._vocabulary.ends)
-        prompt = self._prompts.prompt(request).tokens
-        self._recording.script = [*prompt, *self._syntax.opener, *call, *self._syntax.closer, end, end]
+        self._recording.load(self._prompts.prompt(request).tokens, [*self._syntax.opener, *output, end, end])
         self.scheduler.submit(0, request, None)
         while self.scheduler.busy:
-            before = self.scheduler.prefilled_tokens
+            before, begin = self.scheduler.prefilled_tokens, time.perf_counter()
             self.scheduler.round()
-            self.passes += self.scheduler.prefilled_tokens == before
-        self.tokens += len(call) + len(self._syntax.closer)
+            if self.scheduler.prefilled_tokens == before:
+                self.passes += 1
+                self.seconds += time.perf_counter() - begin
+        self.tokens += len(output)
+
+    def _written(self, call: RecordedCall) -> list[int] | None:
+        """The tokens of a call and its closer, the parameters in their schema's order; None if the grammar forbids it."""
+        tool = next(tool for tool in call.tools if tool.name == call.tool)
+        order = [key for key in tool.parameters["properties"] if key in call.arguments]
+        text = json.dumps({"name": call.tool, "arguments": {key: call.arguments[key] for key in order}}, ensure_ascii=False)
+        tokens = self._vocabulary.tokenize_inside(text)
+        grammar = self._grammars.call(call.tools)
+        return [*tokens, *self._syntax.closer] if grammar.follow(tokens) == len(tokens) and grammar.complete else None
 
 
-def figures(data: Path) -> dict[str, object]:
+def counted(model: Model, calls: Sequence[RecordedCall]) -> dict[str, object]:
+    """What drafts come to that are as long as they can be."""
+    rehearsal = Rehearsal(model, Drafting(model.vocabulary, tolerance=0.0, payoff=Eager()))
+    result: dict[str, object] = {"calls": len(calls)}
+    for turn in ("cold", "again"):
+        rehearsal.tokens = rehearsal.passes = rehearsal.skipped = 0
+        for call in calls:
+            rehearsal.add(call)
+        result[f"tokens_per_forward_{turn}"] = round(rehearsal.tokens / rehearsal.passes, 2)
+        drafts = rehearsal.scheduler.drafts.items()
+        result[f"acceptance_length_{turn}"] = {source: round(one["accepted"] / max(one["runs"], 1), 2) for source, one in drafts}
+    return {**result, "skipped": rehearsal.skipped}
+
+
+class OneSource(Payoff):
+    """Drafts end where another source than this one would go on."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self._source = source
+
+    def cut(self, draft: Draft, pass_: Pass) -> Draft:
+        own = sum(1 for _ in takewhile(lambda origin: origin.source is self._source, draft.origins))
+        return super().cut(draft.first(own), pass_)
+
+
+def known_after(model: Model, calls: Sequence[RecordedCall], payoff: Payoff) -> Drafting:
+    """What is known once these were made; what passes cost is still to be found out."""
+    drafting = Drafting(model.vocabulary, tolerance=0.0, payoff=Eager())
+    rehearsal = Rehearsal(model, drafting)
+    for call in calls:
+        rehearsal.add(call)
+    payoff.records = drafting.payoff.records
+    drafting.payoff = payoff
+    return drafting
+
+
+def timed(engine: Engine, calls: Sequence[RecordedCall], drafting: Drafting) -> float:
+    """Plain seconds / drafted seconds, call by call by turns."""
+    model = engine.model
+    drafted, plain = Rehearsal(model, drafting, engine.context()), Rehearsal(model, None, engine.context())
+    for number, call in enumerate(calls):
+        for rehearsal in (plain, drafted) if number % 2 else (drafted, plain):
+            rehearsal.add(call)
+    return round(plain.seconds / drafted.seconds, 3)
+
+
+def speedups(engine: Engine, calls: Sequence[RecordedCall], most: int) -> dict[str, object]:
+    """Over what follows the first half, at most so many calls."""
+    half = len(calls) // 2
+    before, rest = calls[:half], calls[half : half + most]
+    known = known_after(engine.model, before, Payoff())
+    return {
+        "speedup_cold": timed(engine, rest, Drafting(engine.model.vocabulary, tolerance=0.0)),
+        "speedup_warm": timed(engine, rest, known),
+        "speedup_again": timed(engine, rest, known),
+        "speedup_by_source": {source: timed(engine, rest, known_after(engine.model, before, OneSource(source))) for source in Source},
+    }
+
+
+def figures(data: Path, *, quick: bool) -> dict[str, object]:
     start_backend()
+    sets = recorded_calls(data)
     model = Model(str(FAR), CPU_ONLY)
-    result: dict[str, object] = {}
-    for name, calls in (("api_bank", list(api_bank(data))), ("tau_airline", list(tau(data)))):
-        tools = inferred(calls)
-        simulation = Simulation(model)
-        for turn in ("cold", "warm"):
-            simulation.tokens = simulation.passes = simulation.skipped = 0
-            for said, tool, arguments in calls:
-                simulation.add(said, tools[tool], tuple(tools.values()), arguments)
-            result[f"{name}_{turn}_tokens_per_forward"] = round(simulation.tokens / simulation.passes, 2)
-            lengths = {source: round(one["accepted"] / max(one["runs"], 1), 2) for source, one in simulation.scheduler.drafts.items()}
-            result[f"{name}_{turn}_acceptance_length"] = lengths
-        result[f"{name}_calls"], result[f"{name}_skipped"] = len(calls), simulation.skipped
-    return result
+    with tempfile.TemporaryDirectory() as name:
+        large = Engine(enlarged(Path(name)))
+        return {
+            name: {
+                **counted(model, calls[:60] if quick else calls),
+                **speedups(large, calls, 12 if quick else 80),
+            }
+            for name, calls in sets.items()
+        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="fewer calls")
     arguments = parser.parse_args()
-    sys.stdout.write(json.dumps(figures(arguments.data / "tools"), indent=None if arguments.json else 1) + "\n")
+    result = figures(arguments.data / "tools", quick=arguments.quick)
+    sys.stdout.write(json.dumps(result, indent=None if arguments.json else 1) + "\n")
 
 
 if __name__ == "__main__":
