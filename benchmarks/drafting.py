@@ -1,13 +1,14 @@
 """Drafted tool calls against plain decoding: same tokens, fewer passes, less time.
 
-    python benchmarks/drafting.py --json [--quick]
+    python benchmarks/drafting.py --json [--quick] [--data FOLDER]
 
-On the embedded models' own episodes in both worlds, plain and drafted by turns on one thread; seconds are those of its CPU time:
+On the embedded models' own episodes in both worlds, plain and drafted by turns, with as many threads as an agent takes:
 `lossless`: share of steps whose events and confidence are the same. Bar: 1.0.
 `tokens_per_forward`: output tokens of tool calls / passes behind the prompt, with drafts as long as they can be. Bar: 4 or more.
 `tokens_per_forward_chosen`: the same with drafts as long as they pay on this machine, on far.gguf enlarged to 115M parameters.
 `speedup_cold`, `speedup_warm`: plain seconds / drafted seconds there, without and with a history of calls. Bars: 1.4 and 1.8.
 `worst_speedup`: the lowest of these, near.gguf, far.gguf, free text and four steps at a time. Bar: 0.95 or more.
+`recorded`: what calls that others recorded come to (drafting_figures/rehearsal.py); only with `--data`, the folder that has them.
 """
 
 import argparse
@@ -19,43 +20,18 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nearfar.device.llama.adapters import Adapters
-from nearfar.device.llama.model import Context, Model, start_backend
-from nearfar.device.llama.placement import CPU_ONLY
-from nearfar.device.worker.cpus import Threads, threads_for
-from nearfar.device.worker.drafting import Drafting, Eager, Payoff
+from drafting_figures.engine import MODELS, Engine, enlarged
+from drafting_figures.rehearsal import recorded
+
+from nearfar.device.llama.model import start_backend
+from nearfar.device.worker.drafting import Eager, Payoff
 from nearfar.device.worker.protocol import StepEventKind
 from nearfar.device.worker.scheduler import Scheduler, StepEvent
 from nearfar.orchestrator.worlds.apps.world import AppsWorld
 from nearfar.orchestrator.worlds.search.world import SearchWorld
 from nearfar.protocols import Message, StepRequest, ToolCall
 
-ROOT = Path(__file__).parent.parent
-MODELS = ROOT / "device" / "models"
-CONTEXT, SEED, TURNS = 1024, 5, 10
-
-
-class Steady(Scheduler):
-    """Cuts prompts into the same passes in every run: how they are cut shows in the last digits of what follows."""
-
-    def _adapt_chunk(self, seconds: float) -> None:
-        del seconds
-
-
-class Engine:
-    """One loaded model, and schedulers on it, with as many threads as an agent takes."""
-
-    def __init__(self, path: Path, threads: Threads | None = None) -> None:
-        self.model = Model(str(path), CPU_ONLY)
-        self._adapters = Adapters(self.model.handle, {})
-        self._threads = threads or threads_for(self.model.parameters)
-
-    def context(self) -> Context:
-        return Context(self.model, cells=4 * CONTEXT, sequences=4, threads=self._threads, adapters=self._adapters)
-
-    def scheduler(self, *, drafts: bool, payoff: Payoff | None = None) -> Steady:
-        drafting = Drafting(self.model.vocabulary, tolerance=0.1, payoff=payoff) if drafts else None
-        return Steady(self.model, self.context(), context_tokens=CONTEXT, parallel=4, drafting=drafting)
+SEED, TURNS = 5, 10
 
 
 def run(scheduler: Scheduler, requests: Sequence[StepRequest]) -> list[StepEvent]:
@@ -127,15 +103,6 @@ def _output_tokens(event: StepEvent) -> int:
     return int(str(payload["output_tokens"])) if event[1] is StepEventKind.FINISHED and isinstance(payload, dict) else 0
 
 
-def enlarged(folder: Path) -> Path:
-    """far.gguf with 115M parameters."""
-    sys.path.insert(0, str(ROOT))
-    from train.enlarge import enlarge
-
-    enlarge(MODELS / "far.gguf", folder / "large.gguf")
-    return folder / "large.gguf"
-
-
 def compared(
     engine: Engine,
     requests: Sequence[StepRequest],
@@ -153,8 +120,8 @@ def compared(
     return comparison
 
 
-def figures(*, quick: bool) -> dict[str, object]:
-    """All figures on the embedded models."""
+def figures(data: Path | None, *, quick: bool) -> dict[str, object]:
+    """All figures."""
     start_backend()
     far, near = Engine(MODELS / "far.gguf"), Engine(MODELS / "near.gguf")
     requests = list(episodes(far.scheduler(drafts=False), 3 if quick else 12))
@@ -171,6 +138,7 @@ def figures(*, quick: bool) -> dict[str, object]:
             "far_speedup": compared(far, calls * (1 if quick else 4)),
             "near_speedup": compared(near, calls * (1 if quick else 4)),
         }
+        of_others = {} if data is None else {"recorded": recorded(far, large, data, quick=quick)}
     eager = compared(far, calls, payoff=Eager())
     alone = [cold, warm, eager, others["far_speedup"], others["near_speedup"], others["free_text_speedup"]]
     speedups = {"speedup_cold": cold, "speedup_warm": warm, **others}
@@ -184,6 +152,7 @@ def figures(*, quick: bool) -> dict[str, object]:
         "worst_speedup": round(min(one.speedup for one in speedups.values()), 3),
         "acceptance_length": {source: round(counts["accepted"] / max(counts["runs"], 1), 2) for source, counts in drafts},
         "acceptance_rate": {source: round(counts["accepted"] / counts["drafted"], 2) for source, counts in drafts},
+        **of_others,
     }
 
 
@@ -194,9 +163,10 @@ def _calls(engine: Engine, request: StepRequest) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--data", type=Path, help="folder with recorded calls")
     parser.add_argument("--quick", action="store_true", help="fewer tasks, under 45 s")
     arguments = parser.parse_args()
-    result = figures(quick=arguments.quick)
+    result = figures(arguments.data, quick=arguments.quick)
     if arguments.json:
         sys.stdout.write(json.dumps(result) + "\n")
         return

@@ -1,21 +1,16 @@
 """Drafting of recorded tool calls: which passes it takes, and how long these take on a model of 115M parameters.
 
-    python benchmarks/drafting_recorded.py --data FOLDER --json [--quick]
-
-`FOLDER` holds `tools/` with calls of tau-bench, API-Bank and BFCL, which the repository does not. No shipped model would make these calls,
-so what is chosen is **not decided by a model: it is the recorded token**, tokenised as far.gguf does. For each set, in its own order:
+No shipped model would make these calls, so what is chosen is **not decided by a model: it is the recorded token**, tokenised as far.gguf
+does. For each set, in its own order:
 
 `tokens_per_forward`: tokens of calls / passes with drafts as long as they can be; no model runs. `acceptance_length`: tokens of a run of
 one source that are right. `cold`: the first time through; `again`: the second time.
-`speedup`: seconds of plain decoding / of drafting, wall time, with as many threads as an agent takes. Each pass is computed by far.gguf
-enlarged to 115M parameters, with drafts as long as they pay there. Over the second half of a set: `cold` with nothing known before, `warm`
-with the calls of the first half as history, `again` once more; by source: what each brings alone, warm.
+`speedup`: seconds of plain decoding / of drafting. Each pass is computed by far.gguf enlarged to 115M parameters, with drafts as long as
+they pay there. Over the second half of a set: `cold` with nothing known before, `warm` with the calls of the first half as history, `again`
+once more; by source: what each brings alone, warm.
 """
 
-import argparse
 import json
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from itertools import takewhile
@@ -23,12 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from drafting import Engine, enlarged
 from numpy.typing import NDArray
-from recorded_calls import RecordedCall, recorded_calls
 
-from nearfar.device.llama.model import Context, Model, start_backend
-from nearfar.device.llama.placement import CPU_ONLY
+from nearfar.device.llama.model import Context, Model
 from nearfar.device.worker.constraints import Grammars
 from nearfar.device.worker.drafting import Drafting, Eager, Pass, Payoff
 from nearfar.device.worker.drafting.origins import Draft, Source
@@ -37,7 +29,9 @@ from nearfar.device.worker.prompt import PromptBuilder
 from nearfar.device.worker.scheduler import Scheduler
 from nearfar.protocols import Message, StepRequest, ToolChoice
 
-FAR = Path(__file__).parent.parent / "device" / "models" / "far.gguf"
+from .engine import Engine
+from .recorded_calls import RecordedCall, recorded_calls
+
 CONTEXT = 1 << 16
 BEFORE = 256
 """Tokens that lie in the real model's cache in front of what is timed, in place of the prompt."""
@@ -214,30 +208,9 @@ def speedups(engine: Engine, calls: Sequence[RecordedCall], most: int) -> dict[s
     }
 
 
-def figures(data: Path, *, quick: bool) -> dict[str, object]:
-    start_backend()
-    sets = recorded_calls(data)
-    model = Model(str(FAR), CPU_ONLY)
-    with tempfile.TemporaryDirectory() as name:
-        large = Engine(enlarged(Path(name)))
-        return {
-            name: {
-                **counted(model, calls[:60] if quick else calls),
-                **speedups(large, calls, 12 if quick else 80),
-            }
-            for name, calls in sets.items()
-        }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="fewer calls")
-    arguments = parser.parse_args()
-    result = figures(arguments.data / "tools", quick=arguments.quick)
-    sys.stdout.write(json.dumps(result, indent=None if arguments.json else 1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+def recorded(far: Engine, large: Engine, data: Path, *, quick: bool) -> dict[str, object]:
+    """The figures of each set in the folder."""
+    return {
+        name: {**counted(far.model, calls[:60] if quick else calls), **speedups(large, calls, 6 if quick else 60)}
+        for name, calls in recorded_calls(data).items()
+    }

@@ -1,0 +1,47 @@
+"""Models to draft on, without the process around them."""
+
+import sys
+from pathlib import Path
+
+from nearfar.device.llama.adapters import Adapters
+from nearfar.device.llama.model import Context, Model
+from nearfar.device.llama.placement import CPU_ONLY
+from nearfar.device.worker.cpus import Threads, threads_for
+from nearfar.device.worker.drafting import Drafting, Payoff
+from nearfar.device.worker.scheduler import Scheduler
+
+ROOT = Path(__file__).parents[2]
+MODELS = ROOT / "device" / "models"
+CONTEXT = 1024
+
+
+class Steady(Scheduler):
+    """Cuts prompts into the same passes in every run: how they are cut shows in the last digits of what follows."""
+
+    def _adapt_chunk(self, seconds: float) -> None:
+        del seconds
+
+
+class Engine:
+    """One loaded model, and schedulers on it, with as many threads as an agent takes."""
+
+    def __init__(self, path: Path, threads: Threads | None = None) -> None:
+        self.model = Model(str(path), CPU_ONLY)
+        self._adapters = Adapters(self.model.handle, {})
+        self._threads = threads or threads_for(self.model.parameters)
+
+    def context(self) -> Context:
+        return Context(self.model, cells=4 * CONTEXT, sequences=4, threads=self._threads, adapters=self._adapters)
+
+    def scheduler(self, *, drafts: bool, payoff: Payoff | None = None) -> Steady:
+        drafting = Drafting(self.model.vocabulary, tolerance=0.1, payoff=payoff) if drafts else None
+        return Steady(self.model, self.context(), context_tokens=CONTEXT, parallel=4, drafting=drafting)
+
+
+def enlarged(folder: Path) -> Path:
+    """far.gguf with 115M parameters."""
+    sys.path.insert(0, str(ROOT))
+    from train.enlarge import enlarge
+
+    enlarge(MODELS / "far.gguf", folder / "large.gguf")
+    return folder / "large.gguf"
