@@ -26,15 +26,16 @@ from nearfar.device.worker.drafting import Drafting, Eager, Pass, Payoff
 from nearfar.device.worker.drafting.origins import Draft, Source
 from nearfar.device.worker.generation import ToolSyntax
 from nearfar.device.worker.prompt import PromptBuilder
-from nearfar.device.worker.scheduler import Scheduler
+from nearfar.device.worker.protocol import StepEventKind
+from nearfar.device.worker.scheduler import Scheduler, StepEvent
 from nearfar.protocols import Message, StepRequest, ToolChoice
 
 from .engine import Engine
 from .recorded_calls import RecordedCall, recorded_calls
 
 CONTEXT = 1 << 16
-BEFORE = 256
-"""Tokens that lie in the real model's cache in front of what is timed, in place of the prompt."""
+BEFORE, CHUNK = 1024, 128
+"""Tokens that lie in the real model's cache in front of what is timed, in place of the prompt, and how many of them are read in a pass."""
 
 
 class Recording:
@@ -55,8 +56,9 @@ class Recording:
         self._script: list[int] = []
         self.batch = self
         if computed is not None:
-            _add(computed, [1] * BEFORE, 0)
-            computed.decode()
+            for place in range(0, BEFORE, CHUNK):
+                _add(computed, [1] * CHUNK, place)
+                computed.decode()
 
     def load(self, prompt: list[int], output: list[int]) -> None:
         """What is read next, and then written."""
@@ -128,11 +130,11 @@ class Rehearsal:
         messages = tuple(Message.user(text) for text in call.said)
         request = StepRequest(messages=messages, tools=call.tools, tool_choice=ToolChoice.REQUIRED, max_output_tokens=2048)
         end = min(self._vocabulary.ends)
-        self._recording.load(self._prompts.prompt(request).tokens, [*self._syntax.opener, *output, end, end])
+        self._recording.load([*self._prompts.prompt(request).tokens, *self._syntax.opener], [*output, end, end])
         self.scheduler.submit(0, request, None)
         while self.scheduler.busy:
             before, begin = self.scheduler.prefilled_tokens, time.perf_counter()
-            self.scheduler.round()
+            _check(self.scheduler.round())
             if self.scheduler.prefilled_tokens == before:
                 self.passes += 1
                 self.seconds += time.perf_counter() - begin
@@ -146,6 +148,12 @@ class Rehearsal:
         tokens = self._vocabulary.tokenize_inside(text)
         grammar = self._grammars.call(call.tools)
         return [*tokens, *self._syntax.closer] if grammar.follow(tokens) == len(tokens) and grammar.complete else None
+
+
+def _check(events: Sequence[StepEvent]) -> None:
+    for _, kind, payload in events:
+        if kind is StepEventKind.ERROR:
+            raise RuntimeError(f"a call could not be written: {payload}")
 
 
 def counted(model: Model, calls: Sequence[RecordedCall]) -> dict[str, object]:

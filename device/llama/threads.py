@@ -71,5 +71,12 @@ class ThreadTuner:
         size = tokens.bit_length()
         contest = self._contests.get(size)
         if contest is None:
-            contest = self._contests[size] = _Contest(used=self._few, other=self._many)
+            contest = self._contests[size] = self._opened(size)
         return contest
+
+    def _opened(self, size: int) -> _Contest:
+        """Begins with what is in use for the nearest size: what other programs leave of the cores, they leave for all sizes."""
+        nearest = min(self._contests, key=lambda known: abs(known - size), default=None)
+        if nearest is None or self._contests[nearest].used == self._few:
+            return _Contest(used=self._few, other=self._many)
+        return _Contest(used=self._many, other=self._few)

@@ -167,3 +167,10 @@ def test_threads_follow_the_machine() -> None:
     _passes(tuner, {1: 1.0, 8: 0.3}, 40)
     assert set(_passes(tuner, {1: 1.0, 8: 5.0}, 300)[-50:]) == {1}
     assert set(_passes(tuner, {1: 1.0, 8: 0.3}, 2000)[-50:]) == {8}
+
+
+def test_passes_of_another_size_begin_with_the_threads_that_won_before() -> None:
+    tuner = ThreadTuner(few=1, many=8)
+    _passes(tuner, {1: 1.0, 8: 0.3}, 40)
+    assert tuner.threads(128) == 8
+    assert ThreadTuner(few=1, many=8).threads(128) == 1
