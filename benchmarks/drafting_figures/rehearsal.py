@@ -34,7 +34,7 @@ from .engine import Engine
 from .recorded_calls import RecordedCall, recorded_calls
 
 CONTEXT = 1 << 16
-BEFORE, CHUNK = 1024, 128
+BEFORE, CHUNK = 640, 128
 """Tokens that lie in the real model's cache in front of what is timed, in place of the prompt, and how many of them are read in a pass."""
 
 
@@ -203,22 +203,26 @@ def timed(engine: Engine, calls: Sequence[RecordedCall], drafting: Drafting) -> 
     return round(plain.seconds / drafted.seconds, 3)
 
 
-def speedups(engine: Engine, calls: Sequence[RecordedCall], most: int) -> dict[str, object]:
-    """Over what follows the first half, at most so many calls."""
+def speedups(engine: Engine, calls: Sequence[RecordedCall], *, most: int, history: int, by_source: bool) -> dict[str, object]:
+    """Over what follows the first half, at most so many calls, with at most so many before them as history."""
     half = len(calls) // 2
-    before, rest = calls[:half], calls[half : half + most]
+    before, rest = calls[max(half - history, 0) : half], calls[half : half + most]
     known = known_after(engine.model, before, Payoff())
-    return {
+    result: dict[str, object] = {
         "speedup_cold": timed(engine, rest, Drafting(engine.model.vocabulary, tolerance=0.0)),
         "speedup_warm": timed(engine, rest, known),
         "speedup_again": timed(engine, rest, known),
-        "speedup_by_source": {source: timed(engine, rest, known_after(engine.model, before, OneSource(source))) for source in Source},
     }
+    if by_source:
+        alone = {source: known_after(engine.model, before, OneSource(source)) for source in Source}
+        result["speedup_by_source"] = {source: timed(engine, rest, known) for source, known in alone.items()}
+    return result
 
 
 def recorded(far: Engine, large: Engine, data: Path, *, quick: bool) -> dict[str, object]:
-    """The figures of each set in the folder."""
+    """The figures of each set in the folder; the quick ones are of few calls, and not by source."""
+    size = {"most": 3, "history": 40} if quick else {"most": 40, "history": 400}
     return {
-        name: {**counted(far.model, calls[:60] if quick else calls), **speedups(large, calls, 6 if quick else 60)}
+        name: {**counted(far.model, calls[:20] if quick else calls), **speedups(large, calls, **size, by_source=not quick)}
         for name, calls in recorded_calls(data).items()
     }
