@@ -20,9 +20,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from drafting_figures.engine import MODELS, Engine, enlarged
-from drafting_figures.rehearsal import recorded
-
 from nearfar.device.llama.model import start_backend
 from nearfar.device.worker.drafting import Eager, Payoff
 from nearfar.device.worker.protocol import StepEventKind
@@ -30,6 +27,11 @@ from nearfar.device.worker.scheduler import Scheduler, StepEvent
 from nearfar.orchestrator.worlds.apps.world import AppsWorld
 from nearfar.orchestrator.worlds.search.world import SearchWorld
 from nearfar.protocols import Message, StepRequest, ToolCall
+
+# A script finds its own parts only behind the root of the repository.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.drafting_figures.engine import MODELS, Engine, enlarged
+from benchmarks.drafting_figures.rehearsal import recorded
 
 SEED, TURNS = 5, 10
 

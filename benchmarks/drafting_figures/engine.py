@@ -1,6 +1,5 @@
 """Models to draft on, without the process around them."""
 
-import sys
 from pathlib import Path
 
 from nearfar.device.llama.adapters import Adapters
@@ -10,8 +9,7 @@ from nearfar.device.worker.cpus import Threads, threads_for
 from nearfar.device.worker.drafting import Drafting, Payoff
 from nearfar.device.worker.scheduler import Scheduler
 
-ROOT = Path(__file__).parents[2]
-MODELS = ROOT / "device" / "models"
+MODELS = Path(__file__).parents[2] / "device" / "models"
 CONTEXT = 1024
 
 
@@ -40,7 +38,6 @@ class Engine:
 
 def enlarged(folder: Path) -> Path:
     """far.gguf with 115M parameters."""
-    sys.path.insert(0, str(ROOT))
     from train.enlarge import enlarge
 
     enlarge(MODELS / "far.gguf", folder / "large.gguf")
