@@ -118,7 +118,8 @@ def episode(role: Callable[[Problem, random.Random], list[Segment]]) -> list[Seg
 
 
 def called(markers: list[int], ids: list[int]) -> NDArray[np.bool_]:
-    return inside_calls(np.array([ids]), *markers)[0]
+    inside: NDArray[np.bool_] = inside_calls(np.array([ids]), *markers)[0]
+    return inside
 
 
 def agreement(decoder: Decoder, ids: list[int], weights: list[float], expected: list[int], adapters: list[int] | None = None) -> float:
