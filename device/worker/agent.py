@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
@@ -41,7 +42,7 @@ _MOST_CRASHES: Final = 3
 _COOL_DOWN_SECONDS: Final = 30.0
 
 
-class LocalAgent:
+class LocalAgent(ABC):
     """The base of the agents that run models on this machine.
 
     Concurrent steps are decoded together and share the cached prefixes of their prompts. If the worker dies, the steps under way raise
@@ -75,9 +76,9 @@ class LocalAgent:
         self._last_crash = 0.0
 
     @staticmethod
+    @abstractmethod
     def check_model(path: Path) -> None:
         """Look at the model's file before a worker loads it. Raises `ModelNotFound` or `ModelError`."""
-        raise NotImplementedError
 
     @property
     def live_steps(self) -> int:
