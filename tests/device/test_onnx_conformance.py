@@ -16,7 +16,7 @@ from nearfar.device.onnx import OnnxAgent
 from nearfar.protocols import Agent
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
 from nearfar.protocols.testing.subject import Transport
-from nearfar.protocols.testing.transports import grpc_tcp, in_process
+from nearfar.protocols.testing.transports import attached, grpc_tcp, in_process
 
 SCHEMA = {
     "type": "object",
@@ -40,7 +40,7 @@ def long_prompt(near_folder: Path) -> str:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("transport", [in_process, grpc_tcp], ids=lambda transport: transport.__name__)
+@pytest.mark.parametrize("transport", [in_process, grpc_tcp, attached], ids=lambda transport: transport.__name__)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_onnx_agent_keeps_the_contract(check: Check, transport: Transport, near_folder: Path, long_prompt: str) -> None:
     async def create() -> Agent:
