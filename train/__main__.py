@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 RUNS: Final = Path(__file__).parent / "runs"
 MODELS: Final = Path(__file__).parent.parent / "device" / "models"
-EMBEDDER: Final = Path(__file__).parent.parent / "orchestrator" / "routing" / "learned" / "models"
+EMBEDDER: Final = Path(__file__).parent.parent / "orchestrator" / "embedding" / "models"
 _TOKENIZER: Final = RUNS / "tokenizer.json"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy
 
-from nearfar.orchestrator.routing.learned.embedder import Embedder
+from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
 from nearfar.orchestrator.routing.learned.prior_training import LEAST_GAP
 from nearfar.orchestrator.routing.learned.report import Remembered, loaded, predictions

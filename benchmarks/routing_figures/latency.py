@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import numpy
 
-from nearfar.orchestrator.routing.learned.embedder import Embedder
+from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.export import write_head
 from nearfar.orchestrator.routing.learned.head import Head
 from nearfar.orchestrator.routing.learned.likeness import LANDMARKS

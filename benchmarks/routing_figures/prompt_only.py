@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.routing.learned.embedder import Embedder
+from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
 from nearfar.orchestrator.routing.learned.report import Remembered, loaded, predictions
 from nearfar.orchestrator.routing.learned.training import train_head

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ...protocols import ConfigError, Side
-from ..routing.learned.embedder import Embedder
+from ..embedding.embedder import Embedder
 from ..routing.trace_files import read_traces
 from ..routing.traces import Trace, agents_of
 from .console import notes, warn

@@ -8,11 +8,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
+from ..embedding.embedder import Embedder
 from ..policy import Candidate
 from .correction import PRIOR, Corrected, Correction
 from .decision import Estimate, RouteDecision, Source
 from .learned.adaptive import AdaptivePrior
-from .learned.embedder import Embedder
 from .learned.head import Head, read_card
 from .learned.prior import Impression, Prior
 

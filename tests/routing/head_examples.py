@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from nearfar.orchestrator.routing.learned.embedder import Embedder
+from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.examples import Examples
 
 AGENTS = ("near", "far")

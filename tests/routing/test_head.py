@@ -16,7 +16,7 @@ from head_examples import AGENTS, BOOK, BOOKS, SUM, SUMS, asked, examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.routing.learned.embedder import Embedder
+from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.export import write_head
 from nearfar.orchestrator.routing.learned.head import CARD, LIKENESS, WORDS, Head, read_card
 from nearfar.orchestrator.routing.learned.training import train_head
@@ -36,7 +36,7 @@ def refuse(*arguments, **named):
 sys.meta_path.insert(0, NoTorch())
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
 from pathlib import Path
-from nearfar.orchestrator.routing.learned.embedder import Embedder
+from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.head import Head
 
 from nearfar.orchestrator.policy import Mode

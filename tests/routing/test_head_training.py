@@ -15,7 +15,7 @@ from head_examples import AGENTS, BOOK, BOOKS, SUM, SUMS, asked, examples
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.routing.learned.embedder import Embedder
+from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
 from nearfar.orchestrator.routing.learned.export import write_head
 from nearfar.orchestrator.routing.learned.from_traces import train_on_traces

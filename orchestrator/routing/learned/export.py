@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError
-from .embedder import EARLY_WIDTH, NAME
+from ...embedding.embedder import EARLY_WIDTH, NAME
 from .features import SURFACE
 from .head import CARD, LIKENESS, WORDS, HeadCard
 from .likeness import MOST_DEVIATIONS, NEAREST, REACH, LikenessPart, surface_weight

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ....protocols import ConfigError
+from ...embedding.embedder import Embedder
 from ..traces import Trace
-from .embedder import Embedder
 from .examples import examples_of
 from .report import HeldOutReport, held_out_report
 from .training import Parts, train_head

@@ -16,11 +16,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
+from ...embedding.embedder import NAME
+from ...embedding.runtime import session
 from ...selection.classes import lineage
 from .blend import Blend, Part
-from .embedder import NAME
 from .features import VERSION, hashed, surface
-from .runtime import session
 
 if TYPE_CHECKING:
     import numpy

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ....protocols import ConfigError
-from ..learned.embedder import Embedder
+from ...embedding.embedder import Embedder
 from ..learned.examples import Examples, examples_of, folds_of
 from ..learned.export import write_head
 from ..learned.training import train_head

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from ....protocols import ConfigError, Side
+from ...embedding.embedder import Embedder
 from ...task import Policy
 from ..decision import RouteDecision
-from ..learned.embedder import Embedder
 from ..router import Router
 from ..traces import Trace
 from .held_out import Part, Progress, held_out

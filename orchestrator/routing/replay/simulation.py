@@ -7,9 +7,9 @@ from pydantic import Field
 
 from ....protocols import Sensitivity, Side
 from ....protocols.messages import Value
+from ...embedding.embedder import Embedder
 from ...policy import Mode, Strategy
 from ...task import Policy
-from ..learned.embedder import Embedder
 from ..traces import Trace
 from .curve import CurveFigures, Interval, Point, curve_figures, estimated_means, quantiles
 from .held_out import Progress

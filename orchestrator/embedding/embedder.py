@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from ....protocols import ConfigError
+from ...protocols import ConfigError
 from .runtime import session
 
 if TYPE_CHECKING:

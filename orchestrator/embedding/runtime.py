@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from ....protocols import ConfigError
+from ...protocols import ConfigError
 
 
 def session(model: bytes, name: str) -> Any:  # noqa: ANN401 - onnxruntime carries no types
@@ -17,7 +17,7 @@ def session(model: bytes, name: str) -> Any:  # noqa: ANN401 - onnxruntime carri
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as states
     except ImportError as error:
-        raise ConfigError("the learned head needs onnxruntime", hint="pip install 'nearfar[router]'") from error
+        raise ConfigError("this needs onnxruntime", hint="pip install 'nearfar[router]'") from error
     options = onnxruntime.SessionOptions()
     # Beside a busy llama.cpp, a second thread waits far longer than it computes.
     options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -1,0 +1,1 @@
+"""Texts as vectors, on this device: what routing, memory and caches compare meanings by."""
