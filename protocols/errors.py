@@ -12,6 +12,11 @@
           - ModelNotFound
         + IdempotencyConflict
         + Unsupported
+        + VersionConflict
+      x StoreError                the memory store is at fault: the agents may go on without it
+        + StoreUnavailable
+        + StoreCorrupt
+        + SyncRefused
       x AgentError                the agent or the way to it is at fault: another agent may do better
         + Unavailable
           - WorkerCrashed
@@ -91,6 +96,26 @@ class IdempotencyConflict(UserError):
 
 class Unsupported(UserError):
     """The agent does not have the capability that the request needs."""
+
+
+class VersionConflict(UserError):
+    """The item was changed since the version that the write was meant for."""
+
+
+class StoreError(NearfarError):
+    """The memory store, or the way to another replica of it, is at fault."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be used now: locked for too long, disk full, out of reach. What was acknowledged before is kept."""
+
+
+class StoreCorrupt(StoreError):
+    """The database is damaged, or is none of this store."""
+
+
+class SyncRefused(StoreError):
+    """Two replicas cannot be brought together: another schema version, a gap in the operations, a device that was shut out."""
 
 
 class AgentError(NearfarError):
@@ -189,6 +214,10 @@ MAPPINGS: dict[type[NearfarError], Mapping] = {
     InvalidOutput: Mapping("DATA_LOSS", 502),
     Cancelled: Mapping("CANCELLED", 499),
     InternalError: Mapping("INTERNAL", 500),
+    VersionConflict: Mapping("ABORTED", 409),
+    StoreUnavailable: Mapping("UNAVAILABLE", 503, retryable=True),
+    StoreCorrupt: Mapping("DATA_LOSS", 500),
+    SyncRefused: Mapping("FAILED_PRECONDITION", 409),
 }
 
 BY_REASON: dict[str, type[NearfarError]] = {cls.__name__: cls for cls in MAPPINGS}

@@ -36,7 +36,7 @@ def test_drawing_shows_every_class_below_its_base() -> None:
 
 
 def test_every_concrete_class_is_in_the_table_and_public() -> None:
-    abstract = {errors.UserError, errors.AgentError}
+    abstract = {errors.UserError, errors.StoreError, errors.AgentError}
     assert set(errors.MAPPINGS) == subclasses(NearfarError) - abstract
     for cls in subclasses(NearfarError):
         assert getattr(protocols, cls.__name__) is cls

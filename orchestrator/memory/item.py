@@ -1,0 +1,110 @@
+"""What the store keeps of an item beside its value: whose it is, where it came from, and how far it may go."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+Namespace = tuple[str, ...]
+
+
+class Address(NamedTuple):
+    """Where an item is."""
+
+    namespace: Namespace
+    key: str
+
+
+class Tier(StrEnum):
+    """How far an item may go. The order is that of `TIERS`."""
+
+    DEVICE = "device"
+    """It never leaves the device that wrote it."""
+    USER = "user"
+    """To devices of the same user, and to the hub that connects them."""
+    SHARED = "shared"
+    """To whoever synchronises with the store."""
+
+
+TIERS: Final = (Tier.DEVICE, Tier.USER, Tier.SHARED)
+"""From the strictest on."""
+
+
+class Source(StrEnum):
+    """Who said what an item says."""
+
+    USER = "user"
+    INTERNAL_TOOL = "internal_tool"
+    """The app's own code and tools."""
+    MODEL = "model"
+    DOCUMENT = "document"
+    EXTERNAL_TOOL = "external_tool"
+    """A tool that brings in what strangers wrote: the web, mail."""
+
+
+TRUST: Final = {Source.USER: 1.0, Source.INTERNAL_TOOL: 0.8, Source.MODEL: 0.6, Source.DOCUMENT: 0.4, Source.EXTERNAL_TOOL: 0.2}
+"""How far what comes from a source is believed, from 0 to 1, where nothing else is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is stamped on each write, by the framework and never by a model."""
+
+    user: str = ""
+    """Whose item it is."""
+    agent: str = ""
+    """Who wrote it; empty: the app itself."""
+    source: Source = Source.INTERNAL_TOOL
+    trust: float = TRUST[Source.INTERNAL_TOOL]
+    """From 0 to 1; never above that of any item in `lineage`."""
+    tier: Tier = Tier.DEVICE
+    subject: str = ""
+    """Whom the item is about; all items about somebody can be erased at once. Empty: nobody in particular."""
+    lineage: tuple[Address, ...] = ()
+    """The items that it was derived from."""
+    created_at: float = 0.0
+    """Of the item, in seconds since the epoch; later writes keep it."""
+    valid_from: float | None = None
+    """Seconds since the epoch from which on the item is true; None: always."""
+    invalid_from: float | None = None
+    """Seconds since the epoch from which on it is true no longer; None: it still is."""
+    ttl: float | None = None
+    """Seconds that the item lives after its last write or refresh; None: for ever."""
+    index: tuple[str, ...] | None = None
+    """Paths into the value that can be searched; None: those of the store's configuration; empty: it cannot be searched."""
+
+
+def strictest(tiers: Iterable[Tier]) -> Tier:
+    """The tier that goes least far; of none, the strictest of all."""
+    return min(tiers, key=TIERS.index, default=Tier.DEVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who looks at the store: what is not meant for them does not exist for them."""
+
+    user: str
+    device: str
+    prefixes: tuple[Namespace, ...] = ((),)
+    """They see what is in or below any of these namespaces; `()` is all of them."""
+    minimum_trust: float = 0.0
+
+    def sees(self, address: Address, meta: Meta, device: str) -> bool:
+        """Whether an item that `device` wrote is meant for them."""
+        return (
+            meta.trust >= self.minimum_trust and self._may_know(meta, device) and any(within(address.namespace, p) for p in self.prefixes)
+        )
+
+    def _may_know(self, meta: Meta, device: str) -> bool:
+        match meta.tier:
+            case Tier.SHARED:
+                return True
+            case Tier.USER:
+                return meta.user == self.user
+            case Tier.DEVICE:
+                return meta.user == self.user and device == self.device
+
+
+def within(namespace: Namespace, prefix: Namespace) -> bool:
+    """Whether `namespace` is `prefix` or lies below it."""
+    return namespace[: len(prefix)] == prefix

@@ -1,0 +1,134 @@
+"""How writes that did not know of each other become one item, the same on every device in whatever order they arrive."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .item import Address, Meta, strictest
+from .operation import Dot, Operation, Sibling, Stamp, VersionVector, version_of
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the heads of an item come to."""
+
+    value: dict[str, Any] | None
+    """None: the item is deleted."""
+    meta: Meta
+    version: str
+    clock: int
+    """Of its last write."""
+    device: str
+    """Of its last write."""
+    stamps: Mapping[str, Stamp]
+    """When each field was written, removed fields among them."""
+    siblings: tuple[Sibling, ...]
+    """Whole values that lost and are not decided on."""
+
+
+def heads_of(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Those that no other one stands in for, by their stamps. The rest is superfluous."""
+    unique = {operation.dot: operation for operation in operations}.values()
+    heads = (one for one in unique if not any(other.knew(one.dot) for other in unique))
+    return tuple(sorted(heads, key=lambda head: head.stamp))
+
+
+def merge(heads: Sequence[Operation]) -> State:
+    """The state that `heads`, one or more, come to: per field the last writer wins; a deletion wins over what was written before it.
+
+    A head of which nothing is left becomes a sibling.
+    """
+    ordered = sorted(heads, key=lambda head: head.stamp)
+    last = ordered[-1]
+    present = [head for head in ordered if head.value is not None]
+    value: dict[str, Any] | None
+    value, stamps = (None, {}) if last.value is None else _fields(present)
+    lost = [head for head in present if head is not last and _is_lost(head, value, stamps)]
+    return State(
+        value=value,
+        meta=_meta(last, present),
+        version=version_of(ordered),
+        clock=last.clock,
+        device=last.dot.device,
+        stamps=stamps,
+        siblings=(*_undecided(ordered), *map(_sibling, lost)),
+    )
+
+
+def succeed(
+    heads: Sequence[Operation],
+    *,
+    dot: Dot,
+    clock: int,
+    address: Address,
+    value: Mapping[str, Any] | None,
+    meta: Meta,
+    decides: bool = False,
+) -> Operation:
+    """The write that puts `value` in the place of what `heads` come to; `clock` is raised where the item has a later stamp.
+
+    Siblings stay with the item until a write `decides` on them, or deletes it.
+    """
+    if not heads:
+        return Operation(dot, clock, {}, address, value, meta)
+    state = merge(heads)
+    clock = max(clock, *(stamp.clock + 1 for stamp in (*state.stamps.values(), *(head.stamp for head in heads))))
+    own = Stamp(clock, dot.device)
+    before = state.value or {}
+    kept = {name: stamp for name, stamp in state.stamps.items() if value is not None and _is_unchanged(name, before, value)}
+    removed = {name: own for name in before if value is not None and name not in value}
+    siblings = () if decides or value is None else state.siblings
+    return Operation(dot, clock, _known(heads), address, value, meta, {**kept, **removed}, siblings)
+
+
+def _is_unchanged(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    if name in before and name in after:
+        # 1 and True are equal to Python, and not in JSON.
+        return bool(before[name] == after[name]) and repr(before[name]) == repr(after[name])
+    return name not in before and name not in after
+
+
+def _known(heads: Sequence[Operation]) -> VersionVector:
+    known: dict[str, int] = {}
+    for head in heads:
+        for device, sequence in (*head.context.items(), head.dot):
+            known[device] = max(sequence, known.get(device, 0))
+    return known
+
+
+def _fields(present: Sequence[Operation]) -> tuple[dict[str, Any], dict[str, Stamp]]:
+    writers: dict[str, Operation] = {}
+    for head in present:
+        for name in {**head.stamps, **(head.value or {})}:
+            if name not in writers or head.stamp_of(name) > writers[name].stamp_of(name):
+                writers[name] = head
+    value = {name: head.value[name] for name, head in writers.items() if head.value is not None and name in head.value}
+    return value, {name: head.stamp_of(name) for name, head in writers.items()}
+
+
+def _is_lost(head: Operation, value: Mapping[str, Any] | None, stamps: Mapping[str, Stamp]) -> bool:
+    """Whether nothing that this head itself wrote is left, nor was written by others just the same."""
+    if value is None:
+        return True
+    own = [name for name in {**head.stamps, **(head.value or {})} if head.stamp_of(name) == head.stamp]
+    if not own or any(stamps[name] == head.stamp for name in own):
+        return False
+    return any(not _is_unchanged(name, head.value or {}, value) for name in own)
+
+
+def _undecided(heads: Sequence[Operation]) -> list[Sibling]:
+    """The siblings that heads carry, without those that a head knew and does not carry: it decided on them."""
+    carried = {sibling.dot: sibling for head in heads for sibling in head.siblings}
+    decided = {dot for dot in carried for head in heads if head.knew(dot) and all(sibling.dot != dot for sibling in head.siblings)}
+    return [carried[dot] for dot in sorted(carried.keys() - decided)]
+
+
+def _sibling(head: Operation) -> Sibling:
+    return Sibling(head.dot, head.clock, dict(head.value or {}), head.meta)
+
+
+def _meta(last: Operation, present: Sequence[Operation]) -> Meta:
+    """That of the last write, but as private and as little believed as the most private and least believed part of the value."""
+    parts = [head.meta for head in present] or [last.meta]
+    created_at = min(part.created_at for part in parts)
+    return replace(last.meta, tier=strictest(part.tier for part in parts), trust=min(part.trust for part in parts), created_at=created_at)

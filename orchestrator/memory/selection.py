@@ -1,0 +1,42 @@
+"""Which items a reader asks for."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .item import Namespace, Principal
+
+
+class Comparison(StrEnum):
+    """The operators of LangGraph's filters."""
+
+    EQUAL = "$eq"
+    NOT_EQUAL = "$ne"
+    GREATER = "$gt"
+    GREATER_OR_EQUAL = "$gte"
+    LESS = "$lt"
+    LESS_OR_EQUAL = "$lte"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a field of the value, found by its name on the highest level, must be like. A missing field meets `NOT_EQUAL` only."""
+
+    field: str
+    comparison: Comparison
+    operand: object
+    """A JSON value. Order is known between numbers and between texts; any other pair is in no order, and does not match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Items that are there for somebody at a moment. Deleted and expired ones never are."""
+
+    now: float
+    """Seconds since the epoch; items expire by it."""
+    prefix: Namespace = ()
+    conditions: tuple[Condition, ...] = ()
+    """All of them must be met."""
+    principal: Principal | None = None
+    """What is not meant for them is left out; None: the store's own user, who sees everything."""
+    valid_at: float | None = None
+    """Only what is true at this moment, in seconds since the epoch; None: whatever was ever true."""
