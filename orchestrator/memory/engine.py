@@ -31,7 +31,7 @@ class Row:
     expires_at: float | None
     """Seconds since the epoch; moved by each refresh, on this replica alone."""
     conflicts: int
-    """Number of siblings that are not decided on."""
+    """That of the change that made the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class Change:
     """What can be searched of it; each is one passage with a vector of its own."""
     vectors: "Sequence[Vector] | None" = None
     """Unit vectors of the texts, one each; None: they are made later (`Engine.unembedded`)."""
+    conflicts: int = 0
+    """Number of siblings that are not decided on; a deleted item may have some, too."""
 
 
 class Hit(NamedTuple):
@@ -169,8 +171,13 @@ class Engine(Protocol):
         """Add vectors to rows that are still at the version which they were made of."""
         ...
 
-    def conflicts(self, *, limit: int, offset: int) -> list[Row]:
-        """Items with siblings."""
+    def conflicts(self, *, limit: int, offset: int) -> list[Address]:
+        """Items with siblings, deleted ones among them, in order."""
+        ...
+
+    def traces(self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[Address] = ()) -> list[Address]:
+        """Items that are in or below the prefix, or of which any head or sibling is about the subject or names one of `derived_from` in its
+        lineage: all of which anything is kept, deleted and expired ones among them, in order."""
         ...
 
     def scrub(self) -> None:

@@ -19,12 +19,14 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a field of the value, found by its name on the highest level, must be like. A missing field meets `NOT_EQUAL` only."""
+    """What a field of the value must be like. A missing field meets `NOT_EQUAL` only."""
 
-    field: str
+    path: tuple[str, ...]
+    """Names of objects' fields from the outermost on; any text may be a name. Lists are not entered."""
     comparison: Comparison
     operand: object
-    """A JSON value. Order is known between numbers and between texts; any other pair is in no order, and does not match."""
+    """A JSON value, or an infinite number. Equal are values of the same JSON type, numbers of any kind being one type, lists in order and
+    objects in any. Order is known between numbers and between texts, by code point; any other pair is in no order, and does not match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Selection:
     now: float
     """Seconds since the epoch; items expire by it."""
     prefix: Namespace = ()
+    key_prefix: str = ""
+    """Only items whose key begins with this."""
     conditions: tuple[Condition, ...] = ()
     """All of them must be met."""
     principal: Principal | None = None
