@@ -1,0 +1,79 @@
+"""One experience at several granularities: where each of them is kept, and what their items have in common.
+
+What happened is kept verbatim as turns. The same is kept again in larger and in condensed pieces, each of which says which turns it is
+about. A question is compared with all of them, and answered with turns (MemGAS, arXiv 2505.19549).
+
+    (*scope, "episodic", "turn")      one turn each                       key: SESSION:000012
+    (*scope, "episodic", "segment")   turns in a row about one topic      key: SESSION:000012-000015
+    (*scope, "episodic", "summary")   what turns in a row come to         key: SESSION:000012-000031
+    (*scope, "episodic", "keywords")  the words that turns in a row are about, with the same key as their summary
+    (*scope, "semantic")              a fact each, see `semantic.py`
+    (*scope, "working", RUN)          what a run notes down, see `working.py`
+
+The value of every episodic item has `TEXT`, which is shown, and `SEARCHABLE`, the passages by which it is found.
+"""
+
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from ..item import Namespace
+
+EPISODIC: Final = "episodic"
+SEMANTIC: Final = "semantic"
+WORKING: Final = "working"
+
+TEXT: Final = "text"
+SEARCHABLE: Final = "searchable"
+INDEX: Final = [f"{SEARCHABLE}[*]"]
+"""What to give as `index` when an item of this layout is put."""
+
+_DIGITS: Final = 6
+_KEY: Final = re.compile(r"(?P<session>.*):(?P<first>\d{6,})(?:-(?P<last>\d{6,}))?", re.DOTALL)
+
+
+class Granularity(StrEnum):
+    """How much of what happened an item is about."""
+
+    TURN = "turn"
+    SEGMENT = "segment"
+    SUMMARY = "summary"
+    KEYWORDS = "keywords"
+
+
+class Span(NamedTuple):
+    """Turns in a row of one session; a single turn is its own first and last."""
+
+    session: str
+    first: int
+    last: int
+
+    @property
+    def key(self) -> str:
+        """The key of an item about these turns. Keys of a session are in the order of its turns."""
+        first = f"{self.session}:{self.first:0{_DIGITS}d}"
+        return first if self.first == self.last else f"{first}-{self.last:0{_DIGITS}d}"
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The keys of the turns."""
+        return tuple(turn_key(self.session, number) for number in range(self.first, self.last + 1))
+
+
+def turn_key(session: str, number: int) -> str:
+    """The key of the `number`-th turn of a session, counted from 0."""
+    return Span(session, number, number).key
+
+
+def span(key: str) -> Span | None:
+    """The turns that the item of this key is about; None: the key is of another layout."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        return None
+    first = int(match["first"])
+    return Span(match["session"], first, int(match["last"] or first))
+
+
+def episodic(scope: Namespace, granularity: Granularity) -> Namespace:
+    """Where the episodic items of a granularity are kept."""
+    return (*scope, EPISODIC, granularity.value)
