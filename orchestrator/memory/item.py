@@ -79,6 +79,11 @@ def strictest(tiers: Iterable[Tier]) -> Tier:
     return min(tiers, key=TIERS.index, default=Tier.DEVICE)
 
 
+def widest(tiers: Iterable[Tier]) -> Tier:
+    """The tier that goes furthest; of none, the strictest of all."""
+    return max(tiers, key=TIERS.index, default=Tier.DEVICE)
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who looks at the store: what is not meant for them does not exist for them."""

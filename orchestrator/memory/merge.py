@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .item import Address, Meta, strictest
+from .item import Address, Meta, Tier, strictest, widest
 from .operation import Dot, Operation, Sibling, Stamp, VersionVector, version_of
 
 
@@ -27,9 +27,12 @@ class State:
 
 
 def heads_of(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Those that no other one stands in for, by their stamps. The rest is superfluous."""
-    unique = {operation.dot: operation for operation in operations}.values()
-    heads = (one for one in unique if not any(other.knew(one.dot) for other in unique))
+    """Those that no other one stands in for, by their stamps. The rest is superfluous, as are copies with less in them."""
+    unique: dict[Dot, Operation] = {}
+    for operation in operations:
+        if operation.dot not in unique or len(operation.unseen) < len(unique[operation.dot].unseen):
+            unique[operation.dot] = operation
+    heads = (one for one in unique.values() if not any(other.stands_in_for(one) for other in unique.values()))
     return tuple(sorted(heads, key=lambda head: head.stamp))
 
 
@@ -75,10 +78,14 @@ def succeed(
     clock = max(clock, *(stamp.clock + 1 for stamp in (*state.stamps.values(), *(head.stamp for head in heads))))
     own = Stamp(clock, dot.device)
     before = state.value or {}
-    kept = {name: stamp for name, stamp in state.stamps.items() if value is not None and _is_unchanged(name, before, value)}
-    removed = {name: own for name in before if value is not None and name not in value}
+    reach = widest(tier for head in heads for tier in (head.reach, head.meta.tier))
+    stamps: dict[str, Stamp] = {}
+    if value is not None:
+        stamps = {name: stamp for name, stamp in state.stamps.items() if _is_unchanged(name, before, value)}
+        if reach is not Tier.DEVICE:  # nobody else has the item yet: no need to name fields that were too private to travel
+            stamps |= {name: own for name in before if name not in value}
     siblings = () if decides or value is None else state.siblings
-    return Operation(dot, clock, _known(heads), address, value, meta, {**kept, **removed}, siblings)
+    return Operation(dot, clock, _known(heads), address, value, meta, stamps, siblings, reach, _unseen(heads))
 
 
 def _is_unchanged(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
@@ -86,6 +93,11 @@ def _is_unchanged(name: str, before: Mapping[str, Any], after: Mapping[str, Any]
         # 1 and True are equal to Python, and not in JSON.
         return bool(before[name] == after[name]) and repr(before[name]) == repr(after[name])
     return name not in before and name not in after
+
+
+def _unseen(heads: Sequence[Operation]) -> tuple[Dot, ...]:
+    seen = {head.dot for head in heads if not head.is_withdrawn}
+    return tuple(sorted({dot for head in heads for dot in head.unseen} - seen))
 
 
 def _known(heads: Sequence[Operation]) -> VersionVector:

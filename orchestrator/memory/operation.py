@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .item import Address, Meta
+from .item import Address, Meta, Tier
 
 VersionVector = Mapping[str, int]
 """By device, the last sequence number of it that is known; all earlier ones are known, too."""
@@ -55,6 +55,11 @@ class Operation:
     """When each field was last written, where that was not by this write; a field that is here and not in `value` was removed."""
     siblings: tuple[Sibling, ...] = ()
     """Lost values that are not decided on yet."""
+    reach: Tier = Tier.DEVICE
+    """The widest tier that the item had before: whoever was allowed to have it then hears that it is withdrawn, if nothing else."""
+    unseen: tuple[Dot, ...] = ()
+    """Writes in `context` that the writer knew as withdrawn only, without their content: this one does not stand in for them. A write that
+    names itself is the notice of a withdrawal."""
 
     @property
     def stamp(self) -> Stamp:
@@ -64,9 +69,20 @@ class Operation:
         """When the field was written last, as far as this write knows it."""
         return self.stamps.get(name, self.stamp)
 
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether this is what others are told of a write whose content is not for them."""
+        return self.dot in self.unseen
+
     def knew(self, dot: Dot) -> bool:
-        """Whether this write stands in for that one."""
+        """Whether the writer knew of that write, if only that it was withdrawn."""
         return self.context.get(dot.device, 0) >= dot.sequence
+
+    def stands_in_for(self, other: "Operation") -> bool:
+        """Whether nothing of `other` is needed any longer. Never both of each other, whatever a hostile device says that it knew."""
+        if not self.knew(other.dot) or self.stamp <= other.stamp:
+            return False
+        return not self.unseen or (other.dot not in self.unseen and not any(sibling.dot in self.unseen for sibling in other.siblings))
 
 
 def version_of(heads: Iterable[Operation]) -> str:

@@ -1,0 +1,146 @@
+"""Operations as bytes: how engines keep them, and how they travel. What is read may come from a stranger, so that all of it is checked."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import orjson
+
+from .item import Address, Meta, Source, Tier
+from .operation import Dot, Operation, Sibling, Stamp
+
+_TIERS: Final = {tier.value: tier for tier in Tier}
+_SOURCES: Final = {source.value: source for source in Source}
+
+
+class Sealer(Protocol):
+    """Makes operations about a subject readable only for as long as the subject's key exists.
+
+    Engines keep what `seal` returns, and leave out operations that `unseal` cannot read any more: they were erased.
+    """
+
+    def seal(self, dot: Dot, subject: str, payload: bytes) -> bytes:
+        """The payload as it may be written to a log; that of an operation about nobody stays as it is."""
+        ...
+
+    def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
+        """The payload; None where its key was destroyed. Raises `ValueError` for what is damaged, or was sealed for another dot."""
+        ...
+
+
+def encode(operation: Operation) -> bytes:
+    """All of an operation but its dot, as a JSON array."""
+    return orjson.dumps(
+        (
+            operation.clock,
+            operation.context,
+            operation.address.namespace,
+            operation.address.key,
+            operation.value,
+            _meta(operation.meta),
+            {name: tuple(stamp) for name, stamp in operation.stamps.items()},
+            [(tuple(sibling.dot), sibling.clock, sibling.value, _meta(sibling.meta)) for sibling in operation.siblings],
+            operation.reach,
+            [tuple(dot) for dot in operation.unseen],
+        )
+    )
+
+
+def decode(dot: Dot, payload: bytes) -> Operation:
+    """Raises `ValueError` for what `encode` never makes."""
+    try:
+        clock, context, namespace, key, value, meta, stamps, siblings, reach, unseen = orjson.loads(payload)
+        return Operation(
+            dot,
+            _natural(clock),
+            _sequences(context) if context else {},
+            _address(namespace, key),
+            None if value is None else _object(value),
+            _read_meta(meta),
+            {name: Stamp(_natural(at), _text(device)) for name, (at, device) in _object(stamps).items()} if stamps else {},
+            tuple(_sibling(*sibling) for sibling in siblings) if siblings else (),
+            _TIERS[reach],
+            tuple(_dot(*one) for one in unseen) if unseen else (),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the operation {dot.sequence} of device {dot.device} cannot be read") from error
+
+
+def _meta(meta: Meta) -> tuple[object, ...]:
+    return (
+        meta.user,
+        meta.agent,
+        meta.source,
+        meta.trust,
+        meta.tier,
+        meta.subject,
+        [tuple(address) for address in meta.lineage],
+        meta.created_at,
+        meta.valid_from,
+        meta.invalid_from,
+        meta.ttl,
+        meta.index,
+    )
+
+
+def _read_meta(fields: object) -> Meta:
+    user, agent, source, trust, tier, subject, lineage, created_at, valid_from, invalid_from, ttl, index = _list(fields)
+    return Meta(
+        _text(user),
+        _text(agent),
+        _SOURCES[source],
+        _number(trust),
+        _TIERS[tier],
+        _text(subject),
+        tuple(_address(*one) for one in lineage) if lineage else (),
+        _number(created_at),
+        None if valid_from is None else _number(valid_from),
+        None if invalid_from is None else _number(invalid_from),
+        None if ttl is None else _number(ttl),
+        None if index is None else tuple(map(_text, _list(index))),
+    )
+
+
+def _sibling(dot: object, clock: object, value: object, meta: object) -> Sibling:
+    return Sibling(_dot(*_list(dot)), _natural(clock), _object(value), _read_meta(meta))
+
+
+def _address(namespace: object, key: object) -> Address:
+    return Address(tuple(map(_text, _list(namespace))), _text(key))
+
+
+def _dot(device: object, sequence: object) -> Dot:
+    return Dot(_text(device), _natural(sequence))
+
+
+def _sequences(value: object) -> Mapping[str, int]:
+    return {device: _natural(sequence) for device, sequence in _object(value).items()}
+
+
+def _text(value: object) -> str:
+    if type(value) is not str:
+        raise TypeError
+    return value
+
+
+def _natural(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError
+    return value
+
+
+def _number(value: object) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _object(value: object) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise TypeError
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    if type(value) is not list:
+        raise TypeError
+    return value
