@@ -36,9 +36,9 @@ def encode(operation: Operation) -> bytes:
             operation.address.namespace,
             operation.address.key,
             operation.value,
-            _meta(operation.meta),
+            meta_fields(operation.meta),
             {name: tuple(stamp) for name, stamp in operation.stamps.items()},
-            [(tuple(sibling.dot), sibling.clock, sibling.value, _meta(sibling.meta)) for sibling in operation.siblings],
+            [(tuple(sibling.dot), sibling.clock, sibling.value, meta_fields(sibling.meta)) for sibling in operation.siblings],
             operation.reach,
             [tuple(dot) for dot in operation.unseen],
         )
@@ -55,7 +55,7 @@ def decode(dot: Dot, payload: bytes) -> Operation:
             _sequences(context) if context else {},
             _address(namespace, key),
             None if value is None else _object(value),
-            _read_meta(meta),
+            read_meta(meta),
             {name: Stamp(_natural(at), _text(device)) for name, (at, device) in _object(stamps).items()} if stamps else {},
             tuple(_sibling(*sibling) for sibling in siblings) if siblings else (),
             _TIERS[reach],
@@ -65,7 +65,8 @@ def decode(dot: Dot, payload: bytes) -> Operation:
         raise ValueError(f"the operation {dot.sequence} of device {dot.device} cannot be read") from error
 
 
-def _meta(meta: Meta) -> tuple[object, ...]:
+def meta_fields(meta: Meta) -> tuple[object, ...]:
+    """As JSON has it."""
     return (
         meta.user,
         meta.agent,
@@ -82,7 +83,8 @@ def _meta(meta: Meta) -> tuple[object, ...]:
     )
 
 
-def _read_meta(fields: object) -> Meta:
+def read_meta(fields: object) -> Meta:
+    """From what `meta_fields` made. Raises `TypeError`, `KeyError` or `ValueError` for anything else."""
     user, agent, source, trust, tier, subject, lineage, created_at, valid_from, invalid_from, ttl, index = _list(fields)
     return Meta(
         _text(user),
@@ -101,7 +103,7 @@ def _read_meta(fields: object) -> Meta:
 
 
 def _sibling(dot: object, clock: object, value: object, meta: object) -> Sibling:
-    return Sibling(_dot(*_list(dot)), _natural(clock), _object(value), _read_meta(meta))
+    return Sibling(_dot(*_list(dot)), _natural(clock), _object(value), read_meta(meta))
 
 
 def _address(namespace: object, key: object) -> Address:
