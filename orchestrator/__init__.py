@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .config import Config, load_config
     from .events import TaskEvent
     from .hybrid import Hybrid
+    from .memory.store import MemoryStore
     from .policy import Mode, Strategy
     from .results import Attempt, Call, Result
     from .selection.decision import SelectionDecision
@@ -27,6 +28,7 @@ __all__ = [
     "Call",
     "Config",
     "Hybrid",
+    "MemoryStore",
     "MinionsPolicy",
     "Mode",
     "Policy",
@@ -50,6 +52,7 @@ __getattr__ = lazy_names(
         "Call": "results",
         "Config": "config",
         "Hybrid": "hybrid",
+        "MemoryStore": "memory.store",
         "MinionsPolicy": "strategies.minions_policy",
         "Mode": "policy",
         "Policy": "task",

@@ -1,0 +1,337 @@
+"""LangGraph's interface to a store, with the meaning that its documentation gives to each operation."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, ParamSpec, Self, TypeVar
+
+import anyio.to_thread
+from langgraph.store.base import (
+    NOT_PROVIDED,
+    BaseStore,
+    GetOp,
+    ListNamespacesOp,
+    MatchCondition,
+    NamespacePath,
+    NotProvided,
+    Op,
+    PutOp,
+    Result,
+    SearchOp,
+    TTLConfig,
+)
+
+from ...protocols import InvalidRequest
+from . import validation
+from .engine import Engine
+from .fusion import Ranking
+from .indexing import WHOLE
+from .item import Address, Principal, Source, Tier
+from .memory_item import MemoryItem
+from .provenance import Origin, current
+from .reading import Mode, Query, Reader
+from .vectors import Embedder
+from .watching import Watchers
+from .writing import Edit, Writer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """The result of a function that waits for the database. A caller that is cancelled leaves a write done or not begun."""
+    return await anyio.to_thread.run_sync(partial(function, *arguments, **options))
+
+
+class BasicStore(BaseStore):
+    """`BaseStore` over an `Engine`. Asynchronous methods do the same in a thread, and never hold the event loop up.
+
+    A batch reads first, and sees nothing of what it then writes, all of it at once; of several writes to one item the last one counts.
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        embedder: Embedder | None = None,
+        fields: Sequence[str] = (WHOLE,),
+        user: str = "",
+        tier: Tier = Tier.DEVICE,
+        ttl: TTLConfig | None = None,
+        maximum_bytes: int = validation.MAXIMUM_BYTES,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.engine = engine
+        self.ttl_config = _checked(ttl)
+        self._embedder = embedder
+        self._fields = validation.fields(fields)
+        self._maximum_bytes = maximum_bytes
+        self._now = now
+        self._origin = Origin(user=user, tier=Tier(tier))
+        self._principal: Principal | None = None
+        self._watchers = Watchers()
+
+    def bound(
+        self,
+        *,
+        agent: str | None = None,
+        source: Source | None = None,
+        tier: Tier | None = None,
+        subject: str | None = None,
+        lineage: Sequence[Address] = (),
+    ) -> Self:
+        """The same store for one writer: what is given is stamped on all that is written through it, and no value can say otherwise."""
+        origin = Origin(agent=agent, source=source and Source(source), tier=tier and Tier(tier), subject=subject, lineage=tuple(lineage))
+        return self._as(origin.within(self._origin))
+
+    def view(self, principal: Principal) -> Self:
+        """The same store as somebody may see it. What is not meant for them does not exist for them, and they cannot write over it.
+
+        What they write is stamped as theirs. Where they are on another device, it is for all devices of theirs, as it has left that one.
+        """
+        is_here = principal.device == self.engine.device
+        tier = self._origin.tier if is_here else Tier.USER
+        seen = self._as(replace(self._origin, user=principal.user, tier=tier))
+        seen._principal = principal
+        return seen
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        ops = list(ops)
+        edits = [self._edit(op) for op in ops if isinstance(op, PutOp)]
+        results = self._found(ops)
+        if edits:
+            self._write(edits)
+        return results
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        return await in_thread(self.batch, list(ops))
+
+    def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> MemoryItem | None:
+        """The item, or None. Its time to live begins anew, unless `refresh_ttl` or the store's configuration say otherwise."""
+        address = validation.place(namespace, key)
+        (item,) = self._reader().get([address], [address] if self._refreshes(refresh_ttl) else [])
+        return item
+
+    async def aget(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> MemoryItem | None:
+        return await in_thread(self.get, namespace, key, refresh_ttl=refresh_ttl)
+
+    def put(  # type: ignore[override]  # it returns more than nothing
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | None | NotProvided = NOT_PROVIDED,
+        if_version: str | None = None,
+        tier: Tier | None = None,
+        subject: str | None = None,
+        valid_from: datetime | None = None,
+    ) -> str:
+        """Store the value in the place of what the item said, and return the new version.
+
+        `index` names the paths that can be searched, False none. `ttl` is in minutes. With `if_version`, the version that was read or
+        `"absent"`, the item is written only if nobody else has written it since. A write without a `tier` of its own gets the store's.
+
+        Raises `VersionConflict`, or `InvalidRequest` where the value cannot be stored.
+        """
+        op = PutOp(namespace, key, value, index, self._default_ttl() if isinstance(ttl, NotProvided) else ttl)
+        moment = None if valid_from is None else valid_from.timestamp()
+        edit = replace(self._edit(op), if_version=if_version, tier=tier and Tier(tier), subject=subject, valid_from=moment)
+        return self._write([edit])[0]
+
+    async def aput(  # type: ignore[override]  # it returns more than nothing
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | None | NotProvided = NOT_PROVIDED,
+        if_version: str | None = None,
+        tier: Tier | None = None,
+        subject: str | None = None,
+        valid_from: datetime | None = None,
+    ) -> str:
+        options: dict[str, Any] = {"ttl": ttl, "if_version": if_version, "tier": tier, "subject": subject, "valid_from": valid_from}
+        return await in_thread(self.put, namespace, key, value, index, **options)
+
+    def delete(self, namespace: tuple[str, ...], key: str, *, if_version: str | None = None) -> None:
+        """Delete the item, if there is one. Other devices delete it, too."""
+        address = validation.place(namespace, key)
+        self._write([Edit(address=address, value=_nothing, if_version=if_version)])
+
+    async def adelete(self, namespace: tuple[str, ...], key: str, *, if_version: str | None = None) -> None:
+        await in_thread(self.delete, namespace, key, if_version=if_version)
+
+    def search(  # type: ignore[override]  # a list of a subclass, which nobody adds to
+        self,
+        namespace_prefix: tuple[str, ...],
+        /,
+        *,
+        query: str | None = None,
+        filter: dict[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool | None = None,
+        mode: Mode = Mode.HYBRID,
+        ranking: Ranking | None = None,
+        valid_at: datetime | None = None,
+        include_superseded: bool = False,
+    ) -> list[MemoryItem]:
+        """Items in or below a namespace: those that fit the query best, or, without a query, those that were updated last.
+
+        What is no longer true, or not yet, is left out, unless another moment is asked for (`valid_at`) or all are (`include_superseded`).
+        Without an embedder a hybrid search goes by words alone. For what an item's `score` means, see `Ranking`.
+        """
+        op = SearchOp(namespace_prefix, filter, limit, offset, query)
+        moment = None if include_superseded else self._now() if valid_at is None else valid_at.timestamp()
+        asked = replace(self._query(op), mode=Mode(mode), ranking=ranking or Ranking(), valid_at=moment)
+        return self._reader().search(asked, refresh=self._refreshes(refresh_ttl))
+
+    async def asearch(  # type: ignore[override]  # a list of a subclass, which nobody adds to
+        self,
+        namespace_prefix: tuple[str, ...],
+        /,
+        *,
+        query: str | None = None,
+        filter: dict[str, Any] | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        refresh_ttl: bool | None = None,
+        mode: Mode = Mode.HYBRID,
+        ranking: Ranking | None = None,
+        valid_at: datetime | None = None,
+        include_superseded: bool = False,
+    ) -> list[MemoryItem]:
+        return await in_thread(
+            self.search,
+            namespace_prefix,
+            query=query,
+            filter=filter,
+            limit=limit,
+            offset=offset,
+            refresh_ttl=refresh_ttl,
+            mode=mode,
+            ranking=ranking,
+            valid_at=valid_at,
+            include_superseded=include_superseded,
+        )
+
+    def list_namespaces(
+        self,
+        *,
+        prefix: NamespacePath | None = None,
+        suffix: NamespacePath | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[tuple[str, ...]]:
+        """Namespaces that hold items, in order. In a prefix or suffix, `"*"` stands for any one label; deeper ones than `max_depth` are cut
+        to it."""
+        given: dict[Literal["prefix", "suffix"], NamespacePath | None] = {"prefix": prefix, "suffix": suffix}
+        conditions = tuple(MatchCondition(kind, path) for kind, path in given.items() if path)
+        return self._namespaces(ListNamespacesOp(conditions, max_depth, limit, offset))
+
+    async def alist_namespaces(
+        self,
+        *,
+        prefix: NamespacePath | None = None,
+        suffix: NamespacePath | None = None,
+        max_depth: int | None = None,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> list[tuple[str, ...]]:
+        return await in_thread(self.list_namespaces, prefix=prefix, suffix=suffix, max_depth=max_depth, limit=limit, offset=offset)
+
+    def _as(self, origin: Origin) -> Self:
+        other = copy(self)
+        other._origin = origin
+        return other
+
+    def _reader(self) -> Reader:
+        omit_expired = (self.ttl_config or {}).get("omit_expired", True)
+        return Reader(self.engine, self._embedder, self._now, self._principal, omit_expired)
+
+    def _writer(self) -> Writer:
+        return Writer(self.engine, self._embedder, self._fields, self._now, current(self._origin), self._principal)
+
+    def _write(self, edits: Sequence[Edit]) -> list[str]:
+        versions = self._writer().write(edits)
+        self._watchers.notify()
+        return versions
+
+    def _found(self, ops: Sequence[Op]) -> list[Result]:
+        """What is asked for; None for writes. Items that are asked for by key are all read at once."""
+        gets = [op for op in ops if isinstance(op, GetOp)]
+        places = [validation.place(op.namespace, op.key) for op in gets]
+        refreshed = [place for place, op in zip(places, gets, strict=True) if op.refresh_ttl]
+        items = iter(self._reader().get(places, refreshed))
+        return [next(items) if isinstance(op, GetOp) else self._looked_up(op) for op in ops]
+
+    def _looked_up(self, op: Op) -> Result:
+        match op:
+            case SearchOp():
+                return [*self._reader().search(self._query(op), refresh=op.refresh_ttl)]
+            case ListNamespacesOp():
+                return self._namespaces(op)
+            case PutOp():
+                return None
+            case _:
+                raise InvalidRequest(f"a store has no operation {type(op).__name__}")
+
+    def _query(self, op: SearchOp) -> Query:
+        limit, offset = validation.page(op.limit, op.offset)
+        if op.query is not None and not isinstance(op.query, str):
+            raise InvalidRequest(f"a query is text, not {type(op.query).__name__}")
+        return Query(
+            prefix=validation.prefix(op.namespace_prefix),
+            text=op.query,
+            conditions=validation.conditions(op.filter),
+            limit=limit,
+            offset=offset,
+            mode=Mode.HYBRID,
+            ranking=Ranking(),
+            valid_at=self._now(),
+        )
+
+    def _edit(self, op: PutOp) -> Edit:
+        if op.value is None:
+            return Edit(address=validation.place(op.namespace, op.key), value=_nothing)
+        value = validation.value(op.value, self._maximum_bytes)
+        index = () if op.index is False else None if op.index is None else validation.fields(op.index)
+        address = validation.address(op.namespace, op.key)
+        return Edit(address=address, value=lambda _: value, index=index, ttl=validation.ttl_seconds(op.ttl))
+
+    def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+        limit, offset = validation.page(op.limit, op.offset)
+        conditions = tuple(op.match_conditions or ())
+        for condition in conditions:
+            validation.prefix(condition.path)
+            if condition.match_type not in ("prefix", "suffix"):
+                raise InvalidRequest(f"namespaces match by prefix or suffix, not by {condition.match_type!r}")
+        if op.max_depth is not None and op.max_depth < 1:
+            raise InvalidRequest(f"max_depth is a whole number from 1 on, not {op.max_depth!r}")
+        return self._reader().namespaces(conditions, max_depth=op.max_depth, limit=limit, offset=offset)
+
+    def _default_ttl(self) -> float | None:
+        return (self.ttl_config or {}).get("default_ttl")
+
+    def _refreshes(self, asked: bool | None) -> bool:
+        return (self.ttl_config or {}).get("refresh_on_read", True) if asked is None else asked
+
+
+def _nothing(_: object) -> None:
+    return None
+
+
+def _checked(ttl: TTLConfig | None) -> TTLConfig | None:
+    if ttl is not None:
+        validation.ttl_seconds(ttl.get("default_ttl"))
+        validation.ttl_seconds(ttl.get("sweep_interval_minutes"))
+    return ttl

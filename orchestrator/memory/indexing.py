@@ -1,0 +1,79 @@
+"""What can be searched of a value: texts at paths, cut into passages that an embedder reads as a whole."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from langgraph.store.base import get_text_at_path
+
+WHOLE: Final = "$"
+"""The path of all that the value says."""
+_PASSAGE: Final = 400
+"""Characters of about 100 tokens of English: the shipped embedder reads 128, and would skip the middle of a longer text."""
+_MOST_PASSAGES: Final = 32
+"""Of a text; longer ones have longer passages. They all take time and memory, for one item."""
+_WIDE: Final = 3
+"""How many characters of English one of another script weighs: it is often a token of its own."""
+_PIECE: Final = re.compile(r"\S+\s*|\s+")
+
+
+def texts_of(value: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
+    """The passages at the paths, each once, in order."""
+    texts = (text for path in paths for text in _at(value, path))
+    return tuple(dict.fromkeys(passage for text in texts for passage in passages(text)))
+
+
+def passages(text: str) -> list[str]:
+    """The text in parts of about the same length, none of which an embedder has to cut. They break between words where there are some."""
+    stripped = text.strip()
+    weight = _weight(stripped)
+    if weight <= _PASSAGE:
+        return [stripped] if stripped else []
+    count = min(_MOST_PASSAGES, math.ceil(weight / _PASSAGE))
+    return list(_cut(stripped, weight / count))
+
+
+def _cut(text: str, most: float) -> Iterator[str]:
+    part, weight = "", 0
+    for piece in _pieces(text, most):
+        if part and weight + _weight(piece) > most:
+            yield part.strip()
+            part, weight = "", 0
+        part, weight = part + piece, weight + _weight(piece)
+    if part.strip():
+        yield part.strip()
+
+
+def _pieces(text: str, most: float) -> Iterator[str]:
+    """Words; one that is longer than a passage, as all text of some scripts is, in parts."""
+    size = max(1, int(most) // _WIDE)
+    for word in _PIECE.findall(text):
+        yield from (word[start : start + size] for start in range(0, len(word), size))
+
+
+def _weight(text: str) -> int:
+    return len(text) if text.isascii() else sum(1 if one.isascii() else _WIDE for one in text)
+
+
+def _at(value: Mapping[str, Any], path: str) -> list[str]:
+    return [_all(value)] if path == WHOLE else get_text_at_path(dict(value), path)
+
+
+def _all(value: Mapping[str, Any]) -> str:
+    """What the value says, a line for each part. A name is left out where it is the only one, as it says nothing then."""
+    parts = list(_parts(value, ""))
+    return parts[0][1] if len(parts) == 1 else "\n".join(f"{name}: {text}" if name else text for name, text in parts)
+
+
+def _parts(value: object, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for inner, part in value.items():
+            yield from _parts(part, f"{name} {inner}".strip())
+    elif isinstance(value, list):
+        for part in value:
+            yield from _parts(part, name)
+    elif isinstance(value, str):
+        yield name, value
+    elif value is not None:
+        yield name, str(value).lower() if isinstance(value, bool) else str(value)

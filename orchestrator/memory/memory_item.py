@@ -1,0 +1,60 @@
+"""An item as readers get it: LangGraph's own, and where it came from."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from langgraph.store.base import SearchItem
+
+from .engine import Row
+from .item import Address, Source, Tier
+
+
+class MemoryItem(SearchItem):
+    """What is stored, and what was stamped on it. A copy: changing it changes nothing in the store."""
+
+    __slots__ = (
+        *("version", "user", "agent", "device", "source", "trust", "tier", "subject", "lineage"),
+        *("valid_from", "invalid_from", "expires_at", "conflicts"),
+    )
+
+    def __init__(self, row: Row, score: float | None = None) -> None:
+        meta = row.meta
+        created_at = datetime.fromtimestamp(meta.created_at, UTC)
+        updated_at = datetime.fromtimestamp(row.updated_at, UTC)
+        super().__init__(row.address.namespace, row.address.key, row.value, created_at, updated_at, score)
+        self.version: str = row.version
+        """For `if_version`."""
+        self.user: str = meta.user
+        self.agent: str = meta.agent
+        """Who wrote it last; empty: the app itself."""
+        self.device: str = row.device
+        """On which it was written last."""
+        self.source: Source = meta.source
+        self.trust: float = meta.trust
+        self.tier: Tier = meta.tier
+        self.subject: str = meta.subject
+        self.lineage: tuple[Address, ...] = meta.lineage
+        self.valid_from: datetime | None = _moment(meta.valid_from)
+        self.invalid_from: datetime | None = _moment(meta.invalid_from)
+        self.expires_at: datetime | None = _moment(row.expires_at)
+        self.conflicts: int = row.conflicts
+        """Number of whole values that lost against this one and are not decided on; see `MemoryStore.conflicts`."""
+
+    @property
+    def address(self) -> Address:
+        return Address(self.namespace, self.key)
+
+    def dict(self) -> dict[str, Any]:
+        """As plain JSON."""
+        moments = {name: moment and moment.isoformat() for name in _MOMENTS for moment in [getattr(self, name)]}
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        lineage = [[list(address.namespace), address.key] for address in self.lineage]
+        return {**super().dict(), **plain, **moments, "lineage": lineage}
+
+
+_MOMENTS = ("valid_from", "invalid_from", "expires_at")
+_PLAIN = ("version", "user", "agent", "device", "source", "trust", "tier", "subject", "conflicts")
+
+
+def _moment(stamp: float | None) -> datetime | None:
+    return None if stamp is None else datetime.fromtimestamp(stamp, UTC)

@@ -1,0 +1,39 @@
+"""From what a user names to the engine and the embedder that it takes."""
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+from .engine import Engine
+from .in_memory import InMemoryEngine
+from .vectors import Embedder, ShippedEmbedder, from_index_config
+
+if TYPE_CHECKING:
+    from langgraph.store.base import IndexConfig
+
+EmbedderChoice = Embedder | Literal["shipped"] | None
+"""The shipped one is used where what it needs is installed; None: there is none, and items are found by their words."""
+
+
+def open_engine(where: str | os.PathLike[str], embedder: Embedder | None) -> Engine:
+    """The engine for a path, a `postgres://` address, or `":memory:"`."""
+    name = None if embedder is None else embedder.name
+    place = os.fspath(where)
+    if place == ":memory:":
+        return InMemoryEngine(embedder=name)
+    if place.startswith(("postgres://", "postgresql://")):
+        from .postgres import PostgresEngine
+
+        return PostgresEngine(place, embedder=name)
+    from .sqlite import SqliteEngine
+
+    return SqliteEngine(place, embedder=name)
+
+
+def choose_embedder(choice: EmbedderChoice, index: "IndexConfig | None") -> Embedder | None:
+    """What the configuration names, or else what is chosen."""
+    configured = None if index is None else from_index_config(index)
+    if configured is not None:
+        return configured
+    if choice == "shipped":
+        return ShippedEmbedder() if ShippedEmbedder.is_installed() else None
+    return choice

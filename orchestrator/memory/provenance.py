@@ -1,0 +1,88 @@
+"""What the framework stamps on a write: who wrote, on whose word, and how far it may go. No value and no model has a say in it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from .item import TRUST, Address, Meta, Source, Tier, strictest
+
+LEAST_TRUST = min(TRUST.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who writes. None leaves it to whoever is further out: the running task, then the store."""
+
+    user: str | None = None
+    agent: str | None = None
+    source: Source | None = None
+    tier: Tier | None = None
+    """What a write without a tier of its own gets."""
+    subject: str | None = None
+    lineage: tuple[Address, ...] = ()
+    """The items that what is written was derived from."""
+
+    def within(self, outer: "Origin") -> "Origin":
+        """This, and what it leaves open from `outer`; what either was derived from counts."""
+        return Origin(
+            user=outer.user if self.user is None else self.user,
+            agent=outer.agent if self.agent is None else self.agent,
+            source=outer.source if self.source is None else self.source,
+            tier=outer.tier if self.tier is None else self.tier,
+            subject=outer.subject if self.subject is None else self.subject,
+            lineage=tuple(dict.fromkeys((*self.lineage, *outer.lineage))),
+        )
+
+
+STORE = Origin(user="", agent="", source=Source.INTERNAL_TOOL, tier=Tier.DEVICE, subject="")
+"""What is stamped where nobody says otherwise: private to the device."""
+
+_task: ContextVar[Origin | None] = ContextVar("nearfar_memory_origin", default=None)
+
+
+@contextmanager
+def writing_as(origin: Origin) -> Iterator[None]:
+    """What a running task writes within this block, on whatever store, is stamped so. Its tier is a ceiling: nothing goes further."""
+    outer = _task.get()
+    token = _task.set(origin if outer is None else _narrowed(origin.within(outer), outer.tier))
+    try:
+        yield
+    finally:
+        _task.reset(token)
+
+
+def current(bound: Origin) -> Origin:
+    """Who writes now, through a store that is bound to `bound`."""
+    task = _task.get()
+    return (bound if task is None else bound.within(task)).within(STORE)
+
+
+def stamp(origin: Origin, sources: Sequence[Meta | None], *, tier: Tier | None = None, subject: str | None = None) -> Meta:
+    """The meta of a new write by `origin`. `sources` are those of what it was derived from; one that nobody can read any more counts as
+    the most private and least believed."""
+    chosen = tier or origin.tier or Tier.DEVICE
+    task = _task.get()
+    ceiling = (task.tier,) if task is not None and task.tier is not None else ()
+    source = origin.source or Source.INTERNAL_TOOL
+    return Meta(
+        user=origin.user or "",
+        agent=origin.agent or "",
+        source=source,
+        trust=min((TRUST[source], *(LEAST_TRUST if meta is None else meta.trust for meta in sources))),
+        tier=strictest((chosen, *ceiling, *(Tier.DEVICE if meta is None else meta.tier for meta in sources))),
+        subject=origin.subject or "" if subject is None else subject,
+        lineage=origin.lineage,
+    )
+
+
+def combined(new: Meta, kept: Iterable[Meta], *, raises: bool) -> Meta:
+    """The meta of a value that keeps parts of earlier ones: believed no more than any part, and, unless somebody `raises` the tier on
+    purpose, as private as the most private one."""
+    parts = (new, *kept)
+    tier = new.tier if raises else strictest(meta.tier for meta in parts)
+    return replace(new, trust=min(meta.trust for meta in parts), tier=tier)
+
+
+def _narrowed(origin: Origin, ceiling: Tier | None) -> Origin:
+    return origin if ceiling is None else replace(origin, tier=strictest((ceiling, origin.tier or ceiling)))

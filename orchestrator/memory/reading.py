@@ -1,0 +1,156 @@
+"""How items are found."""
+
+import logging
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ...protocols import ConfigError, NearfarError
+from .engine import Engine, Hit, Row
+from .fusion import Ranking, depth, fused, weighed
+from .item import Address, Namespace, Principal
+from .memory_item import MemoryItem
+from .selection import Condition, Selection
+from .vectors import Embedder, unit_vectors
+
+if TYPE_CHECKING:
+    from langgraph.store.base import MatchCondition
+
+    from .engine import Vector
+
+log = logging.getLogger(__name__)
+
+
+class Mode(StrEnum):
+    """What a search compares."""
+
+    HYBRID = "hybrid"
+    """Words and meanings."""
+    KEYWORD = "keyword"
+    SEMANTIC = "semantic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A search that is asked for."""
+
+    prefix: Namespace
+    text: str | None
+    conditions: tuple[Condition, ...]
+    limit: int
+    offset: int
+    mode: Mode
+    ranking: Ranking
+    valid_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads through the eyes of one principal, if there is one."""
+
+    engine: Engine
+    embedder: Embedder | None
+    now: Callable[[], float]
+    principal: Principal | None
+    omit_expired: bool
+
+    def selection(
+        self,
+        prefix: Namespace = (),
+        *,
+        key_prefix: str = "",
+        conditions: tuple[Condition, ...] = (),
+        valid_at: float | None = None,
+    ) -> Selection:
+        """What is there for the principal now."""
+        now = self.now() if self.omit_expired else 0.0  # when nothing was over yet
+        return Selection(now, prefix, key_prefix, conditions, self.principal, valid_at)
+
+    def get(self, addresses: Sequence[Address], refreshed: Sequence[Address]) -> list[MemoryItem | None]:
+        """The items at the addresses; those of `refreshed` begin to live anew."""
+        rows = self.engine.rows(list(dict.fromkeys(addresses)), self.selection())
+        self._refresh([rows[address] for address in dict.fromkeys(refreshed) if address in rows])
+        # Whoever asks for one item twice gets two copies.
+        copied = deepcopy if len(rows) < len(addresses) else _itself
+        return [MemoryItem(copied(rows[address])) if address in rows else None for address in addresses]
+
+    def search(self, query: Query, *, refresh: bool) -> list[MemoryItem]:
+        """A page of what is asked for, the best first, or the last updated where nothing is asked for."""
+        selection = self.selection(query.prefix, conditions=query.conditions, valid_at=query.valid_at)
+        if query.limit == 0:
+            return []
+        if query.text is None or not query.text.strip():
+            found: list[tuple[Row, float | None]] = [
+                (row, None) for row in self.engine.select(selection, limit=query.limit, offset=query.offset)
+            ]
+        else:
+            hits = self._ranked(query, query.text, selection)[query.offset : query.offset + query.limit]
+            rows = self.engine.numbered([hit.row for hit in hits])
+            found = [(rows[hit.row], hit.score) for hit in hits if hit.row in rows]
+        if refresh:
+            self._refresh([row for row, _ in found])
+        return [MemoryItem(row, score) for row, score in found]
+
+    def namespaces(self, conditions: "Sequence[MatchCondition]", *, max_depth: int | None, limit: int, offset: int) -> list[Namespace]:
+        """In order, each once."""
+        fixed = next((_fixed(tuple(one.path)) for one in conditions if one.match_type == "prefix"), ())
+        found = self.engine.namespaces(self.selection(fixed))
+        matching = (namespace for namespace in found if all(_matches(namespace, one) for one in conditions))
+        cut = dict.fromkeys(namespace[:max_depth] for namespace in matching)
+        return sorted(cut)[offset : offset + limit]
+
+    def _ranked(self, query: Query, text: str, selection: Selection) -> list[Hit]:
+        count = depth(query.offset + query.limit)
+        vector = None if query.mode is Mode.KEYWORD else self._vector(text, query.mode)
+        keyword = [] if query.mode is Mode.SEMANTIC else self.engine.keyword(text, selection, limit=count)
+        nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=count)
+        factors = self._factors(query.ranking, [*keyword, *nearest])
+        if query.mode is Mode.HYBRID:
+            return fused(keyword, nearest, query.ranking, factors)
+        return weighed([*keyword, *nearest], factors)
+
+    def _factors(self, ranking: Ranking, hits: Sequence[Hit]) -> dict[int, float] | None:
+        if not ranking.needs_rows:
+            return None
+        now = self.now()
+        rows = self.engine.numbered(list({hit.row for hit in hits}))
+        return {number: ranking.factor(row, now) for number, row in rows.items()}
+
+    def _vector(self, text: str, mode: Mode) -> "Vector | None":
+        if self.embedder is None:
+            if mode is Mode.SEMANTIC:
+                raise ConfigError("there is no embedder to search by meaning", hint="pip install 'nearfar[memory]', or give the store one")
+            return None
+        try:
+            return unit_vectors(self.embedder, [text])[0]
+        except NearfarError:
+            raise
+        except Exception as error:  # the user's own code: words still find something
+            if mode is Mode.SEMANTIC:
+                raise
+            log.warning("embedding the query failed with %s; it is searched by its words", type(error).__name__)
+            return None
+
+    def _refresh(self, rows: Sequence[Row]) -> None:
+        mortal = [row.address for row in rows if row.meta.ttl is not None]
+        if mortal:
+            self.engine.refresh(mortal, self.now())
+
+
+def _itself(row: Row) -> Row:
+    return row
+
+
+def _fixed(path: Namespace) -> Namespace:
+    """The part of a path before its first wildcard, by which a database can look."""
+    return path[: path.index("*")] if "*" in path else path
+
+
+def _matches(namespace: Namespace, condition: "MatchCondition") -> bool:
+    path = condition.path
+    if len(path) > len(namespace):
+        return False
+    part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :] if path else ()
+    return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))

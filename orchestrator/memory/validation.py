@@ -1,0 +1,229 @@
+"""What may be stored: checked at the border, before anything is written."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from langgraph.store.base import InvalidNamespaceError
+
+from ...protocols import InvalidRequest
+from .item import Address, Namespace
+from .selection import Comparison, Condition
+
+MAXIMUM_BYTES: Final = 1 << 20
+"""Of a value as JSON, unless the store is told otherwise."""
+_DEEPEST: Final = 64
+_LONGEST_LABEL: Final = 256
+_MOST_LABELS: Final = 32
+_LONGEST_KEY: Final = 768
+_LONGEST_PLACE: Final = 1024
+"""The key of a superseded item names its version, too."""
+_INTEGERS: Final = range(-(1 << 63), 1 << 63)
+_RESERVED: Final = "langgraph"
+
+
+class InvalidNamespace(InvalidRequest, InvalidNamespaceError):
+    """The namespace cannot be one. LangGraph's own error, too, so that code for any store can catch it."""
+
+
+def prefix(labels: Sequence[str]) -> Namespace:
+    """A namespace to look into; `()` is all of them."""
+    if isinstance(labels, str) or not isinstance(labels, Sequence):
+        raise InvalidNamespace(f"a namespace is a tuple of labels, not {labels!r:.80}", hint='write ("notes",) for a single label')
+    if len(labels) > _MOST_LABELS:
+        raise InvalidNamespace(f"a namespace of {len(labels)} labels is too deep", hint=f"use at most {_MOST_LABELS}")
+    for label in labels:
+        _check_label(label)
+    return tuple(labels)
+
+
+def namespace(labels: Sequence[str]) -> Namespace:
+    """A namespace to write into."""
+    checked = prefix(labels)
+    if not checked:
+        raise InvalidNamespace("the namespace is empty", hint="use at least one label")
+    if checked[0] == _RESERVED:
+        raise InvalidNamespace(f"namespaces below {_RESERVED!r} belong to LangGraph itself", hint="begin with another label")
+    return checked
+
+
+def address(labels: Sequence[str], key: object) -> Address:
+    """Where to write."""
+    return Address(namespace(labels), _key(key, _LONGEST_KEY))
+
+
+def place(labels: Sequence[str], key: object) -> Address:
+    """Where to read."""
+    return Address(prefix(labels), _key(key, _LONGEST_PLACE))
+
+
+def value(given: object, maximum_bytes: int = MAXIMUM_BYTES) -> dict[str, Any]:
+    """A copy of the value, of plain JSON types, which is what every replica will hand out."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(f"a value is a mapping, not {type(given).__name__}", hint='wrap it: {"text": ...}')
+    copy: dict[str, Any] = _Copier(maximum_bytes).copy(given, "value", ())
+    size = len(orjson.dumps(copy))
+    if size > maximum_bytes:
+        raise _too_large(maximum_bytes, f"{size:,} bytes")
+    return copy
+
+
+def fields(given: Sequence[str]) -> tuple[str, ...]:
+    """Paths to what can be searched."""
+    if isinstance(given, str) or not all(isinstance(path, str) and path and _is_text(path) for path in given):
+        raise InvalidRequest(f"the fields to search are a list of paths, not {given!r:.80}", hint='such as ["text", "messages[*].content"]')
+    return tuple(given)
+
+
+def ttl_seconds(minutes: object) -> float | None:
+    """The time to live, which LangGraph counts in minutes; None is for ever."""
+    if minutes is None:
+        return None
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < math.inf:
+        raise InvalidRequest(f"a time to live is a number of minutes above 0, not {minutes!r}", hint="None keeps the item for ever")
+    return minutes * 60.0
+
+
+def page(limit: object, offset: object) -> tuple[int, int]:
+    """Which part of a list is asked for."""
+    for name, number in (("limit", limit), ("offset", offset)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise InvalidRequest(f"{name} is a whole number from 0 on, not {number!r}")
+    assert isinstance(limit, int)  # as has just been checked
+    assert isinstance(offset, int)
+    return limit, offset
+
+
+def conditions(given: Mapping[str, Any] | None) -> tuple[Condition, ...]:
+    """LangGraph's filter. An object without operators inside is met field by field, so it may leave out some."""
+    return tuple(condition for name, wanted in (given or {}).items() for condition in _conditions((name,), wanted))
+
+
+def _conditions(path: tuple[str, ...], wanted: object) -> list[Condition]:
+    if not isinstance(path[-1], str):
+        raise InvalidRequest(f"a filter names fields by text, not by {path[-1]!r}")
+    if len(path) > _DEEPEST:
+        raise InvalidRequest("the filter is nested too deeply")
+    if not isinstance(wanted, Mapping) or not wanted:
+        return [Condition(path, Comparison.EQUAL, _operand(wanted))]
+    if not any(isinstance(name, str) and name.startswith("$") for name in wanted):
+        return [condition for name, inner in wanted.items() for condition in _conditions((*path, name), inner)]
+    try:
+        return [Condition(path, Comparison(name), _operand(operand)) for name, operand in wanted.items()]
+    except ValueError as error:
+        known = ", ".join(Comparison)
+        raise InvalidRequest(f"the filter of {'.'.join(path)!r} has an operator that is not known", hint=f"use {known}") from error
+
+
+def _operand(given: object) -> object:
+    if isinstance(given, float) and math.isinf(given):
+        return given
+    if isinstance(given, int) and not isinstance(given, bool) and given not in _INTEGERS:
+        return _nearest_float(given)
+    return _Copier(MAXIMUM_BYTES).copy(given, "filter", ())
+
+
+def _nearest_float(number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+class _Copier:
+    """Copies JSON. What is no JSON is an error that says where it is."""
+
+    def __init__(self, maximum_bytes: int) -> None:
+        self._maximum_bytes = maximum_bytes
+        self._left = maximum_bytes
+        """Of bytes that parts not seen yet may need, each at least one. It ends values that name a part over and over again."""
+
+    def copy(self, given: object, where: str, outer: tuple[int, ...]) -> Any:  # noqa: ANN401 - JSON
+        self._left -= len(given) if isinstance(given, str) else 1
+        if self._left < 0:
+            raise _too_large(self._maximum_bytes, "more")
+        match given:
+            case None | bool():
+                return given
+            case str():
+                return _text(given, where)
+            case int():
+                return _integer(given, where)
+            case float():
+                return _number(given, where)
+            case Mapping() | list() | tuple():
+                return self._container(given, where, outer)
+            case _:
+                raise InvalidRequest(
+                    f"{where} is no JSON: {type(given).__name__}", hint="use texts, numbers, booleans, None, lists and dicts"
+                )
+
+    def _container(self, given: "Mapping[object, object] | Sequence[object]", where: str, outer: tuple[int, ...]) -> Any:  # noqa: ANN401 - JSON
+        if id(given) in outer:
+            raise InvalidRequest(f"{where} contains itself")
+        if len(outer) >= _DEEPEST:
+            raise InvalidRequest(f"the value is nested more than {_DEEPEST} levels deep")
+        inner = (*outer, id(given))
+        if isinstance(given, Mapping):
+            return {self._name(name, where): self.copy(part, f"{where}.{name!s:.40}", inner) for name, part in given.items()}
+        return [self.copy(part, f"{where}[{index}]", inner) for index, part in enumerate(given)]
+
+    def _name(self, name: object, where: str) -> str:
+        if not isinstance(name, str):
+            raise InvalidRequest(f"{where} has a key that is no text: {name!r:.80}")
+        self._left -= len(name)
+        return _text(name, where)
+
+
+def _text(given: str, where: str) -> str:
+    if not _is_text(given):
+        raise InvalidRequest(f"{where} has a character that cannot be stored: NUL, or half of a surrogate pair", hint="remove it")
+    return str.__str__(given)
+
+
+def _is_text(given: str) -> bool:
+    if given.isascii():
+        return "\0" not in given
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in given
+
+
+def _integer(given: int, where: str) -> int:
+    if given not in _INTEGERS:
+        raise InvalidRequest(f"{where} is a whole number of more than 64 bits", hint="store it as text")
+    return int(given)
+
+
+def _number(given: float, where: str) -> float:
+    if not math.isfinite(given):
+        raise InvalidRequest(f"{where} is {given}, which JSON does not have", hint="store None")
+    return float(given)
+
+
+def _check_label(label: object) -> None:
+    if not isinstance(label, str):
+        raise InvalidNamespace(f"a namespace label is text, not {label!r:.80}")
+    if not label or "." in label:
+        raise InvalidNamespace(f"the namespace label {label!r:.80} is empty or has a period in it")
+    if not _is_text(label):
+        raise InvalidNamespace(f"the namespace label {label!r:.80} has a character that cannot be stored")
+    if len(label) > _LONGEST_LABEL:
+        raise InvalidNamespace(f"a namespace label of {len(label)} characters is too long", hint=f"use at most {_LONGEST_LABEL}")
+
+
+def _key(key: object, most: int) -> str:
+    text = str(key)
+    if not text or len(text) > most:
+        raise InvalidRequest(f"a key has 1 to {most} characters, not {len(text)}")
+    if not _is_text(text):
+        raise InvalidRequest(f"the key {text!r:.80} has a character that cannot be stored")
+    return text
+
+
+def _too_large(maximum_bytes: int, size: str) -> InvalidRequest:
+    hint = "store a reference to it, or open the store with a larger maximum_bytes"
+    return InvalidRequest(f"the value is too large: at most {maximum_bytes:,} bytes of JSON, not {size}", hint=hint)

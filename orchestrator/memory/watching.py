@@ -1,0 +1,30 @@
+"""Hearing of changes: at once those made in this process, within a moment those of others."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Watchers:
+    """Whoever wants to be called when this process has written. Calls come from the thread that wrote, and must be quick."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._called: list[Callable[[], None]] = []
+
+    @contextmanager
+    def calling(self, call: Callable[[], None]) -> Iterator[None]:
+        """`call` is called after each write within this block."""
+        with self._lock:
+            self._called.append(call)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._called.remove(call)
+
+    def notify(self) -> None:
+        with self._lock:
+            called = list(self._called)
+        for call in called:
+            call()

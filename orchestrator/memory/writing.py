@@ -1,0 +1,244 @@
+"""How writes reach the database: what they say is embedded first, and then they are all done at once, or not at all."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, VersionConflict
+from .clock import seconds
+from .engine import Engine, Transaction
+from .indexing import texts_of
+from .item import Address, Meta, Principal, Tier
+from .merge import State, merge, succeed
+from .operation import Dot, Operation
+from .projection import change_of
+from .provenance import Origin, combined, stamp
+from .selection import Selection
+from .vectors import Embedder, unit_vectors
+
+if TYPE_CHECKING:
+    from .engine import Vector
+
+log = logging.getLogger(__name__)
+
+
+class Unset(Enum):
+    """Stands for what the caller leaves open, where None says something."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = Unset.UNSET
+ABSENT: Final = "absent"
+"""The version of an item that is not there."""
+
+Value = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """A write that is asked for."""
+
+    address: Address
+    value: Callable[[Value | None], Value | None]
+    """The new value, from the present one; None is no item. It may be asked more than once, and what it raises ends the write."""
+    is_total: bool = True
+    """The new value owes nothing to the present one."""
+    if_version: str | None = None
+    """The write is done only if the item is at this version, which may be `ABSENT`."""
+    index: tuple[str, ...] | None | Unset = UNSET
+    ttl: float | None | Unset = UNSET
+    """Seconds."""
+    tier: Tier | None = None
+    subject: str | None = None
+    valid_from: float | None = None
+    invalid_from: float | None = None
+    decides: bool = False
+    """The write settles the item's conflicts."""
+    archives: bool = False
+    """What the item says now is kept beside it, as no longer true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """An item as a write finds it."""
+
+    heads: tuple[Operation, ...]
+    state: State | None
+    """None: no item is there for readers, it may be deleted or have expired."""
+
+    @property
+    def value(self) -> Value | None:
+        return None if self.state is None or self.state.value is None else dict(self.state.value)
+
+    @property
+    def version(self) -> str:
+        return ABSENT if self.state is None else self.state.version
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes for one origin, through the eyes of one principal if there is one."""
+
+    engine: Engine
+    embedder: Embedder | None
+    fields: tuple[str, ...]
+    now: Callable[[], float]
+    origin: Origin
+    principal: Principal | None
+
+    def write(self, edits: Sequence[Edit]) -> list[str]:
+        """Do them all, and return the new versions. Of several to one address the last one counts.
+
+        Raises `VersionConflict` where an item is not at the version that the edit is meant for, and `PermissionDenied` where it is none
+        of the principal's.
+        """
+        unique = {edit.address: edit for edit in edits}
+        vectors = self._vectors(list(unique.values()))
+        with self.engine.transaction() as transaction:
+            now = self.now()
+            present = self._present(transaction, [*unique, *self.origin.lineage], now)
+            due = [edit for edit in unique.values() if self._is_due(edit, present[edit.address])]
+            first, clock = transaction.reserve(len(due) + sum(edit.archives for edit in due), now) if due else (0, 0)
+            operations = self._operations(transaction, due, present, Dot(self.engine.device, first), clock)
+            changes = [change_of(operation.address, (operation,), now=now, fields=self.fields, vectors=vectors) for operation in operations]
+            transaction.apply(changes)
+        if vectors is not None and any(change.texts and change.vectors is None for change in changes):
+            with _embedding_may_fail():
+                self.index_pending(len(changes))  # somebody wrote in between, so that the texts became other ones
+        versions = {change.address: ABSENT if change.row is None else change.row.version for change in changes}
+        return [versions.get(edit.address, present[edit.address].version) for edit in edits]
+
+    def index_pending(self, limit: int) -> int:
+        """Make vectors that are still missing, of so many items at most, and return of how many."""
+        if self.embedder is None:
+            return 0
+        waiting = self.engine.unembedded(limit=limit)
+        texts = list(dict.fromkeys(text for one in waiting for text in one.texts))
+        vectors = dict(zip(texts, unit_vectors(self.embedder, texts), strict=True))
+        self.engine.embed([(one, [vectors[text] for text in one.texts]) for one in waiting])
+        return len(waiting)
+
+    def _vectors(self, edits: Sequence[Edit]) -> "dict[str, Vector] | None":
+        """Vectors of what the edits will write, as far as can be foreseen: an item may be changed by others before it is our turn."""
+        if self.embedder is None:
+            return None
+        texts = list(dict.fromkeys(text for edit in edits for text in self._foreseen_texts(edit)))
+        with _embedding_may_fail():
+            return dict(zip(texts, unit_vectors(self.embedder, texts), strict=True))
+        return None
+
+    def _foreseen_texts(self, edit: Edit) -> tuple[str, ...]:
+        before, index = None, edit.index
+        if not edit.is_total:
+            row = self.engine.rows([edit.address], Selection(now=self.now())).get(edit.address)
+            before = None if row is None else row.value
+            index = row.meta.index if row is not None and isinstance(index, Unset) else index
+        value = edit.value(before)
+        paths = self.fields if index is None or isinstance(index, Unset) else index
+        return () if value is None else texts_of(value, paths)
+
+    def _present(self, transaction: Transaction, addresses: Sequence[Address], now: float) -> dict[Address, Present]:
+        heads = transaction.heads(addresses)
+        states = {address: merge(found) for address, found in heads.items()}
+        mortal = [address for address, state in states.items() if state.meta.ttl is not None]
+        living = self.engine.rows(mortal, Selection(now=now)) if mortal else {}
+
+        def state_of(address: Address) -> State | None:
+            state = states.get(address)
+            is_over = state is None or state.value is None or (state.meta.ttl is not None and address not in living)
+            return None if is_over else state
+
+        return {address: Present(heads.get(address, ()), state_of(address)) for address in addresses}
+
+    def _is_due(self, edit: Edit, present: Present) -> bool:
+        """Whether there is anything to write."""
+        self._check_permission(edit, present)
+        if edit.if_version is not None and edit.if_version != present.version:
+            raise VersionConflict(
+                f"{_named(edit.address)} is at version {present.version}, and not at {edit.if_version}",
+                hint="read it again, and apply the change to what it says now",
+            )
+        return present.state is not None or edit.value(None) is not None
+
+    def _check_permission(self, edit: Edit, present: Present) -> None:
+        if self.principal is None:
+            return
+        if not any(edit.address.namespace[: len(prefix)] == prefix for prefix in self.principal.prefixes):
+            raise PermissionDenied(f"{_named(edit.address)} is outside of what {self.principal.user!r} may see")
+        if present.state is not None and not self.principal.sees(edit.address, present.state.meta, present.state.device):
+            raise PermissionDenied(f"{_named(edit.address)} is taken", hint="use another key")
+
+    def _operations(
+        self, transaction: Transaction, due: Sequence[Edit], present: Mapping[Address, Present], dot: Dot, clock: int
+    ) -> list[Operation]:
+        sources = [None if (state := present[address].state) is None else state.meta for address in self.origin.lineage]
+        operations: list[Operation] = []
+        for edit in due:
+            before = present[edit.address]
+            if edit.archives and before.state is not None:
+                operations.append(_archived(transaction, edit, before.state, dot, clock))
+                dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
+            meta = self._meta(edit, before, sources, clock)
+            value, address = edit.value(before.value), edit.address
+            operations.append(succeed(before.heads, dot=dot, clock=clock, address=address, value=value, meta=meta, decides=edit.decides))
+            dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
+        return operations
+
+    def _meta(self, edit: Edit, present: Present, sources: Sequence[Meta | None], clock: int) -> Meta:
+        meta = stamp(self.origin, sources, tier=edit.tier, subject=edit.subject)
+        self._check_tier(meta)
+        index = None if isinstance(edit.index, Unset) else edit.index
+        ttl = None if isinstance(edit.ttl, Unset) else edit.ttl
+        meta = replace(meta, index=index, ttl=ttl, valid_from=edit.valid_from, invalid_from=edit.invalid_from, created_at=seconds(clock))
+        if present.state is None:
+            return meta
+        before = present.state.meta
+        # Whoever an item is about stays so: to erase too much about somebody is better than too little.
+        meta = replace(meta, created_at=before.created_at, subject=meta.subject or before.subject)
+        if edit.is_total:
+            return meta
+        meta = combined(meta, [before], raises=edit.tier is not None)
+        kept_index = before.index if isinstance(edit.index, Unset) else meta.index
+        kept_ttl = before.ttl if isinstance(edit.ttl, Unset) else meta.ttl
+        lineage = tuple(dict.fromkeys((*before.lineage, *meta.lineage)))
+        return replace(
+            meta, index=kept_index, ttl=kept_ttl, lineage=lineage, valid_from=before.valid_from, invalid_from=before.invalid_from
+        )
+
+    def _check_tier(self, meta: Meta) -> None:
+        if self.principal is not None and self.principal.device != self.engine.device and meta.tier is Tier.DEVICE:
+            raise PrivacyViolation(
+                f"tier {Tier.DEVICE} is not to leave the device of {self.principal.user!r}, and this store is on another one",
+                hint=f"write it to that device's own store, or with tier={Tier.USER.value!r}",
+            )
+
+
+def _archived(transaction: Transaction, edit: Edit, state: State, dot: Dot, clock: int) -> Operation:
+    address = archive_of(edit.address, state.version)
+    meta = replace(state.meta, invalid_from=edit.valid_from)
+    heads = transaction.heads([address]).get(address, ())
+    return succeed(heads, dot=dot, clock=clock, address=address, value=state.value, meta=meta)
+
+
+@contextmanager
+def _embedding_may_fail() -> Iterator[None]:
+    try:
+        yield
+    except NearfarError:
+        raise
+    except Exception as error:  # the user's own code: what it cannot embed now is still worth keeping
+        # Its message may quote what was private.
+        log.warning("embedding failed with %s; items are found by their words alone until index_pending()", type(error).__name__)
+
+
+def archive_of(address: Address, version: str) -> Address:
+    """Where an item's state at a version is kept when it is superseded."""
+    return Address(address.namespace, f"{address.key}@{version}")
+
+
+def _named(address: Address) -> str:
+    return f"item {address.key!r} in {'/'.join(address.namespace)}"
