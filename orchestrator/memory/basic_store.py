@@ -20,6 +20,7 @@ from langgraph.store.base import (
     Op,
     PutOp,
     Result,
+    SearchItem,
     SearchOp,
     TTLConfig,
 )
@@ -277,7 +278,8 @@ class BasicStore(BaseStore):
     def _looked_up(self, op: Op) -> Result:
         match op:
             case SearchOp():
-                return [*self._reader().search(self._query(op), refresh=op.refresh_ttl)]
+                found: list[SearchItem] = [*self._reader().search(self._query(op), refresh=op.refresh_ttl)]
+                return found
             case ListNamespacesOp():
                 return self._namespaces(op)
             case PutOp():

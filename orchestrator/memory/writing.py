@@ -12,7 +12,7 @@ from .clock import seconds
 from .engine import Engine, Transaction
 from .indexing import texts_of
 from .item import Address, Meta, Principal, Tier
-from .merge import State, merge, succeed
+from .merge import State, heads_of, merge, succeed
 from .operation import Dot, Operation
 from .projection import change_of
 from .provenance import Origin, combined, stamp
@@ -103,8 +103,8 @@ class Writer:
             present = self._present(transaction, [*unique, *self.origin.lineage], now)
             due = [edit for edit in unique.values() if self._is_due(edit, present[edit.address])]
             first, clock = transaction.reserve(len(due) + sum(edit.archives for edit in due), now) if due else (0, 0)
-            operations = self._operations(transaction, due, present, Dot(self.engine.device, first), clock)
-            changes = [change_of(operation.address, (operation,), now=now, fields=self.fields, vectors=vectors) for operation in operations]
+            written = self._written(transaction, due, present, Dot(self.engine.device, first), clock)
+            changes = [change_of(address, heads, now=now, fields=self.fields, vectors=vectors) for address, heads in written.items()]
             transaction.apply(changes)
         if vectors is not None and any(change.texts and change.vectors is None for change in changes):
             with _embedding_may_fail():
@@ -172,21 +172,25 @@ class Writer:
         if present.state is not None and not self.principal.sees(edit.address, present.state.meta, present.state.device):
             raise PermissionDenied(f"{_named(edit.address)} is taken", hint="use another key")
 
-    def _operations(
+    def _written(
         self, transaction: Transaction, due: Sequence[Edit], present: Mapping[Address, Present], dot: Dot, clock: int
-    ) -> list[Operation]:
+    ) -> dict[Address, tuple[Operation, ...]]:
+        """The heads that the items have from now on."""
         sources = [None if (state := present[address].state) is None else state.meta for address in self.origin.lineage]
-        operations: list[Operation] = []
+        written: dict[Address, tuple[Operation, ...]] = {}
         for edit in due:
             before = present[edit.address]
             if edit.archives and before.state is not None:
-                operations.append(_archived(transaction, edit, before.state, dot, clock))
+                archive = archive_of(edit.address, before.state.version)
+                meta = replace(before.state.meta, invalid_from=edit.valid_from)
+                heads = transaction.heads([archive]).get(archive, ())
+                written[archive] = _succeeded(heads, dot, clock, archive, before.value, meta)
                 dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
             meta = self._meta(edit, before, sources, clock)
-            value, address = edit.value(before.value), edit.address
-            operations.append(succeed(before.heads, dot=dot, clock=clock, address=address, value=value, meta=meta, decides=edit.decides))
+            value = edit.value(before.value)
+            written[edit.address] = _succeeded(before.heads, dot, clock, edit.address, value, meta, edit.decides)
             dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
-        return operations
+        return written
 
     def _meta(self, edit: Edit, present: Present, sources: Sequence[Meta | None], clock: int) -> Meta:
         meta = stamp(self.origin, sources, tier=edit.tier, subject=edit.subject)
@@ -217,11 +221,11 @@ class Writer:
             )
 
 
-def _archived(transaction: Transaction, edit: Edit, state: State, dot: Dot, clock: int) -> Operation:
-    address = archive_of(edit.address, state.version)
-    meta = replace(state.meta, invalid_from=edit.valid_from)
-    heads = transaction.heads([address]).get(address, ())
-    return succeed(heads, dot=dot, clock=clock, address=address, value=state.value, meta=meta)
+def _succeeded(
+    heads: tuple[Operation, ...], dot: Dot, clock: int, address: Address, value: Value | None, meta: Meta, decides: bool = False
+) -> tuple[Operation, ...]:
+    operation = succeed(heads, dot=dot, clock=clock, address=address, value=value, meta=meta, decides=decides)
+    return heads_of((*heads, operation))
 
 
 @contextmanager
