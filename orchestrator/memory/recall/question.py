@@ -1,0 +1,25 @@
+"""What a question looks for, in words."""
+
+import re
+from typing import Final
+
+_WORD: Final = re.compile(r"\w+")
+_COMMON: Final = frozenset(
+    "a about am an and any are as at be been being but by can could did do does for from had has have having he her here him his how i if in "
+    "into is it its just me may might my no not of on or our out over s she should so some t than that the their them then there these they "
+    "this those to up us was we were what when where which who whom whose why will with would you your".split()
+)
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, each once, in lower case."""
+    return frozenset(_WORD.findall(text.casefold()))
+
+
+def keywords(question: str) -> str:
+    """The words of a question by which its answer can be found; all of it where each word is a common one.
+
+    bm25 gives common words little weight, but a question is half made of them, and turns of a conversation are short.
+    """
+    rare = [word for word in _WORD.findall(question) if word.casefold() not in _COMMON]
+    return " ".join(rare) or question

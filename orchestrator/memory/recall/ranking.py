@@ -1,0 +1,101 @@
+"""Which turns answer a question: their own match with it, and that of everything larger that they are part of."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from .granularity import Granularity, Span, span
+from .question import words
+from .relevance import certainty, relevance
+
+WEIGHT: Final = {Granularity.TURN: 1.5, Granularity.SEGMENT: 0.7, Granularity.SUMMARY: 0.3, Granularity.KEYWORDS: 0.3}
+"""What the relevance at a granularity counts, before the granularity's certainty about the question at hand."""
+_SESSION: Final = 0.3
+"""What the relevance of a session counts, which is the mean of that of its best turns."""
+_BEST_OF_SESSION: Final = 3
+_SPEAKER: Final = 0.5
+"""What a turn gains if the question names who said it."""
+_LENGTH: Final = 0.3
+"""What a turn gains by being e times as long, up to a paragraph: short ones acknowledge, long ones tell."""
+_PARAGRAPH: Final = 400
+"""Characters."""
+_ASKING: Final = 0.2
+"""What a turn loses by ending with a question: the answer is in the next one."""
+
+
+class Matches(NamedTuple):
+    """What a search at one granularity found, by key."""
+
+    keyword: Mapping[str, float]
+    """Scores by words, on any scale."""
+    semantic: Mapping[str, float]
+    """Cosine similarities."""
+
+
+class Said(NamedTuple):
+    """A turn, as far as ranking looks at it."""
+
+    speaker: str
+    text: str
+
+
+def ranked(question: str, found: Mapping[Granularity, Matches], turns: Mapping[str, Said]) -> list[tuple[str, float]]:
+    """The turns' keys with their scores, the best first. `turns` are the candidates, by key."""
+    relevances = {granularity: relevance(*matches) for granularity, matches in found.items()}
+    relevances = {granularity: of_items for granularity, of_items in relevances.items() if of_items}
+    own = relevances.pop(Granularity.TURN, {})
+    least = min(own.values(), default=0.0)
+    of_turns = {key: own.get(key, least) for key in turns}
+    weights = _weights({Granularity.TURN: of_turns, **relevances})
+    scores = {key: weights.get(Granularity.TURN, 0.0) * one for key, one in of_turns.items()}
+    for granularity, of_items in relevances.items():
+        for key, one in _handed_down(of_items, of_turns).items():
+            scores[key] += weights[granularity] * one
+    for key, one in _of_sessions(scores).items():
+        scores[key] += _SESSION * one + _bearing(turns[key], words(question))
+    return sorted(scores.items(), key=lambda scored: (-scored[1], scored[0]))
+
+
+def _weights(relevances: Mapping[Granularity, Mapping[str, float]]) -> dict[Granularity, float]:
+    certainties = {granularity: certainty(of_items.values()) for granularity, of_items in relevances.items() if of_items}
+    mean = sum(certainties.values()) / max(1, len(certainties))
+    return {granularity: WEIGHT[granularity] * one / mean for granularity, one in certainties.items()}
+
+
+def _handed_down(of_items: Mapping[str, float], of_turns: Mapping[str, float]) -> dict[str, float]:
+    """The relevance of what each turn is part of. A turn of which nothing larger was found speaks for itself: it may be too new."""
+    spans: dict[str, list[tuple[Span, float]]] = defaultdict(list)
+    for key, one in of_items.items():
+        if (about := span(key)) is not None:
+            spans[about.session].append((about, one))
+    return {key: _best_around(key, spans, default=own) for key, own in of_turns.items()}
+
+
+def _best_around(key: str, spans: Mapping[str, Sequence[tuple[Span, float]]], default: float) -> float:
+    turn = span(key)
+    if turn is None:
+        return default
+    return max((one for about, one in spans.get(turn.session, ()) if about.first <= turn.first <= about.last), default=default)
+
+
+def _of_sessions(scores: Mapping[str, float]) -> dict[str, float]:
+    """The relevance of the session of each turn."""
+    sessions: dict[str, list[str]] = defaultdict(list)
+    for key in scores:
+        turn = span(key)
+        sessions[key if turn is None else turn.session].append(key)
+    least = min(scores.values(), default=0.0)
+    return {key: value for keys in sessions.values() for value in [_mean_of_best((scores[key] for key in keys), least)] for key in keys}
+
+
+def _mean_of_best(scores: Iterable[float], least: float) -> float:
+    best = sorted(scores, reverse=True)[:_BEST_OF_SESSION]
+    return (sum(best) + least * (_BEST_OF_SESSION - len(best))) / _BEST_OF_SESSION
+
+
+def _bearing(turn: Said, asked: frozenset[str]) -> float:
+    """What speaks for a turn whatever it is about."""
+    named = _SPEAKER if words(turn.speaker) & asked else 0.0
+    asking = _ASKING if turn.text.rstrip().endswith("?") else 0.0
+    return named + _LENGTH * math.log(max(1, min(len(turn.text), _PARAGRAPH)) / _PARAGRAPH) - asking

@@ -1,0 +1,32 @@
+"""How well what was found at one granularity fits a question, and how far that granularity is to be trusted with it."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Final
+
+MEANING: Final = 3.0
+"""What a cosine similarity of 1 counts, where the best match by words counts 1. Similarities of unlike texts lie close together."""
+_TEMPERATURE: Final = 0.1
+"""Differences in relevance of this size matter when a granularity's certainty is measured."""
+
+
+def relevance(keyword: Mapping[str, float], semantic: Mapping[str, float]) -> dict[str, float]:
+    """By key, from scores by words and cosine similarities. What only one of the two searches found is as bad in the other as its last hit.
+
+    Unlike ranks, this keeps how much better one item is than the next.
+    """
+    best = max(keyword.values(), default=0.0) or 1.0
+    last = min(semantic.values(), default=0.0)
+    return {key: keyword.get(key, 0.0) / best + MEANING * semantic.get(key, last) for key in (*keyword, *semantic)}
+
+
+def certainty(relevances: Collection[float]) -> float:
+    """From 1/e, all of them fit equally well, to 1, one of them stands out: exp of the negative entropy of their softmax, in units of the
+    greatest that is possible (MemGAS, arXiv 2505.19549)."""
+    if len(relevances) < 2:
+        return 1.0
+    best = max(relevances)
+    weights = [math.exp((one - best) / _TEMPERATURE) for one in relevances]
+    total = sum(weights)
+    entropy = -sum(weight / total * math.log(weight / total) for weight in weights if weight > 0)
+    return math.exp(-entropy / math.log(len(weights)))
