@@ -33,7 +33,7 @@ from .indexing import WHOLE
 from .item import Address, Principal, Source, Tier
 from .memory_item import MemoryItem
 from .provenance import Origin, current
-from .reading import Mode, Query, Reader
+from .reading import Matches, Mode, Query, Reader
 from .vectors import Embedder
 from .watching import Watchers
 from .writing import Edit, Writer
@@ -100,6 +100,11 @@ class BasicStore(BaseStore):
         seen = self._as(replace(self._origin, user=principal.user, tier=tier))
         seen._principal = principal
         return seen
+
+    @property
+    def origin(self) -> Origin:
+        """As whom a write through this store is stamped now."""
+        return current(self._origin)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         ops = list(ops)
@@ -177,6 +182,7 @@ class BasicStore(BaseStore):
         *,
         query: str | None = None,
         filter: dict[str, Any] | None = None,
+        key_prefix: str = "",
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool | None = None,
@@ -187,12 +193,13 @@ class BasicStore(BaseStore):
     ) -> list[MemoryItem]:
         """Items in or below a namespace: those that fit the query best, or, without a query, those that were updated last.
 
+        With a `key_prefix`, only items whose key begins so.
         What is no longer true, or not yet, is left out, unless another moment is asked for (`valid_at`) or all are (`include_superseded`).
         Without an embedder a hybrid search goes by words alone. For what an item's `score` means, see `Ranking`.
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query)
         moment = None if include_superseded else self._now() if valid_at is None else valid_at.timestamp()
-        asked = replace(self._query(op), mode=Mode(mode), ranking=ranking or Ranking(), valid_at=moment)
+        asked = replace(self._query(op), key_prefix=key_prefix, mode=Mode(mode), ranking=ranking or Ranking(), valid_at=moment)
         return self._reader().search(asked, refresh=self._refreshes(refresh_ttl))
 
     async def asearch(  # type: ignore[override]  # a list of a subclass, which nobody adds to
@@ -202,6 +209,7 @@ class BasicStore(BaseStore):
         *,
         query: str | None = None,
         filter: dict[str, Any] | None = None,
+        key_prefix: str = "",
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool | None = None,
@@ -215,6 +223,7 @@ class BasicStore(BaseStore):
             namespace_prefix,
             query=query,
             filter=filter,
+            key_prefix=key_prefix,
             limit=limit,
             offset=offset,
             refresh_ttl=refresh_ttl,
@@ -223,6 +232,12 @@ class BasicStore(BaseStore):
             valid_at=valid_at,
             include_superseded=include_superseded,
         )
+
+    def matches(self, prefixes: Sequence[tuple[str, ...]], *, keywords: str, text: str, limit: int) -> list[Matches]:
+        """What fits best below each of the prefixes: by words, and by what `text` means, each with its own measure. What is no longer
+        true, or not yet, is left out. For whoever ranks by more than `search` does."""
+        places = [validation.prefix(prefix) for prefix in prefixes]
+        return self._reader().matches(places, keywords=keywords, text=text, limit=limit, valid_at=self._now())
 
     def list_namespaces(
         self,
@@ -260,7 +275,7 @@ class BasicStore(BaseStore):
         return Reader(self.engine, self._embedder, self._now, self._principal, omit_expired)
 
     def _writer(self) -> Writer:
-        return Writer(self.engine, self._embedder, self._fields, self._now, current(self._origin), self._principal)
+        return Writer(self.engine, self._embedder, self._fields, self._now, self.origin, self._principal)
 
     def _write(self, edits: Sequence[Edit]) -> list[str]:
         versions = self._writer().write(edits)
@@ -293,6 +308,7 @@ class BasicStore(BaseStore):
             raise InvalidRequest(f"a query is text, not {type(op.query).__name__}")
         return Query(
             prefix=validation.prefix(op.namespace_prefix),
+            key_prefix="",
             text=op.query,
             conditions=validation.conditions(op.filter),
             limit=limit,

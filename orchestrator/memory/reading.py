@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocols import ConfigError, NearfarError
 from .engine import Engine, Hit, Row
@@ -37,6 +37,7 @@ class Query:
     """A search that is asked for."""
 
     prefix: Namespace
+    key_prefix: str
     text: str | None
     conditions: tuple[Condition, ...]
     limit: int
@@ -44,6 +45,17 @@ class Query:
     mode: Mode
     ranking: Ranking
     valid_at: float | None
+
+
+class Matches(NamedTuple):
+    """What a search found below one prefix, with the engine's own measures, which say how much better one item is than another."""
+
+    keyword: dict[Address, float]
+    """Scores by words, on a scale of the engine's own."""
+    semantic: dict[Address, float]
+    """Cosine similarities."""
+    items: dict[Address, MemoryItem]
+    """All that either search found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,7 @@ class Reader:
 
     def search(self, query: Query, *, refresh: bool) -> list[MemoryItem]:
         """A page of what is asked for, the best first, or the last updated where nothing is asked for."""
-        selection = self.selection(query.prefix, conditions=query.conditions, valid_at=query.valid_at)
+        selection = self.selection(query.prefix, key_prefix=query.key_prefix, conditions=query.conditions, valid_at=query.valid_at)
         if query.limit == 0:
             return []
         if query.text is None or not query.text.strip():
@@ -92,6 +104,18 @@ class Reader:
         if refresh:
             self._refresh([row for row, _ in found])
         return [MemoryItem(row, score) for row, score in found]
+
+    def matches(self, prefixes: Sequence[Namespace], *, keywords: str, text: str, limit: int, valid_at: float) -> list[Matches]:
+        """Of each prefix the `limit` best by words and as many by meaning. Nobody's time to live begins anew."""
+        vector = self._vector(text, Mode.HYBRID) if text.strip() else None
+        return [self._matches(self.selection(prefix, valid_at=valid_at), keywords, vector, limit) for prefix in prefixes]
+
+    def _matches(self, selection: Selection, keywords: str, vector: "Vector | None", limit: int) -> Matches:
+        keyword = self.engine.keyword(keywords, selection, limit=limit)
+        nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=limit)
+        rows = self.engine.numbered(list({hit.row for hit in (*keyword, *nearest)}))
+        by_words, by_meaning = ({rows[hit.row].address: hit.score for hit in hits if hit.row in rows} for hits in (keyword, nearest))
+        return Matches(by_words, by_meaning, {row.address: MemoryItem(row) for row in rows.values()})
 
     def namespaces(self, conditions: "Sequence[MatchCondition]", *, max_depth: int | None, limit: int, offset: int) -> list[Namespace]:
         """In order, each once."""

@@ -4,11 +4,12 @@ import re
 from typing import Final
 
 _WORD: Final = re.compile(r"\w+")
-_COMMON: Final = frozenset(
-    "a about am an and any are as at be been being but by can could did do does for from had has have having he her here him his how i if in "
-    "into is it its just me may might my no not of on or our out over s she should so some t than that the their them then there these they "
-    "this those to up us was we were what when where which who whom whose why will with would you your".split()
-)
+_COMMON_WORDS: Final = """
+a about am an and any are as at be been being but by can could did do does for from had has have having he her here him his how i if in into
+is it its just me may might my no not of on or our out over s she should so some t than that the their them then there these they this those
+to up us was we were what when where which who whom whose why will with would you your
+"""
+_COMMON: Final = frozenset(_COMMON_WORDS.split())
 
 
 def words(text: str) -> frozenset[str]:
