@@ -1,1 +1,3 @@
 """The store on SQLite: a file on the device."""
+
+from .engine import SqliteEngine as SqliteEngine

@@ -1,0 +1,85 @@
+"""How items are written into columns."""
+
+import re
+from typing import Any, Final
+from zlib import crc32
+
+import orjson
+
+from ....protocols import StoreCorrupt
+from ..encoding import meta_fields, read_meta
+from ..engine import Row
+from ..item import Address, Namespace
+from .errors import RECOVER
+
+END: Final = "\x01"
+"""Behind every label of a namespace, so that `a` and `ab` are told apart and everything in and below a namespace is one range."""
+ESCAPE: Final = "\x02"
+_ESCAPED: Final = {"\x00": f"{ESCAPE}2", END: f"{ESCAPE}3", ESCAPE: f"{ESCAPE}4"}  # in the order of what they stand for
+_PLAIN: Final = {escaped: plain for plain, escaped in _ESCAPED.items()}
+_TABLE: Final = str.maketrans(_ESCAPED)
+_SURROGATES: Final = range(0xD800, 0xE000)
+_CHECKSUM_BYTES: Final = 4
+
+
+def encode_namespace(namespace: Namespace) -> str:
+    """A text that is different for each namespace, and sorts as they do."""
+    return "".join(label.translate(_TABLE) + END for label in namespace)
+
+
+def decode_namespace(text: str) -> Namespace:
+    return tuple(re.sub(f"{ESCAPE}.", lambda escape: _PLAIN[escape[0]], label) for label in text.split(END)[:-1])
+
+
+def namespace_range(prefix: Namespace) -> tuple[str, str]:
+    """What encoded namespaces in and below `prefix`, which is not (), are at least, and what they are less than."""
+    start = encode_namespace(prefix)
+    return start, start.removesuffix(END) + ESCAPE
+
+
+def end_of_prefix(prefix: str) -> str | None:
+    """The least text that is greater than all texts with this prefix; None: there is none."""
+    kept = prefix.rstrip(chr(0x10FFFF))
+    if not kept:
+        return None
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(_SURROGATES.stop if following in _SURROGATES else following)
+
+
+def decode_address(namespace: str, key: str) -> Address:
+    return Address(decode_namespace(namespace), key)
+
+
+def pack(address: Address, data: bytes) -> bytes:
+    """The data behind a checksum over it and the address that it belongs to."""
+    return _checksum(address, data) + data
+
+
+def unpack(address: Address, packed: bytes) -> bytes:
+    """Raises `StoreCorrupt` where it is not what was packed for this address."""
+    data = packed[_CHECKSUM_BYTES:]
+    if packed[:_CHECKSUM_BYTES] != _checksum(address, data):
+        raise StoreCorrupt("an item of the memory store is damaged", hint=RECOVER)
+    return data
+
+
+def _checksum(address: Address, data: bytes) -> bytes:
+    namespace, key = address
+    return crc32(data, crc32("\0".join((*namespace, key)).encode())).to_bytes(_CHECKSUM_BYTES, "big")
+
+
+def encode_row(row: Row) -> bytes:
+    content = (row.value, meta_fields(row.meta), row.version, row.device, row.updated_at, row.conflicts)
+    return pack(row.address, orjson.dumps(content))
+
+
+def decode_row(namespace: str, key: str, content: bytes, expires_at: float | None) -> Row:
+    address = decode_address(namespace, key)
+    value, meta, version, device, updated_at, conflicts = orjson.loads(unpack(address, content))
+    return Row(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
+
+
+def value_of(content: bytes) -> dict[str, Any]:
+    """The value in what `encode_row` made, unchecked: whatever is shown of the row is checked when it is decoded."""
+    value: dict[str, Any] = orjson.loads(content[_CHECKSUM_BYTES:])[0]
+    return value

@@ -1,0 +1,67 @@
+"""SQLite as the standard library has it, or SQLCipher, which encrypts the file."""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ....protocols import ConfigError
+
+BUSY_SECONDS: Final = 30.0
+"""How long SQLite itself waits for a lock."""
+
+PRAGMAS: Final = (
+    f"busy_timeout = {BUSY_SECONDS * 1000:.0f}",
+    "journal_mode = WAL",
+    "synchronous = NORMAL",  # a commit outlives the death of the process; a power cut may take the last ones
+    "secure_delete = ON",  # what is deleted is overwritten with zeros
+    "temp_store = MEMORY",  # nothing of what is stored in files of which we do not know
+    "cell_size_check = ON",  # damaged pages are noticed when they are read
+    "trusted_schema = OFF",
+    "journal_size_limit = 4194304",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Opens connections."""
+
+    connect: Callable[[str], sqlite3.Connection]
+    errors: type[Exception]
+    """What its connections raise."""
+
+
+def plain() -> Driver:
+    return Driver(lambda path: _connect(sqlite3, path, None), sqlite3.Error)
+
+
+def encrypted(key: Callable[[], str]) -> Driver:
+    """Raises `ConfigError` where sqlcipher3 is not installed. The key is asked for at each connection, and kept nowhere here."""
+    try:
+        from sqlcipher3 import dbapi2
+    except ImportError as error:
+        raise ConfigError("an encrypted memory store needs sqlcipher3", hint="pip install 'nearfar[encryption]'") from error
+    return Driver(lambda path: _connect(dbapi2, path, key()), dbapi2.Error)
+
+
+def _connect(
+    module: Any,  # noqa: ANN401  # sqlite3, or what has the same names and no types
+    path: str,
+    key: str | None,
+) -> sqlite3.Connection:
+    # Threads share connections, but never use one at the same time.
+    connection: sqlite3.Connection = module.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    try:
+        if key is not None:
+            connection.execute(f"PRAGMA key = {_quoted(key)}")
+        for pragma in PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'"

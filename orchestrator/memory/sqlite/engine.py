@@ -1,0 +1,249 @@
+"""The engine of the memory store on one SQLite file."""
+
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from ..encoding import Sealer
+from ..engine import Hit, Position, Row, Unembedded
+from ..item import Address, Namespace
+from ..operation import Dot, Operation
+from ..selection import Selection
+from . import driver, files, words
+from .columns import decode_address, decode_row, encode_namespace, namespace_range
+from .connections import Connection, Connections
+from .operations import OperationTable
+from .schema import create, is_new
+from .scrubbing import scrub
+from .selecting import Where, add_functions
+from .transaction import SqliteTransaction
+from .vectors import VectorTable
+
+if TYPE_CHECKING:
+    from ..engine import Vector
+    from .nearest import VectorCache
+
+_ROW: Final = "namespace, key, content, expires_at"
+_OPERATIONS: Final = (
+    "SELECT operations.position, namespace, key, operations.device, sequence, payload FROM operations JOIN items USING (item)"
+)
+_COUNTS: Final = {
+    "items": "SELECT count(*) FROM items WHERE content IS NOT NULL",
+    "deleted": "SELECT count(*) FROM items WHERE content IS NULL",
+    "operations": "SELECT count(*) FROM operations",
+    "conflicts": "SELECT count(*) FROM items WHERE conflicts > 0",
+    "vectors": "SELECT count(*) FROM vectors",
+}
+_OVERFETCH: Final = 4
+"""Times as many hits as are asked for are looked at before the selection narrows the search itself."""
+
+
+class SqliteEngine:
+    """One replica in the file at `path`, which is made where it is missing, for its owner alone.
+
+    `embedder` names what makes the vectors, with its version; vectors of others are left alone. With a `key`, the file is encrypted by
+    SQLCipher; the callable is asked for it at each connection. With a `sealer`, so is each operation about somebody, by their own key.
+
+    Raises `StoreCorrupt` where the file is damaged, none of this store, or the key is wrong, `SyncRefused` where a newer nearfar made it,
+    and `StoreUnavailable` where it cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        embedder: str | None = None,
+        key: Callable[[], str] | None = None,
+        sealer: Sealer | None = None,
+    ) -> None:
+        self._path = os.path.abspath(path)
+        files.prepare(self._path)
+        self._operations = OperationTable(sealer)
+        self._vectors = VectorTable(embedder)
+        self._cache: VectorCache | None = None
+        self._cache_lock = threading.Lock()
+        self._connections = Connections(self._path, driver.encrypted(key) if key else driver.plain(), add_functions)
+        try:
+            with self._connections.writing() as connection:
+                if is_new(connection):
+                    create(connection, secrets.token_hex(8))
+                (self.device,) = connection.execute("SELECT device FROM replica").fetchone()
+        except BaseException:
+            self._connections.close()
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[SqliteTransaction]:
+        with self._connections.writing() as connection:
+            transaction = SqliteTransaction(connection, self._operations, self._vectors)
+            yield transaction
+            transaction.finish()
+
+    def rows(self, addresses: Sequence[Address], selection: Selection) -> dict[Address, Row]:
+        where = Where(selection)
+        query = f"SELECT {_ROW} FROM items WHERE namespace = ? AND key = ? AND {where.sql}"
+        found = {}
+        with self._connections.reading() as connection, where.active():
+            for address in addresses:
+                row = connection.execute(query, (encode_namespace(address.namespace), address.key, *where.parameters)).fetchone()
+                if row is not None:
+                    found[address] = decode_row(*row)
+        return found
+
+    def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
+        query = f"SELECT item, {_ROW} FROM items WHERE item IN (SELECT value FROM json_each(?)) AND content IS NOT NULL"
+        with self._connections.reading() as connection:
+            return {item: decode_row(*columns) for item, *columns in connection.execute(query, (orjson.dumps(list(numbers)),))}
+
+    def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
+        where = Where(selection)
+        query = f"SELECT {_ROW} FROM items WHERE {where.sql} ORDER BY updated_at DESC, namespace, key LIMIT ? OFFSET ?"
+        with self._connections.reading() as connection, where.active():
+            return [decode_row(*columns) for columns in connection.execute(query, (*where.parameters, limit, offset))]
+
+    def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
+        expression = words.expression(query)
+        if expression is None or limit < 1:
+            return []
+        where = Where(selection)
+        with self._connections.reading() as connection, where.active():
+            few = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
+            hits = [Hit(*columns) for columns in connection.execute(few, (expression, _OVERFETCH * limit))]
+            present = _passing(connection, where, [hit.row for hit in hits])
+            found = [hit for hit in hits if hit.row in present][:limit]
+            if len(found) == limit or len(hits) < _OVERFETCH * limit:
+                return found
+            narrow = (
+                f"SELECT item, -rank FROM words JOIN items ON item = words.rowid WHERE words MATCH ? AND {where.sql} ORDER BY rank LIMIT ?"
+            )
+            return [Hit(*columns) for columns in connection.execute(narrow, (expression, *where.parameters, limit))]
+
+    def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
+        from .nearest import best  # numpy, which a store without vectors does not need
+
+        where = Where(selection)
+        with self._connections.reading() as connection, where.active():
+            registered = self._vectors.registered(connection)
+            if registered is None or limit < 1:
+                return []
+            embedder, width = registered
+            self._vectors.check(vector, width)
+            scored = self._vector_cache(width).scored(connection, embedder, vector)
+            passing, selected = partial(_passing, connection, where), partial(_selected, connection, where)
+            return best(scored, limit, passing=passing, selected=selected)
+
+    def namespaces(self, selection: Selection) -> list[Namespace]:
+        where = Where(selection)
+        query = f"SELECT DISTINCT namespace FROM items WHERE {where.sql} ORDER BY namespace"
+        with self._connections.reading() as connection, where.active():
+            return [decode_address(namespace, "").namespace for (namespace,) in connection.execute(query, where.parameters)]
+
+    def refresh(self, addresses: Sequence[Address], now: float) -> None:
+        update = "UPDATE items SET expires_at = ? + ttl WHERE namespace = ? AND key = ? AND ttl IS NOT NULL"
+        with self._connections.writing() as connection:
+            connection.executemany(update, ((now, encode_namespace(address.namespace), address.key) for address in addresses))
+
+    def expired(self, now: float, *, limit: int) -> list[Address]:
+        query = "SELECT namespace, key FROM items WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
+        return self._addresses(query, (now, limit))
+
+    def changes(self, after: int, *, limit: int) -> list[Position]:
+        query = "SELECT position, namespace, key, content IS NULL FROM items WHERE position > ? ORDER BY position LIMIT ?"
+        with self._connections.reading() as connection:
+            found = connection.execute(query, (after, limit))
+            return [Position(position, decode_address(*address), bool(is_deleted)) for position, *address, is_deleted in found]
+
+    def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
+        query = f"{_OPERATIONS} WHERE operations.position > ? ORDER BY operations.position LIMIT ?"
+        with self._connections.reading() as connection:
+            found = connection.execute(query, (after, limit))
+            return [(position, head) for position, *columns in found if (head := self._operation(*columns)) is not None]
+
+    def unembedded(self, *, limit: int) -> list[Unembedded]:
+        query = (
+            f"SELECT item, texts, {_ROW} FROM items WHERE texts IS NOT NULL AND NOT EXISTS "
+            "(SELECT 1 FROM vectors WHERE vectors.item = items.item AND embedder = ?) ORDER BY item LIMIT ?"
+        )
+        if not self._vectors.is_named:
+            return []
+        with self._connections.reading() as connection:
+            embedder, _ = self._vectors.registered(connection) or (None, 0)
+            found = connection.execute(query, (embedder, limit))
+            return [Unembedded(item, decode_row(*columns).version, tuple(orjson.loads(texts))) for item, texts, *columns in found]
+
+    def embed(self, rows: "Sequence[tuple[Unembedded, Sequence[Vector]]]") -> None:
+        with self.transaction() as transaction:
+            for row, vectors in rows:
+                transaction.embed(row, vectors)
+
+    def conflicts(self, *, limit: int, offset: int) -> list[Address]:
+        query = "SELECT namespace, key FROM items WHERE conflicts > 0 ORDER BY namespace, key LIMIT ? OFFSET ?"
+        return self._addresses(query, (limit, offset))
+
+    def traces(self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[Address] = ()) -> list[Address]:
+        found = set(self._below(prefix)) if prefix is not None else set()
+        if subject is not None or derived_from:
+            found.update(self._about(subject, frozenset(derived_from)))
+        return sorted(found)
+
+    def scrub(self) -> None:
+        with self._connections.outside() as connection:
+            scrub(connection)
+
+    def statistics(self) -> dict[str, int]:
+        with self._connections.reading() as connection:
+            counts = {name: connection.execute(query).fetchone()[0] for name, query in _COUNTS.items()}
+        return {**counts, "bytes": files.size(self._path)}
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _addresses(self, query: str, parameters: Sequence[object]) -> list[Address]:
+        with self._connections.reading() as connection:
+            return [decode_address(*columns) for columns in connection.execute(query, parameters)]
+
+    def _below(self, prefix: Namespace) -> list[Address]:
+        if not prefix:
+            return self._addresses("SELECT namespace, key FROM items", ())
+        return self._addresses("SELECT namespace, key FROM items WHERE namespace >= ? AND namespace < ?", namespace_range(prefix))
+
+    def _about(self, subject: str | None, derived_from: frozenset[Address]) -> Iterator[Address]:
+        """A look at everything: to erase somebody is rare, and an index of subjects would be one more place to erase them from."""
+        with self._connections.reading() as connection:
+            for _, *columns in connection.execute(_OPERATIONS):
+                operation = self._operation(*columns)
+                if operation is not None and _is_about(operation, subject, derived_from):
+                    yield operation.address
+
+    def _operation(self, namespace: str, key: str, device: str, sequence: int, packed: bytes) -> Operation | None:
+        return self._operations.decode(decode_address(namespace, key), Dot(device, sequence), packed)
+
+    def _vector_cache(self, width: int) -> "VectorCache":
+        from .nearest import VectorCache  # numpy, which a store without vectors does not need
+
+        with self._cache_lock:
+            if self._cache is None:
+                self._cache = VectorCache(width)
+            return self._cache
+
+
+def _is_about(operation: Operation, subject: str | None, derived_from: frozenset[Address]) -> bool:
+    metas = [operation.meta, *(sibling.meta for sibling in operation.siblings)]
+    return any((subject is not None and meta.subject == subject) or not derived_from.isdisjoint(meta.lineage) for meta in metas)
+
+
+def _passing(connection: Connection, where: Where, items: Sequence[int]) -> set[int]:
+    """Those of the items that the selection lets through."""
+    query = f"SELECT item FROM items WHERE item IN (SELECT value FROM json_each(?)) AND {where.sql}"
+    return {item for (item,) in connection.execute(query, (orjson.dumps(items), *where.parameters))}
+
+
+def _selected(connection: Connection, where: Where) -> list[int]:
+    """All that the selection lets through."""
+    return [item for (item,) in connection.execute(f"SELECT item FROM items WHERE {where.sql}", where.parameters)]

@@ -1,0 +1,39 @@
+"""What SQLite's errors mean to whoever uses the store."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ....protocols import NearfarError, StoreCorrupt, StoreUnavailable
+
+RECOVER: Final = "nearfar memory recover saves what can be read"
+
+_PRIMARY: Final = 0xFF
+"""The part of a result code that says its kind (https://www.sqlite.org/rescode.html)."""
+_CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_SCHEMA})
+_HINTS: Final = {
+    sqlite3.SQLITE_BUSY: "another process is writing for very long; try again",
+    sqlite3.SQLITE_LOCKED: "another process is writing for very long; try again",
+    sqlite3.SQLITE_FULL: "free some disk space; what was acknowledged is kept",
+    sqlite3.SQLITE_IOERR: "look at the disk: it may be full or failing; what was acknowledged is kept",
+    sqlite3.SQLITE_READONLY: "the file and its folder must be writable",
+    sqlite3.SQLITE_PERM: "the file and its folder must be readable and writable",
+    sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable",
+}
+
+
+@contextmanager
+def translated(path: str, kind: type[Exception]) -> Iterator[None]:
+    """Raise the driver's errors, which are of this kind, as `StoreUnavailable` or `StoreCorrupt`."""
+    try:
+        yield
+    except kind as error:
+        raise translate(error, path) from error
+
+
+def translate(error: Exception, path: str) -> NearfarError:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+    if code in _CORRUPT or "malformed" in str(error):
+        return StoreCorrupt(f"the memory store {path} is damaged: {error}", hint=RECOVER)
+    return StoreUnavailable(f"the memory store {path} cannot be used: {error}", hint=_HINTS.get(code, ""))

@@ -1,0 +1,49 @@
+"""The files of a database: for their owner alone, and where they are said to be."""
+
+import os
+import stat
+from typing import Final
+
+from ....protocols import StoreCorrupt, StoreUnavailable
+from .errors import RECOVER
+
+LOG: Final = "-wal"
+LOG_INDEX: Final = "-shm"
+SUFFIXES: Final = ("", LOG, LOG_INDEX)
+"""Of the database, its write-ahead log, and the index of that, which SQLite gives the database's permissions."""
+_OWNER_ONLY: Final = 0o600
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def prepare(path: str) -> None:
+    """Make the file where it is missing, and take others' permissions from it.
+
+    Raises `StoreUnavailable` where the file cannot be opened or a link stands in its place, and `StoreCorrupt` where its log was removed.
+    """
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        for suffix in SUFFIXES:
+            _refuse_links(path + suffix)
+        # Whoever has the database open has both, and whoever closes it last removes both, the index first.
+        if os.path.exists(path + LOG_INDEX) and not os.path.exists(path + LOG):
+            raise StoreCorrupt(f"{path}{LOG}, with the last writes, was removed", hint=RECOVER)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _OWNER_ONLY)
+        try:
+            if os.fstat(descriptor).st_mode & _OTHERS:
+                os.fchmod(descriptor, _OWNER_ONLY)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the memory store {path} cannot be opened: {error.strerror}", hint="look at the folder's permissions"
+        ) from error
+
+
+def size(path: str) -> int:
+    """Bytes that all files of the database take."""
+    return sum(os.path.getsize(path + suffix) for suffix in SUFFIXES if os.path.exists(path + suffix))
+
+
+def _refuse_links(path: str) -> None:
+    if os.path.islink(path):
+        raise StoreUnavailable(f"{path} is a symbolic link", hint="name the file itself: what stands behind a link may change")

@@ -1,0 +1,132 @@
+"""Search by meaning: all vectors of an embedder in memory, kept in step with the database."""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy
+
+from ....protocols import StoreCorrupt
+from ..engine import Hit
+from .connections import Connection
+from .errors import RECOVER
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ..engine import Vector
+
+NOBODY: Final = 0
+"""No item has this number."""
+_FEWEST_SLOTS: Final = 1024
+_FEW: Final = 4
+"""Times as many as are asked for are looked at first."""
+
+
+class Scored(NamedTuple):
+    """All passages at one state of the database."""
+
+    items: "NDArray[numpy.int64]"
+    """Whose passage it is; `NOBODY`'s, if it is gone."""
+    scores: "NDArray[numpy.float32]"
+
+
+class VectorCache:
+    """Each passage has a slot. Slots are only ever added, so that searches need no lock; a larger array leaves out those of the past."""
+
+    def __init__(self, width: int) -> None:
+        self._lock = threading.Lock()
+        self._width = width
+        self._forget()
+
+    def scored(self, connection: Connection, embedder: int, vector: "Vector") -> Scored:
+        """The similarity of all passages, as of what the connection sees."""
+        with self._lock:
+            self._follow(connection, embedder)
+            used, matrix, items = self._used, self._matrix, self._items
+        return Scored(items[:used], matrix[:used] @ vector)
+
+    def _forget(self) -> None:
+        self._position = 0
+        self._generation = -1
+        self._used = 0
+        self._matrix = numpy.zeros((0, self._width), numpy.float32)
+        self._items = numpy.zeros(0, numpy.int64)
+        self._slots: dict[int, tuple[int, int]] = {}
+        """By item, its first slot and the one behind its last."""
+
+    def _follow(self, connection: Connection, embedder: int) -> None:
+        """Take over what changed since the last time."""
+        position, generation = connection.execute("SELECT position, generation FROM replica").fetchone()
+        if generation != self._generation:
+            self._forget()
+            self._generation = generation
+        if position <= self._position:  # a reader that began before another one
+            return
+        events = connection.execute(
+            "SELECT position, item, passages FROM vectors WHERE position > ?1 AND embedder = ?2 "
+            "UNION ALL SELECT position, item, NULL FROM removals WHERE position > ?1 ORDER BY position",
+            (self._position, embedder),
+        )
+        for _, item, passages in events:
+            self._drop(item)
+            if passages is not None:
+                self._add(item, passages)
+        self._position = position
+
+    def _drop(self, item: int) -> None:
+        slots = self._slots.pop(item, None)
+        if slots is not None:
+            self._items[slice(*slots)] = NOBODY
+            self._matrix[slice(*slots)] = 0.0
+
+    def _add(self, item: int, passages: bytes) -> None:
+        vectors = numpy.frombuffer(passages, "<f4").reshape(-1, self._width)
+        if not numpy.isfinite(vectors).all():
+            raise StoreCorrupt("a vector of the memory store is damaged", hint=RECOVER)
+        first, end = self._used, self._used + len(vectors)
+        if end > len(self._items):
+            self._grow(end)
+            first, end = self._used, self._used + len(vectors)
+        self._matrix[first:end] = vectors
+        self._items[first:end] = item
+        self._slots[item] = first, end
+        self._used = end
+
+    def _grow(self, least: int) -> None:
+        """Move to larger arrays, leaving out slots that nobody has; searches that run keep the old ones."""
+        present = numpy.flatnonzero(self._items[: self._used])
+        size = max(_FEWEST_SLOTS, 2 * (len(present) + least - self._used))
+        matrix = numpy.zeros((size, self._width), numpy.float32)
+        items = numpy.zeros(size, numpy.int64)
+        matrix[: len(present)] = self._matrix[present]
+        items[: len(present)] = self._items[present]
+        moved = {int(old): new for new, old in enumerate(present)}
+        self._slots = {item: (moved[first], moved[first] + end - first) for item, (first, end) in self._slots.items()}
+        self._matrix, self._items, self._used = matrix, items, len(present)
+
+
+def best(
+    scored: Scored, limit: int, passing: Callable[[Sequence[int]], Collection[int]], selected: Callable[[], Sequence[int]]
+) -> list[Hit]:
+    """The best items, each by its best passage, of those that pass.
+
+    Most selections let most items through, so the best few of all are tried first. `selected` are all that pass.
+    """
+    few = _FEW * limit
+    hits = _ranked(scored, numpy.argpartition(scored.scores, -few)[-few:] if few < len(scored.items) else numpy.arange(len(scored.items)))
+    present = passing([hit.row for hit in hits])
+    found = [hit for hit in hits if hit.row in present][:limit]
+    if len(found) == limit or few >= len(scored.items):
+        return found
+    return _ranked(scored, numpy.flatnonzero(numpy.isin(scored.items, selected())))[:limit]
+
+
+def _ranked(scored: Scored, slots: "NDArray[numpy.intp]") -> list[Hit]:
+    """The items of these slots, the best first; of equals, the older one."""
+    ordered = slots[numpy.lexsort((scored.items[slots], -scored.scores[slots]))]
+    best_of: dict[int, float] = {}
+    for item, score in zip(scored.items[ordered].tolist(), scored.scores[ordered].tolist(), strict=True):
+        best_of.setdefault(item, score)
+    best_of.pop(NOBODY, None)
+    return [Hit(item, score) for item, score in best_of.items()]

@@ -1,0 +1,58 @@
+"""Where the heads of items are kept, which are what is synchronised."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from ....protocols import StoreCorrupt
+from ..encoding import Sealer, decode, encode
+from ..item import Address
+from ..operation import Dot, Operation
+from .columns import pack, unpack
+from .connections import Connection
+from .errors import RECOVER
+
+_INSERT: Final = "INSERT INTO operations VALUES (?, ?, ?, ?, ?)"
+_OF_ITEM: Final = "SELECT position, device, sequence, payload FROM operations WHERE item = ? ORDER BY position"
+
+
+Heads = dict[int, Operation | None]
+"""Of an item, by position; None: it was erased, and nobody has its key any more."""
+
+
+class OperationTable:
+    """With a sealer, operations about somebody are written so that they cannot be read without the key of whom they are about."""
+
+    def __init__(self, sealer: Sealer | None) -> None:
+        self._sealer = sealer
+
+    def encode(self, operation: Operation) -> bytes:
+        payload = encode(operation)
+        if self._sealer is not None:
+            payload = self._sealer.seal(operation.dot, operation.meta.subject, payload)
+        return pack(operation.address, payload)
+
+    def decode(self, address: Address, dot: Dot, packed: bytes) -> Operation | None:
+        """As in `Heads`."""
+        payload: bytes | None = unpack(address, packed)
+        try:
+            if self._sealer is not None and payload is not None:
+                payload = self._sealer.unseal(dot, payload)
+            return None if payload is None else decode(dot, payload)
+        except ValueError as error:
+            raise StoreCorrupt(f"the memory store has a damaged operation: {error}", hint=RECOVER) from error
+
+    def of_item(self, connection: Connection, address: Address, item: int) -> Heads:
+        found = connection.execute(_OF_ITEM, (item,)).fetchall()
+        return {position: self.decode(address, Dot(device, sequence), packed) for position, device, sequence, packed in found}
+
+    def replace(
+        self, connection: Connection, item: int, present: Heads, heads: Sequence[Operation], next_position: Callable[[], int]
+    ) -> None:
+        """Make `heads` those of the item. What of them is `present` already, and the same, keeps its position."""
+        kept = {position for position, operation in present.items() if operation in heads}
+        self.delete(connection, present.keys() - kept)
+        added = [head for head in heads if all(head != present[position] for position in kept)]
+        connection.executemany(_INSERT, ((next_position(), item, *head.dot, self.encode(head)) for head in added))
+
+    def delete(self, connection: Connection, positions: Iterable[int]) -> None:
+        connection.executemany("DELETE FROM operations WHERE position = ?", ((position,) for position in positions))

@@ -1,0 +1,91 @@
+"""The tables. Where one row is spoken of as number so and so, that is `items.item`, which never means another item."""
+
+from typing import Final
+
+from ....protocols import StoreCorrupt, SyncRefused
+from .connections import Connection
+
+APPLICATION: Final = 0x4E665253
+"""Marks the file as one of this store (`PRAGMA application_id`)."""
+VERSION: Final = 1
+"""Of the tables, and of how texts are cut into words (`words.py`), in `PRAGMA user_version`."""
+
+TABLES: Final = """
+CREATE TABLE replica (
+  only INTEGER PRIMARY KEY CHECK (only = 1),
+  device TEXT NOT NULL,
+  sequence INTEGER NOT NULL,          -- of this device's last write
+  clock INTEGER NOT NULL,
+  position INTEGER NOT NULL,          -- of the last change
+  generation INTEGER NOT NULL,        -- grows when entries of `removals` are dropped
+  is_dirty INTEGER NOT NULL           -- something was forgotten since the last scrub
+);
+CREATE TABLE known (device TEXT PRIMARY KEY, sequence INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE items (
+  item INTEGER PRIMARY KEY,           -- the position of its first change
+  namespace TEXT NOT NULL,            -- see encoding.py
+  key TEXT NOT NULL,
+  position INTEGER NOT NULL,          -- of its last change
+  conflicts INTEGER NOT NULL,
+  content BLOB,                       -- the row, packed; NULL: deleted. What follows repeats what of it selections look at
+  texts BLOB,                         -- JSON; NULL: none
+  user TEXT, device TEXT, tier TEXT, trust REAL,
+  valid_from REAL, invalid_from REAL,
+  updated_at REAL, ttl REAL, expires_at REAL
+);
+CREATE UNIQUE INDEX items_by_address ON items (namespace, key);
+CREATE INDEX items_by_position ON items (position);
+CREATE INDEX items_by_time ON items (updated_at);
+CREATE INDEX items_by_expiry ON items (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX items_in_conflict ON items (namespace, key) WHERE conflicts > 0;
+
+CREATE TABLE operations (
+  position INTEGER PRIMARY KEY,       -- at which this replica came to know it
+  item INTEGER NOT NULL,
+  device TEXT NOT NULL, sequence INTEGER NOT NULL,
+  payload BLOB NOT NULL               -- packed
+);
+CREATE INDEX operations_by_item ON operations (item);
+
+CREATE TABLE embedders (embedder INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, width INTEGER NOT NULL);
+CREATE TABLE vectors (
+  position INTEGER PRIMARY KEY,
+  item INTEGER NOT NULL,
+  embedder INTEGER NOT NULL,
+  passages BLOB NOT NULL              -- float32, little-endian, of shape (texts, width)
+);
+CREATE INDEX vectors_by_item ON vectors (item, embedder);
+CREATE TABLE removals (position INTEGER PRIMARY KEY, item INTEGER NOT NULL  -- that lost its vectors
+);
+
+CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='porter unicode61 remove_diacritics 2');
+"""
+
+
+def create(connection: Connection, device: str) -> None:
+    """Make the tables of a new replica, within a transaction."""
+    for statement in TABLES.split(";\n"):
+        connection.execute(statement)
+    connection.execute("INSERT INTO replica VALUES (1, ?, 0, 0, 0, 0, 0)", (device,))
+    connection.execute(f"PRAGMA application_id = {APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def is_new(connection: Connection) -> bool:
+    """Whether the database is empty.
+
+    Raises `StoreCorrupt` where it is another program's, and `SyncRefused` where a newer nearfar made it.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application == APPLICATION and version == VERSION:
+        return False
+    if application == APPLICATION and version > VERSION:
+        message = f"the memory store is of version {version}, and this nearfar knows version {VERSION}"
+        raise SyncRefused(message, hint="update nearfar on this device")
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables or application or version:
+        raise StoreCorrupt("the file is a database, but no memory store", hint="choose another path")
+    return True

@@ -1,0 +1,157 @@
+"""A write to the database."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from ..clock import tick
+from ..engine import Change, Row, Unembedded
+from ..item import Address
+from ..operation import Operation, VersionVector
+from . import words
+from .columns import decode_row, encode_namespace, encode_row
+from .connections import Connection
+from .operations import Heads, OperationTable
+from .vectors import VectorTable
+
+if TYPE_CHECKING:
+    from ..engine import Vector
+
+_FIND: Final = "SELECT item, texts FROM items WHERE namespace = ? AND key = ?"
+_PUT_ITEM: Final = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_UPDATE_REPLICA: Final = "UPDATE replica SET sequence = ?, clock = ?, position = ?, is_dirty = ?"
+
+
+class SqliteTransaction:
+    """Within a transaction of a connection. What it counts is written by `finish`."""
+
+    def __init__(self, connection: Connection, operations: OperationTable, vectors: VectorTable) -> None:
+        self._connection = connection
+        self._operations = operations
+        self._vectors = vectors
+        query = "SELECT device, sequence, clock, position, is_dirty FROM replica"
+        self._device, *counters = connection.execute(query).fetchone()
+        self._sequence, self._clock, self._position, self._is_dirty = self._before = tuple(counters)
+        self._found: dict[Address, tuple[int, bytes | None] | None] = {}
+
+    def finish(self) -> None:
+        counters = (self._sequence, self._clock, self._position, self._is_dirty)
+        if counters != self._before:
+            self._connection.execute(_UPDATE_REPLICA, counters)
+
+    def reserve(self, count: int, now: float) -> tuple[int, int]:
+        first = self._sequence + 1, tick(self._clock, now)
+        self._sequence += count
+        self._clock = first[1] + count - 1
+        return first
+
+    def heads(self, addresses: Sequence[Address]) -> dict[Address, tuple[Operation, ...]]:
+        found = {address: tuple(head for head in self._heads(address).values() if head is not None) for address in addresses}
+        return {address: heads for address, heads in found.items() if heads}
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self._leave(change.address, is_forgotten=not change.heads)
+        kept = [(self._number(change.address), change) for change in changes if change.heads]
+        for item, change in kept:
+            present = self._heads(change.address)
+            self._operations.replace(self._connection, item, present, change.heads, self._next_position)
+        self._connection.executemany(_PUT_ITEM, (self._columns(item, change) for item, change in kept))
+        words.add(self._connection, ((item, change.texts) for item, change in kept if change.texts))
+        for item, change in kept:
+            if change.texts and change.vectors is not None:
+                self._vectors.put(self._connection, self._next_position(), item, len(change.texts), change.vectors)
+
+    def known(self) -> dict[str, int]:
+        others = dict(self._connection.execute("SELECT device, sequence FROM known"))
+        return {**others, self._device: self._sequence} if self._sequence else others
+
+    def learn(self, known: VersionVector, clock: int) -> None:
+        self._clock = max(self._clock, clock)
+        # After the file was put back from an old copy, others know of writes of this device that it has forgotten itself.
+        self._sequence = max(self._sequence, known.get(self._device, 0))
+        others = [(device, sequence) for device, sequence in known.items() if device != self._device]
+        raise_known = "INSERT INTO known VALUES (?, ?) ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)"
+        self._connection.executemany(raise_known, others)
+
+    def setting(self, name: str) -> str | None:
+        found = self._connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+        return found[0] if found else None
+
+    def set(self, name: str, value: str | None) -> None:
+        if value is None:
+            self._connection.execute("DELETE FROM settings WHERE name = ?", (name,))
+        else:
+            self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+
+    def embed(self, row: Unembedded, vectors: "Sequence[Vector]") -> None:
+        """Add the vectors of a row, if it still is at the version that they were made of."""
+        query = "SELECT namespace, key, content, expires_at FROM items WHERE item = ? AND content IS NOT NULL"
+        found = self._connection.execute(query, (row.row,)).fetchone()
+        if found is None:
+            return
+        namespace, key, content, expires_at = found
+        if decode_row(namespace, key, content, expires_at).version == row.version:
+            self._vectors.put(self._connection, self._next_position(), row.row, len(row.texts), vectors)
+
+    def _next_position(self) -> int:
+        self._position += 1
+        return int(self._position)
+
+    def _find(self, address: Address) -> tuple[int, bytes | None] | None:
+        """The number and the texts of an item that there is."""
+        if address not in self._found:
+            self._found[address] = self._connection.execute(_FIND, (encode_namespace(address.namespace), address.key)).fetchone()
+        found: tuple[int, bytes | None] | None = self._found[address]
+        return found
+
+    def _heads(self, address: Address) -> Heads:
+        found = self._find(address)
+        return self._operations.of_item(self._connection, address, found[0]) if found else {}
+
+    def _number(self, address: Address) -> int:
+        """Of the item at this address; a new one is numbered by its first position."""
+        found = self._find(address)
+        return found[0] if found else self._next_position()
+
+    def _leave(self, address: Address, *, is_forgotten: bool) -> None:
+        """Take back what can be searched of the item's present state; where it is forgotten, everything."""
+        found = self._find(address)
+        if found is None:
+            return
+        item, texts = found
+        if texts is not None:
+            words.remove(self._connection, [(item, orjson.loads(texts))])
+        if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
+            self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
+        if is_forgotten:
+            self._operations.replace(self._connection, item, self._heads(address), (), self._next_position)
+            self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
+            self._found[address] = None
+            self._is_dirty = 1
+
+    def _columns(self, item: int, change: Change) -> tuple[object, ...]:
+        namespace, key = encode_namespace(change.address.namespace), change.address.key
+        texts = orjson.dumps(change.texts) if change.texts else None
+        self._found[change.address] = item, texts
+        return (item, namespace, key, self._next_position(), change.conflicts, *_row_columns(change.row, texts))
+
+
+def _row_columns(row: Row | None, texts: bytes | None) -> tuple[object, ...]:
+    if row is None:
+        return (None,) * 11
+    meta = row.meta
+    return (
+        encode_row(row),
+        texts,
+        meta.user,
+        row.device,
+        meta.tier,
+        meta.trust,
+        meta.valid_from,
+        meta.invalid_from,
+        row.updated_at,
+        meta.ttl,
+        row.expires_at,
+    )

@@ -1,0 +1,49 @@
+"""Search by words: FTS5 ranks with bm25 (https://www.sqlite.org/fts5.html).
+
+Words are cut at whatever is no letter or digit, freed of diacritics and of English endings. Scripts that put no spaces between words are
+cut into characters; a query for several of them looks for each two that are neighbours.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from .connections import Connection
+
+_UNSPACED: Final = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
+    "\u3040-\u30ff\u31f0-\u31ff"  # Japanese syllables
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese characters
+)
+_CHARACTER: Final = re.compile(f"[{_UNSPACED}]")
+_WORD: Final = re.compile(f"[{_UNSPACED}]+|[^\\W{_UNSPACED}]+")
+MOST_WORDS: Final = 64
+"""Of a query; those that follow are not looked for."""
+
+
+def indexed(texts: Sequence[str]) -> str:
+    """What the index is given of an item."""
+    return _CHARACTER.sub(r" \g<0> ", "\n".join(texts))
+
+
+def add(connection: Connection, items: Iterable[tuple[int, Sequence[str]]]) -> None:
+    connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", ((item, indexed(texts)) for item, texts in items))
+
+
+def remove(connection: Connection, items: Iterable[tuple[int, Sequence[str]]]) -> None:
+    """The texts must be those that the items were added with."""
+    statement = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
+    connection.executemany(statement, ((item, indexed(texts)) for item, texts in items))
+
+
+def expression(query: str) -> str | None:
+    """What to match for any of the words in `query`, whatever else is in it; None: it has none."""
+    phrases = dict.fromkeys(phrase for word in _WORD.findall(query) for phrase in _phrases(word.casefold()))
+    return " OR ".join(f'"{phrase}"' for phrase in list(phrases)[:MOST_WORDS]) or None
+
+
+def _phrases(word: str) -> list[str]:
+    if not _CHARACTER.match(word):
+        return [word]
+    return [f"{first} {second}" for first, second in zip(word, word[1:], strict=False)] or [word]

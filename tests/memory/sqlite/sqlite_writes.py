@@ -1,0 +1,76 @@
+"""Writes to an engine as the store makes them, without the store."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from nearfar.orchestrator.memory.engine import Change, Row
+from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.merge import merge, succeed
+from nearfar.orchestrator.memory.operation import Dot
+from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
+
+NOW = 1_800_000_000.0
+ALL = Selection(now=NOW)
+Vector = NDArray[numpy.float32]
+
+
+def vector(*numbers: float, width: int = 8) -> Vector:
+    """A unit vector that begins with these numbers."""
+    padded = numpy.array([*numbers, *[0.0] * (width - len(numbers))], numpy.float32)
+    unit: Vector = padded / numpy.linalg.norm(padded)
+    return unit
+
+
+def put(
+    engine: SqliteEngine,
+    address: Address,
+    value: Mapping[str, Any] | None,
+    *,
+    meta: Meta | None = None,
+    vectors: Sequence[Vector] | None = None,
+    now: float = NOW,
+) -> None:
+    """Write a value, or with None a deletion; its field `text` can be searched."""
+    with engine.transaction() as transaction:
+        put_within(transaction, engine.device, address, value, meta=meta or Meta(), vectors=vectors, now=now)
+
+
+def put_within(
+    transaction: SqliteTransaction,
+    device: str,
+    address: Address,
+    value: Mapping[str, Any] | None,
+    *,
+    meta: Meta,
+    vectors: Sequence[Vector] | None = None,
+    now: float = NOW,
+) -> None:
+    sequence, clock = transaction.reserve(1, now)
+    heads = transaction.heads([address]).get(address, ())
+    operation = succeed(heads, dot=Dot(device, sequence), clock=clock, address=address, value=value, meta=meta)
+    state = merge([operation])
+    expires_at = None if meta.ttl is None else now + meta.ttl
+    row = None if state.value is None else Row(address, state.value, state.meta, state.version, device, now, expires_at, 0)
+    texts = (str(value["text"]),) if value and "text" in value else ()
+    transaction.apply([Change(address, (operation,), row, texts, vectors)])
+
+
+def forget(engine: SqliteEngine, *addresses: Address) -> None:
+    with engine.transaction() as transaction:
+        transaction.apply([Change(address, (), None) for address in addresses])
+
+
+def value_of(engine: SqliteEngine, address: Address) -> dict[str, Any] | None:
+    row = engine.rows([address], ALL).get(address)
+    return None if row is None else row.value
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """What is on the disk, by file."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
