@@ -1,9 +1,21 @@
-"""Running code that may never return."""
+"""Running code that takes its time, or may never return."""
 
 import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """The result of a function that waits, as for a database. Where the caller is cancelled, it still comes to its end."""
+    import anyio.to_thread
+
+    return await anyio.to_thread.run_sync(partial(function, *arguments, **options))
 
 
 async def run_in_daemon_thread(function: Callable[[], object]) -> object:

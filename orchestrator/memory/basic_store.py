@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Self
 
-import anyio.to_thread
 from langgraph.store.base import (
     NOT_PROVIDED,
     BaseStore,
@@ -26,6 +24,7 @@ from langgraph.store.base import (
 )
 
 from ...protocols import InvalidRequest
+from ..threads import in_thread
 from . import validation
 from .engine import Engine
 from .fusion import Ranking
@@ -37,14 +36,6 @@ from .reading import Matches, Mode, Query, Reader
 from .vectors import Embedder
 from .watching import Watchers
 from .writing import Edit, Writer
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-async def in_thread(function: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """The result of a function that waits for the database. A caller that is cancelled leaves a write done or not begun."""
-    return await anyio.to_thread.run_sync(partial(function, *arguments, **options))
 
 
 class BasicStore(BaseStore):
@@ -65,6 +56,7 @@ class BasicStore(BaseStore):
         tier: Tier = Tier.DEVICE,
         ttl: TTLConfig | None = None,
         maximum_bytes: int = validation.MAXIMUM_BYTES,
+        mode: Mode = Mode.HYBRID,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.engine = engine
@@ -72,6 +64,7 @@ class BasicStore(BaseStore):
         self._embedder = embedder
         self._fields = validation.fields(fields)
         self._maximum_bytes = maximum_bytes
+        self._mode = Mode(mode)
         self._now = now
         self._origin = Origin(user=user, tier=Tier(tier))
         self._principal: Principal | None = None
@@ -186,20 +179,21 @@ class BasicStore(BaseStore):
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool | None = None,
-        mode: Mode = Mode.HYBRID,
+        mode: Mode | None = None,
         ranking: Ranking | None = None,
         valid_at: datetime | None = None,
         include_superseded: bool = False,
     ) -> list[MemoryItem]:
         """Items in or below a namespace: those that fit the query best, or, without a query, those that were updated last.
 
-        With a `key_prefix`, only items whose key begins so.
-        What is no longer true, or not yet, is left out, unless another moment is asked for (`valid_at`) or all are (`include_superseded`).
-        Without an embedder a hybrid search goes by words alone. For what an item's `score` means, see `Ranking`.
+        With a `key_prefix`, only items whose key begins so are looked at. What is no longer true, or not yet, is left
+        out, unless another moment is asked for (`valid_at`) or all are (`include_superseded`).
+        Without an embedder every search goes by words. For what an item's `score` means, see `Ranking`.
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query)
         moment = None if include_superseded else self._now() if valid_at is None else valid_at.timestamp()
-        asked = replace(self._query(op), key_prefix=key_prefix, mode=Mode(mode), ranking=ranking or Ranking(), valid_at=moment)
+        chosen, how = Mode(mode or self._mode), ranking or Ranking()
+        asked = replace(self._query(op), key_prefix=key_prefix, mode=chosen, ranking=how, valid_at=moment)
         return self._reader().search(asked, refresh=self._refreshes(refresh_ttl))
 
     async def asearch(  # type: ignore[override]  # a list of a subclass, which nobody adds to
@@ -213,7 +207,7 @@ class BasicStore(BaseStore):
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool | None = None,
-        mode: Mode = Mode.HYBRID,
+        mode: Mode | None = None,
         ranking: Ranking | None = None,
         valid_at: datetime | None = None,
         include_superseded: bool = False,
@@ -313,7 +307,7 @@ class BasicStore(BaseStore):
             conditions=validation.conditions(op.filter),
             limit=limit,
             offset=offset,
-            mode=Mode.HYBRID,
+            mode=self._mode,
             ranking=Ranking(),
             valid_at=self._now(),
         )

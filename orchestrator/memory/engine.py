@@ -159,6 +159,10 @@ class Engine(Protocol):
         """The change feed behind a position, in order."""
         ...
 
+    def position(self) -> int:
+        """The position of the last change; 0: there was none yet."""
+        ...
+
     def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
         """All heads behind a position with their positions, in the order in which this replica came to know them."""
         ...

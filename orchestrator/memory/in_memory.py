@@ -111,6 +111,9 @@ class InMemoryEngine:
             found = [Position(kept.position, address, kept.change.row is None) for address, kept in self._kept.items()]
         return sorted(one for one in found if one.position > after)[:limit]
 
+    def position(self) -> int:
+        return self._position
+
     def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
         with self._lock:
             found = [(kept.positions[head.dot], head) for kept in self._kept.values() for head in kept.change.heads]

@@ -1,20 +1,28 @@
 """The memory store: LangGraph's interface, and what it leaves out."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from langgraph.store.base import IndexConfig, PutOp, TTLConfig
 
 from ...protocols import InvalidRequest, NotFound
+from ..threads import in_thread
 from . import validation
-from .basic_store import BasicStore, in_thread
+from .basic_store import BasicStore
+from .changes import MemoryChange, changes_after, watched
+from .conflicts import Conflict, conflicts, name_of, undecided
 from .engine import Change
+from .erasing import erase
+from .history import history
 from .indexing import WHOLE
-from .item import Tier
+from .item import Address, Tier
+from .memory_item import MemoryItem
 from .opening import EmbedderChoice, choose_embedder, open_engine
+from .reading import Mode
 from .writing import Edit, Value
-
-if TYPE_CHECKING:
-    from langgraph.store.base import IndexConfig, TTLConfig
 
 _BATCH = 500
 """Items per transaction, where there may be many."""
@@ -33,19 +41,22 @@ class MemoryStore(BasicStore):
         *,
         user: str = "",
         embedder: EmbedderChoice = "shipped",
-        index: "IndexConfig | None" = None,
-        ttl: "TTLConfig | None" = None,
+        index: IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
         tier: Tier = Tier.DEVICE,
         maximum_bytes: int = validation.MAXIMUM_BYTES,
+        mode: Mode | None = None,
     ) -> Self:
         """The store in a file, which is created if need be, in a Postgres database (`postgres://...`), or in memory.
 
-        `index` is LangGraph's: `fields` are the paths that are searched where a write names none, `embed` and `dims` an embedder.
+        `index` is LangGraph's: `fields` are the paths that are searched where a write names none, `embed` and `dims` an embedder. With an
+        embedder from there, a search ranks as in LangGraph's own stores, by meaning alone, unless `mode` says otherwise.
         """
         chosen = choose_embedder(embedder, index)
         fields = (None if index is None else index.get("fields")) or [WHOLE]
         engine = open_engine(where, chosen)
-        return cls(engine, embedder=chosen, fields=fields, user=user, ttl=ttl, tier=tier, maximum_bytes=maximum_bytes)
+        default = Mode.SEMANTIC if index is not None and index.get("embed") is not None else Mode.HYBRID
+        return cls(engine, embedder=chosen, fields=fields, user=user, ttl=ttl, tier=tier, maximum_bytes=maximum_bytes, mode=mode or default)
 
     def append(self, namespace: tuple[str, ...], key: str, field: str, items: Sequence[Any]) -> str:
         """Add to the end of the list in a field, and return the new version; whoever else appends meanwhile loses nothing.
@@ -97,6 +108,111 @@ class MemoryStore(BasicStore):
         tier: Tier | None = None,
     ) -> str:
         return await in_thread(self.patch, namespace, key, fields, remove=remove, if_version=if_version, tier=tier)
+
+    def supersede(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        valid_from: datetime | None = None,
+        if_version: str | None = None,
+        tier: Tier | None = None,
+        subject: str | None = None,
+    ) -> str:
+        """Put what is true from a moment on, by default now, in the place of what was true until then, and return the new version.
+
+        What the item said before is kept as no longer true: a search does not find it any more, `history` does.
+        """
+        moment = self._now() if valid_from is None else valid_from.timestamp()
+        edit = self._edit(PutOp(namespace, key, value, index, self._default_ttl()))
+        stamped = replace(edit, valid_from=moment, archives=True, if_version=if_version, tier=tier and Tier(tier), subject=subject)
+        return self._write([stamped])[0]
+
+    async def asupersede(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        valid_from: datetime | None = None,
+        if_version: str | None = None,
+        tier: Tier | None = None,
+        subject: str | None = None,
+    ) -> str:
+        return await in_thread(
+            self.supersede, namespace, key, value, index, valid_from=valid_from, if_version=if_version, tier=tier, subject=subject
+        )
+
+    def history(self, namespace: tuple[str, ...], key: str) -> list[MemoryItem]:
+        """What the item says, and what it said before it was superseded, the newest first."""
+        return history(self._reader(), validation.place(namespace, key))
+
+    async def ahistory(self, namespace: tuple[str, ...], key: str) -> list[MemoryItem]:
+        return await in_thread(self.history, namespace, key)
+
+    def conflicts(self, *, limit: int = 100, offset: int = 0) -> list[Conflict]:
+        """Items of which whole values lost, as two devices had written them without knowing of each other; see `resolve`."""
+        return conflicts(self._reader(), *validation.page(limit, offset))
+
+    async def aconflicts(self, *, limit: int = 100, offset: int = 0) -> list[Conflict]:
+        return await in_thread(self.conflicts, limit=limit, offset=offset)
+
+    def resolve(self, namespace: tuple[str, ...], key: str, keep: str | Mapping[str, Any] = "present") -> str:
+        """Decide a conflict, on all devices, and return the new version: keep the present value, a lost one by its name, or a new value.
+
+        Raises `NotFound` where there is no such conflict, and `VersionConflict` where the item was written in between.
+        """
+        address = validation.place(namespace, key)
+        version, siblings = undecided(self._reader(), address)
+        if keep == "present":
+            return self._write([Edit(address=address, value=_same, is_total=False, if_version=version, decides=True)])[0]
+        if isinstance(keep, str):
+            kept = next((one for one in siblings if name_of(one) == keep), None)
+            if kept is None:
+                raise NotFound(f"no value {keep!r} was lost", hint=f"choose from present, {', '.join(map(name_of, siblings))}")
+            siblings, value = (kept,), dict(kept.value)
+        else:
+            value = validation.value(keep, self._maximum_bytes)
+        parts = tuple(one.meta for one in siblings)
+        edit = Edit(address=address, value=lambda _: value, is_total=False, if_version=version, parts=parts, decides=True)
+        return self._write([edit])[0]
+
+    async def aresolve(self, namespace: tuple[str, ...], key: str, keep: str | Mapping[str, Any] = "present") -> str:
+        return await in_thread(self.resolve, namespace, key, keep)
+
+    def changes(self, since: int = 0, *, prefix: tuple[str, ...] = (), limit: int = 200) -> tuple[list[MemoryChange], int]:
+        """The changes behind a position, in order, and the position to go on from. The list may be empty before all is told; the position
+        stays the same when it is."""
+        return changes_after(self._reader(), since, prefix=validation.prefix(prefix), limit=limit)
+
+    async def achanges(self, since: int = 0, *, prefix: tuple[str, ...] = (), limit: int = 200) -> tuple[list[MemoryChange], int]:
+        return await in_thread(self.changes, since, prefix=prefix, limit=limit)
+
+    def watch(self, prefix: tuple[str, ...] = (), *, since: int | None = None) -> AsyncGenerator[MemoryChange]:
+        """Changes as they happen, from now on or from a position on, also those made by other processes. Close it when done."""
+        return watched(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
+
+    def erase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
+        """Forget for good all that is about a subject, or in or below a namespace, with its history and with all that was derived from it.
+
+        Rows, vectors and index are overwritten in every file. Returns where the items were.
+        """
+        if (subject is None) == (prefix is None) or subject == "":
+            raise InvalidRequest("what to erase is named by a subject or by a namespace prefix", hint="give one of them")
+        place = None if prefix is None else validation.prefix(prefix)
+        erased = erase(self.engine, self._principal, prefix=place, subject=subject)
+        self._watchers.notify()
+        return erased
+
+    async def aerase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
+        return await in_thread(self.erase, subject=subject, prefix=prefix)
+
+    def stats(self) -> dict[str, int]:
+        """Numbers of items, deleted items, operations, conflicts, vectors and bytes, in the whole store."""
+        return self.engine.statistics()
 
     def index_pending(self) -> int:
         """Embed what could not be embedded when it was written, and return how many items these were."""
@@ -153,3 +269,7 @@ class MemoryStore(BasicStore):
 
         address = validation.address(namespace, key)
         return self._write([Edit(address=address, value=checked, is_total=False, if_version=if_version, tier=tier)])[0]
+
+
+def _same(value: Value | None) -> Value | None:
+    return value

@@ -32,6 +32,8 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
+ARCHIVE_MARK: Final = "@"
+"""Between the key of an item and the version in the key of what it said at that version."""
 ABSENT: Final = "absent"
 """The version of an item that is not there."""
 
@@ -56,6 +58,8 @@ class Edit:
     subject: str | None = None
     valid_from: float | None = None
     invalid_from: float | None = None
+    parts: tuple[Meta, ...] = ()
+    """Of what else went into the new value, beside the present one."""
     decides: bool = False
     """The write settles the item's conflicts."""
     archives: bool = False
@@ -162,7 +166,7 @@ class Writer:
                 f"{_named(edit.address)} is at version {present.version}, and not at {edit.if_version}",
                 hint="read it again, and apply the change to what it says now",
             )
-        return present.state is not None or edit.value(None) is not None
+        return edit.decides or present.state is not None or edit.value(None) is not None
 
     def _check_permission(self, edit: Edit, present: Present) -> None:
         if self.principal is None:
@@ -199,13 +203,13 @@ class Writer:
         ttl = None if isinstance(edit.ttl, Unset) else edit.ttl
         meta = replace(meta, index=index, ttl=ttl, valid_from=edit.valid_from, invalid_from=edit.invalid_from, created_at=seconds(clock))
         if present.state is None:
-            return meta
+            return combined(meta, edit.parts, raises=edit.tier is not None)
         before = present.state.meta
         # Whoever an item is about stays so: to erase too much about somebody is better than too little.
         meta = replace(meta, created_at=before.created_at, subject=meta.subject or before.subject)
         if edit.is_total:
             return meta
-        meta = combined(meta, [before], raises=edit.tier is not None)
+        meta = combined(meta, [before, *edit.parts], raises=edit.tier is not None)
         kept_index = before.index if isinstance(edit.index, Unset) else meta.index
         kept_ttl = before.ttl if isinstance(edit.ttl, Unset) else meta.ttl
         lineage = tuple(dict.fromkeys((*before.lineage, *meta.lineage)))
@@ -241,7 +245,7 @@ def _embedding_may_fail() -> Iterator[None]:
 
 def archive_of(address: Address, version: str) -> Address:
     """Where an item's state at a version is kept when it is superseded."""
-    return Address(address.namespace, f"{address.key}@{version}")
+    return Address(address.namespace, f"{address.key}{ARCHIVE_MARK}{version}")
 
 
 def _named(address: Address) -> str:

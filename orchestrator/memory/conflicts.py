@@ -1,0 +1,97 @@
+"""What is left to decide: whole values that lost against one which was written elsewhere at the same time."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count, islice
+from typing import Any, Final
+
+from ...protocols import NotFound
+from .clock import seconds
+from .engine import Engine
+from .item import Address, Principal, Source, Tier
+from .memory_item import MemoryItem
+from .merge import merge
+from .operation import Sibling
+from .reading import Reader
+from .writing import ABSENT
+
+_BATCH: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LostValue:
+    """What an item said on another device, or in another process, before both were brought together."""
+
+    name: str
+    """For `MemoryStore.resolve`."""
+    value: Mapping[str, Any]
+    user: str
+    agent: str
+    device: str
+    source: Source
+    trust: float
+    tier: Tier
+    written_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An item with values that lost. It can be read and written as any other; nothing is lost as long as nobody decides."""
+
+    address: Address
+    item: MemoryItem | None
+    """What it says at present; None: it is deleted."""
+    version: str
+    lost: tuple[LostValue, ...]
+
+
+def conflicts(reader: Reader, limit: int, offset: int) -> list[Conflict]:
+    """Those of items that are there for the reader's principal, by address."""
+    found = (conflict for address in _addresses(reader.engine) for conflict in _conflict(reader, address))
+    return list(islice(found, offset, offset + limit))
+
+
+def undecided(reader: Reader, address: Address) -> tuple[str, tuple[Sibling, ...]]:
+    """The version of an item, for `if_version`, and its siblings. Raises `NotFound` where it has none."""
+    with reader.engine.transaction() as transaction:
+        heads = transaction.heads([address]).get(address, ())
+    state = merge(heads) if heads else None
+    siblings = () if state is None else state.siblings
+    # Whoever may not know all of it has nothing to decide.
+    if state is None or not siblings or not all(_is_for(reader.principal, address, one) for one in siblings):
+        raise NotFound(f"item {address.key!r} in {'/'.join(address.namespace)} has no conflict")
+    return (ABSENT if reader.get([address], [])[0] is None else state.version), siblings
+
+
+def name_of(sibling: Sibling) -> str:
+    """By which a lost value is chosen."""
+    return f"{sibling.dot.device}:{sibling.dot.sequence}"
+
+
+def _conflict(reader: Reader, address: Address) -> Iterator[Conflict]:
+    try:
+        version, siblings = undecided(reader, address)
+    except NotFound:  # decided meanwhile, or none of the principal's
+        return
+    yield Conflict(address, reader.get([address], [])[0], version, tuple(map(_lost, siblings)))
+
+
+def _addresses(engine: Engine) -> Iterator[Address]:
+    for offset in count(0, _BATCH):
+        batch = engine.conflicts(limit=_BATCH, offset=offset)
+        yield from batch
+        if len(batch) < _BATCH:
+            return
+
+
+def _is_for(principal: Principal | None, address: Address, sibling: Sibling) -> bool:
+    return principal is None or principal.sees(address, sibling.meta, sibling.dot.device)
+
+
+def _lost(sibling: Sibling) -> LostValue:
+    meta = sibling.meta
+    written_at = datetime.fromtimestamp(seconds(sibling.clock), UTC)
+    return LostValue(
+        name_of(sibling), sibling.value, meta.user, meta.agent, sibling.dot.device, meta.source, meta.trust, meta.tier, written_at
+    )
