@@ -1,8 +1,10 @@
 """From what a user names to the engine and the embedder that it takes."""
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from ...protocols import ConfigError
 from .engine import Engine
 from .in_memory import InMemoryEngine
 from .vectors import Embedder, ShippedEmbedder, from_index_config
@@ -14,19 +16,22 @@ EmbedderChoice = Embedder | Literal["shipped"] | None
 """The shipped one is used where what it needs is installed; None: there is none, and items are found by their words."""
 
 
-def open_engine(where: str | os.PathLike[str], embedder: Embedder | None) -> Engine:
-    """The engine for a path, a `postgres://` address, or `":memory:"`."""
+def open_engine(where: str | os.PathLike[str], embedder: Embedder | None, key: Callable[[], str] | None) -> Engine:
+    """The engine for a path, a `postgres://` address, or `":memory:"`; with a `key`, the file at the path is encrypted."""
     name = None if embedder is None else embedder.name
     place = os.fspath(where)
+    is_server = place.startswith(("postgres://", "postgresql://"))
+    if key is not None and (is_server or place == ":memory:"):
+        raise ConfigError("only a store in a file is encrypted by its key", hint="leave the key out; a server encrypts its own disk")
     if place == ":memory:":
         return InMemoryEngine(embedder=name)
-    if place.startswith(("postgres://", "postgresql://")):
+    if is_server:
         from .postgres import PostgresEngine
 
         return PostgresEngine(place, embedder=name)
     from .sqlite import SqliteEngine
 
-    return SqliteEngine(place, embedder=name)
+    return SqliteEngine(place, embedder=name, key=key)
 
 
 def choose_embedder(choice: EmbedderChoice, index: "IndexConfig | None") -> Embedder | None:

@@ -46,15 +46,17 @@ class MemoryStore(BasicStore):
         tier: Tier = Tier.DEVICE,
         maximum_bytes: int = validation.MAXIMUM_BYTES,
         mode: Mode | None = None,
+        key: Callable[[], str] | None = None,
     ) -> Self:
         """The store in a file, which is created if need be, in a Postgres database (`postgres://...`), or in memory.
 
+        With a `key`, which is asked for at each connection, the file is encrypted; such a key belongs into a keyring.
         `index` is LangGraph's: `fields` are the paths that are searched where a write names none, `embed` and `dims` an embedder. With an
         embedder from there, a search ranks as in LangGraph's own stores, by meaning alone, unless `mode` says otherwise.
         """
         chosen = choose_embedder(embedder, index)
         fields = (None if index is None else index.get("fields")) or [WHOLE]
-        engine = open_engine(where, chosen)
+        engine = open_engine(where, chosen, key)
         default = Mode.SEMANTIC if index is not None and index.get("embed") is not None else Mode.HYBRID
         return cls(engine, embedder=chosen, fields=fields, user=user, ttl=ttl, tier=tier, maximum_bytes=maximum_bytes, mode=mode or default)
 

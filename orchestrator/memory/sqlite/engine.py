@@ -159,6 +159,11 @@ class SqliteEngine:
             found = connection.execute(query, (after, limit))
             return [Position(position, decode_address(*address), bool(is_deleted)) for position, *address, is_deleted in found]
 
+    def position(self) -> int:
+        with self._connections.reading() as connection:
+            (position,) = connection.execute("SELECT position FROM replica").fetchone()
+        return int(position)
+
     def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
         query = f"{_OPERATIONS} WHERE operations.position > ? ORDER BY operations.position LIMIT ?"
         with self._connections.reading() as connection:
