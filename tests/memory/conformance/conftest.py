@@ -1,0 +1,66 @@
+"""The same tests for every engine, with the same bodies."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from memory_bench import Clock, LetterEmbedder, MakeStore
+
+pytest.importorskip("numpy")
+
+from nearfar.orchestrator import MemoryStore
+from nearfar.orchestrator.memory.engine import Engine
+from nearfar.orchestrator.memory.in_memory import InMemoryEngine
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
+
+ENGINES = ("plain", "sqlite", "encrypted", "postgres")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def embedder() -> LetterEmbedder:
+    return LetterEmbedder()
+
+
+@pytest.fixture(params=ENGINES)
+def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str | None], Engine]:
+    """Opens the database of this test; for the engine in plain Python, which has none, each is one of its own."""
+    path = tmp_path / "memory.db"
+    match request.param:
+        case "plain":
+            return lambda embedder: InMemoryEngine(embedder=embedder)
+        case "sqlite":
+            return lambda embedder: SqliteEngine(path, embedder=embedder)
+        case "encrypted":
+            pytest.importorskip("sqlcipher3", reason="encryption is an extra")
+            return lambda embedder: SqliteEngine(path, embedder=embedder, key=lambda: "correct horse")
+        case _:
+            postgres = pytest.importorskip("nearfar.orchestrator.memory.postgres", reason="Postgres is an extra")
+            address, schema = request.getfixturevalue("postgres_server").address(), f"test_{uuid4().hex}"
+            return lambda embedder: postgres.PostgresEngine(address, embedder=embedder, schema=schema)
+
+
+@pytest.fixture
+def engine(open_engine: Callable[[str | None], Engine], embedder: LetterEmbedder) -> Iterator[Engine]:
+    with closing(open_engine(embedder.name)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def make_store(engine: Engine, clock: Clock, embedder: LetterEmbedder) -> MakeStore:
+    def make(**options: Any) -> MemoryStore:
+        return MemoryStore(engine, **{"embedder": embedder, "user": "ann", "now": clock, **options})
+
+    return make
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> MemoryStore:
+    return make_store()
