@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 from uuid import uuid4
 
 import pytest
-from memory_bench import Clock, LetterEmbedder, MakeStore
+from memory_bench import Clock, LetterEmbedder, MakeStore, StoreOptions
 
 pytest.importorskip("numpy")
 
@@ -55,8 +55,10 @@ def engine(open_engine: Callable[[str | None], Engine], embedder: LetterEmbedder
 
 @pytest.fixture
 def make_store(engine: Engine, clock: Clock, embedder: LetterEmbedder) -> MakeStore:
-    def make(**options: Any) -> MemoryStore:
-        return MemoryStore(engine, **{"embedder": embedder, "user": "ann", "now": clock, **options})
+    def make(**options: Unpack[StoreOptions]) -> MemoryStore:
+        options.setdefault("embedder", embedder)
+        options.setdefault("user", "ann")
+        return MemoryStore(engine, now=clock, **options)
 
     return make
 

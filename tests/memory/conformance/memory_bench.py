@@ -3,24 +3,40 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypedDict, Unpack
+
+from langgraph.store.base import TTLConfig
 
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Address, Meta, Tier
 from nearfar.orchestrator.memory.merge import heads_of, succeed
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.projection import change_of
+from nearfar.orchestrator.memory.reading import Mode
+from nearfar.orchestrator.memory.vectors import Embedder
 
 MINUTE = 60.0
 DAY = 86400.0
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-class MakeStore(Protocol):
-    """Opens one more store of the same database, with other options."""
+class StoreOptions(TypedDict, total=False):
+    """What a test may want otherwise."""
 
-    def __call__(self, **options: Any) -> MemoryStore: ...
+    embedder: Embedder | None
+    fields: Sequence[str]
+    user: str
+    tier: Tier
+    ttl: TTLConfig
+    maximum_bytes: int
+    mode: Mode
+
+
+class MakeStore(Protocol):
+    """Opens one more store of the same database."""
+
+    def __call__(self, **options: Unpack[StoreOptions]) -> MemoryStore: ...
 
 
 @dataclass
