@@ -7,6 +7,7 @@ from pydantic import Field
 
 from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
+from .compression.policy import CompressionPolicy
 from .policy import Mode, Needs, Strategy
 from .routing.rules import Rule
 from .routing.settings import EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
@@ -55,6 +56,8 @@ class Policy(Value):
     """How the strategy `minions` reads a long context."""
     subtasks: SubtasksPolicy = SubtasksPolicy()
     """How the strategy `subtasks` cuts a task."""
+    compression: CompressionPolicy = CompressionPolicy()
+    """How conversations are made to fit that are too long for an agent."""
     auto: AutoPolicy = AutoPolicy()
     """How the strategy `auto` chooses another one."""
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import anyio
 
@@ -17,6 +18,7 @@ from ..task import Task
 from ..team import Team
 from ..tools import Tool, run_tool_call
 from .calls import CallLog
+from .fitting import Fitting, summarizer_of
 from .judging import Escalations, Judging
 from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start
 from .turn import Turn
@@ -78,13 +80,15 @@ class TaskNodes:
         specs = self.context(runtime).specs
         if turn.draft is None:
             turn.begin(await turn.member.open(), runtime, specs)
-        reply = await log.ask(
+        fitting = Fitting(turn, (await turn.member.open()).card)
+        ask = partial(
+            log.ask,
             turn.member,
-            turn.request(specs),
             role="execute",
             turn=turn.state["acted"],
             listener=lambda text: emit(runtime, AgentText(text=text)),
         )
+        reply = await fitting.ask(turn.request(specs), ask, summarizer_of(self.team, turn, log))
         turn.count(log.made[-1])
         self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
         turn.check(reply)
@@ -94,6 +98,7 @@ class TaskNodes:
             "messages": [*turn.state["messages"], as_json(reply.message)],
             "draft": as_json(turn.elapsed(started)),
             "calls": log.as_json,
+            **fitting.noted,
         }
 
     async def run_tools(self, state: TaskState, runtime: TaskRuntime) -> TaskState:

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
+from nearfar.orchestrator.compression.policy import CompressionPolicy
 from nearfar.orchestrator.config import Config
 from nearfar.orchestrator.hub import HubConfig, WorkerConfig
 from nearfar.orchestrator.routing.rules import Rule, When
@@ -45,6 +46,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "supervision": Supervision,
     "minions": MinionsPolicy,
     "subtasks": SubtasksPolicy,
+    "compression": CompressionPolicy,
     "auto": AutoPolicy,
 }
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)

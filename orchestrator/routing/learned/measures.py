@@ -48,7 +48,7 @@ _LETTERS: Final = frozenset("bcdefghjklmnopqrstuvwxyz")
 """Those that are no English words."""
 _NEGATIONS: Final = _words("not no except never neither nor without none false incorrect cannot")
 _QUANTIFIERS: Final = _words("all every each any some least most only exactly both more less greater fewer than")
-_FUNCTION_WORDS: Final = _words(
+FUNCTION_WORDS: Final = _words(
     "the a an of to in and is are was were be been for on that this these those with as by at from it its or which what who whom whose"
     " how many much when where why if then than so but not no all any each he she they his her him their them you your we our us i me my"
     " has have had do does did can could will would shall should may might must there here about into over after before between"
@@ -85,7 +85,7 @@ def measures(text: str) -> tuple[float, ...]:
     return (
         *map(log1p, counts),
         len(set(words)) / count,
-        sum(map(_FUNCTION_WORDS.__contains__, words)) / count,
+        sum(map(FUNCTION_WORDS.__contains__, words)) / count,
         sum(map(len, words)) / count,
         len(words) / sentences,
     )

@@ -1,0 +1,115 @@
+"""What of a conversation can be cut: which messages stand or fall together, which stay as they are, and the pieces of the others."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ...protocols import Message
+from .pieces import pieces
+from .tokens import TokenCounter, message_tokens
+
+TEXT_MARK = "[…]"
+"""In the place of what was left out of a text, and of messages that were left out."""
+
+
+def result_mark(characters: int) -> str:
+    """In the place of what was left out of a tool result."""
+    return f"[… {characters:,} characters left out]"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a message's text that is kept or left out as a whole."""
+
+    group: int
+    part: int
+    start: int
+    """First character in the part's text."""
+    end: int
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The text of a message, or the content of its tool result."""
+
+    message: int
+    text: str
+    is_result: bool
+    pieces: range
+    """Its pieces, by their numbers."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Messages that stand or fall together: a tool result is never without its call, nor a call without its results."""
+
+    messages: list[int]
+    is_fixed: bool
+    """It stays, word for word."""
+    tokens: int = 0
+    """What is left of it when all its pieces are left out, with a mark for each part; of a fixed one, everything."""
+    parts: list[int] = field(default_factory=list)
+
+
+class Conversation:
+    """Messages taken apart.
+
+    System prompts and the last words of the user are fixed. A tool result whose call is not right before it belongs nowhere, and is
+    left out.
+    """
+
+    def __init__(self, messages: Sequence[Message], count: TokenCounter) -> None:
+        self.messages = messages
+        self.count = count
+        self.last_user = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+        self.groups: list[Group] = []
+        self.parts: list[Part] = []
+        self.pieces: list[Piece] = []
+        self.text_mark_tokens = count(f" {TEXT_MARK} ")
+        self.result_mark_tokens = count(f" {result_mark(1_000_000)} ")
+        for indices in _together(messages):
+            self._add(indices)
+
+    def mark_tokens(self, part: Part) -> int:
+        """Tokens of a mark in a part."""
+        return self.result_mark_tokens if part.is_result else self.text_mark_tokens
+
+    def _add(self, indices: list[int]) -> None:
+        first = self.messages[indices[0]]
+        group = Group(indices, is_fixed=first.role == "system" or indices[0] == self.last_user)
+        number = len(self.groups)
+        self.groups.append(group)
+        group.tokens = sum(message_tokens(self.messages[index], self.count) for index in indices)
+        if group.is_fixed:
+            return
+        for index in indices:
+            message = self.messages[index]
+            text = message.text if message.tool_result is None else message.tool_result.content
+            if text:
+                self._take_apart(number, group, index, text, is_result=message.tool_result is not None)
+
+    def _take_apart(self, number: int, group: Group, index: int, text: str, *, is_result: bool) -> None:
+        first = len(self.pieces)
+        for start, end in pieces(text):
+            piece = text[start:end]
+            self.pieces.append(Piece(number, len(self.parts), start, end, piece, self.count(piece)))
+        part = Part(index, text, is_result, range(first, len(self.pieces)))
+        group.parts.append(len(self.parts))
+        self.parts.append(part)
+        group.tokens += self.mark_tokens(part) - self.count(text)
+
+
+def _together(messages: Sequence[Message]) -> Iterator[list[int]]:
+    """The messages' indices: each call with its results, every other message by itself."""
+    index = 0
+    while index < len(messages):
+        wanted = {call.id for call in messages[index].tool_calls}
+        indices = [index]
+        index += 1
+        while index < len(messages) and (result := messages[index].tool_result) is not None and result.call_id in wanted:
+            wanted.discard(result.call_id)
+            indices.append(index)
+            index += 1
+        if messages[indices[0]].tool_result is None:
+            yield indices

@@ -1,0 +1,89 @@
+"""A conversation with parts left out, as messages again."""
+
+from collections.abc import Iterator
+
+from ...protocols import Message
+from .conversation import TEXT_MARK, Conversation, Part, result_mark
+from .selection import Selection
+
+
+def rendered(conversation: Conversation, selection: Selection) -> tuple[Message, ...]:
+    """The messages that are kept, in their order, with marks where something is missing."""
+    return tuple(_Rendering(conversation, selection).messages())
+
+
+class _Rendering:
+    def __init__(self, conversation: Conversation, selection: Selection) -> None:
+        self._conversation = conversation
+        self._selection = selection
+        self._parts = {part.message: part for part in conversation.parts}
+
+    def messages(self) -> Iterator[Message]:
+        before: str | None = None
+        """Role of the last message; None at the beginning."""
+        gap: str | None = None
+        """Role of the first message that is missing before the next one; None where none is."""
+        for number, group in enumerate(self._conversation.groups):
+            messages = [self._message(index) for index in group.messages] if self._selection.groups[number] else []
+            # A group of one message of which nothing is kept but the mark is not worth its place.
+            if not messages or (not group.is_fixed and messages == [_nothing(messages[0])]):
+                gap = gap or self._conversation.messages[group.messages[0]].role
+                continue
+            if gap is not None:
+                yield from _bridge(before, messages, is_fixed=group.is_fixed)
+            yield from messages
+            before, gap = messages[-1].role, None
+
+    def _message(self, index: int) -> Message:
+        message = self._conversation.messages[index]
+        part = self._parts.get(index)
+        if part is None:
+            return message
+        text = self._text(part)
+        if message.tool_result is None:
+            return message if text == message.text else message.model_copy(update={"text": text})
+        return Message.tool(message.tool_result.model_copy(update={"content": text}))
+
+    def _text(self, part: Part) -> str:
+        """What is kept of a part, word for word, and marks between."""
+        kept: list[str] = []
+        missing = 0
+        for number in part.pieces:
+            piece = self._conversation.pieces[number]
+            if not self._selection.pieces[number]:
+                missing += len(piece.text)
+                continue
+            kept += [*_marks(missing, part), piece.text]
+            missing = 0
+        return "".join([*kept, *_marks(missing, part)]).strip(" ")
+
+
+def _marks(missing: int, part: Part) -> list[str]:
+    if not missing:
+        return []
+    return [f" {result_mark(missing)} "] if part.is_result else [f" {TEXT_MARK} "]
+
+
+def _nothing(message: Message) -> Message:
+    return message.model_copy(update={"text": TEXT_MARK})
+
+
+def _bridge(before: str | None, messages: list[Message], *, is_fixed: bool) -> Iterator[Message]:
+    """What marks missing messages: a message in the role of one that is missing where two of one role would meet, since chat templates
+    refuse that, else a mark in the next message that may be changed. Between the system prompt and the user's last words there is no place.
+    """
+    role = messages[0].role
+    if role == "user" and before == "user":
+        yield Message.assistant(TEXT_MARK)
+    elif role == "assistant" and before in (None, "system", "assistant"):
+        yield Message.user(TEXT_MARK)
+    elif not is_fixed:
+        place = 0 if len(messages) == 1 else 1
+        messages[place] = _marked(messages[place])
+
+
+def _marked(message: Message) -> Message:
+    if message.tool_result is None:
+        text = message.text if message.text.startswith(TEXT_MARK) else f"{TEXT_MARK} {message.text}"
+        return message.model_copy(update={"text": text})
+    return Message.tool(message.tool_result.model_copy(update={"content": f"{TEXT_MARK}\n{message.tool_result.content}"}))

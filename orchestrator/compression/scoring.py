@@ -1,0 +1,131 @@
+"""How much each piece of a conversation is worth to the turns that follow."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from ..routing.learned.measures import FUNCTION_WORDS
+from .conversation import Conversation, Group
+from .facts import facts
+
+_TERM: Final = re.compile(r"\w+")
+_DIGIT: Final = re.compile(r"\d")
+_STEM: Final = 6
+"""Characters of a word by which it is compared: a stemmer that knows no language."""
+_STEMMED: Final = "~"
+"""Before a stem, where facts and stems are together."""
+RELEVANCE: Final = 5.0
+"""Of all words of the question in one piece."""
+FACT: Final = 1.0
+"""Of a number, an identifier or a name that occurs nowhere else."""
+TERM: Final = 0.3
+"""Of any other word that occurs nowhere else."""
+LEAST_QUESTION: Final = 20.0
+"""Weight of all words of a question together, below which it says little of what is needed."""
+ROLE: Final = {"user": 0.35, "assistant": 0.2, "tool": 0.1}
+"""Of forty tokens."""
+RECENCY: Final = 1.0
+"""Of forty tokens of the last message; half of it for each further message back."""
+CALL: Final = 1.5
+"""Of having made a call, beside the facts in its arguments: who does not know it makes it again."""
+LATER: Final = 0.5
+"""Of a word of the last turns, against one of the user's last words."""
+CODED: Final = 2.0
+"""Of a number or an identifier in a question, against another word that is as rare."""
+BESIDE: Final = 0.5
+"""Share of its relevance that a message passes on to the one behind it, since answers follow questions; half of that to the one before."""
+WITHIN: Final = 0.2
+"""Share of its best piece's relevance that a message passes on to its other pieces."""
+
+
+def terms(text: str) -> set[str]:
+    """The words that can be looked for, by their stems."""
+    words = (word.casefold() for word in _TERM.findall(text))
+    return {word if _DIGIT.search(word) else word[:_STEM] for word in words if len(word) > 1 and word not in FUNCTION_WORDS}
+
+
+class Scores:
+    """What the pieces and groups of a conversation are worth, before anything of it is chosen."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._terms = [terms(piece.text) for piece in conversation.pieces]
+        self.news = [_news(piece.text, found) for piece, found in zip(conversation.pieces, self._terms, strict=True)]
+        """Facts and words of each piece, which are worth something to whoever does not know them yet."""
+        self.call_news = [_news(text, terms(text)) for text in (_calls_text(conversation, group) for group in conversation.groups)]
+        """Those in the calls of each group."""
+        self._recency = [0.5 ** min(back, 64) for back in range(len(conversation.groups) - 1, -1, -1)]
+        self._news_worth = self._weighed_news()
+        self.worth = self._relevances()
+        """Of each piece, without its news: what of that is new depends on what else is kept."""
+        for number, piece in enumerate(conversation.pieces):
+            role = conversation.messages[conversation.parts[piece.part].message].role
+            self.worth[number] += piece.tokens / 40 * (ROLE.get(role, 0.0) + RECENCY * self._recency[piece.group])
+
+    def new(self, found: frozenset[str], known: set[str]) -> float:
+        """What facts and words are worth to somebody who knows some already."""
+        return math.fsum(map(self._news_worth.__getitem__, found - known))  # exact, since the order of a set differs between processes
+
+    def call_worth(self, group: int) -> float:
+        """Of knowing that the calls of a group were made."""
+        return (CALL + RECENCY * self._recency[group]) if self._conversation.messages[self._first(group)].tool_calls else 0.0
+
+    def _first(self, group: int) -> int:
+        return self._conversation.groups[group].messages[0]
+
+    def _weighed_news(self) -> dict[str, float]:
+        """What each fact and word is worth: the rarer, the more."""
+        groups = [set(found) for found in self.call_news]
+        for piece, found in zip(self._conversation.pieces, self.news, strict=True):
+            groups[piece.group] |= found
+        counts = Counter(each for found in groups for each in found)
+        most = math.log(1 + len(groups))
+        return {each: (TERM if each[0] == _STEMMED else FACT) * math.log(1 + len(groups) / count) / most for each, count in counts.items()}
+
+    def _relevances(self) -> list[float]:
+        """How much of what is asked now each piece speaks of, neighbours considered."""
+        weights = self._question()
+        total = max(sum(weights.values()), LEAST_QUESTION)
+        own = [math.fsum(weights[term] for term in found if term in weights) / total for found in self._terms]
+        best = [0.0] * (len(self._conversation.groups) + 1)
+        for piece, relevance in zip(self._conversation.pieces, own, strict=True):
+            best[piece.group] = max(best[piece.group], relevance)
+        return [
+            RELEVANCE * (relevance + WITHIN * best[piece.group] + BESIDE * max(best[piece.group - 1], best[piece.group + 1] / 2))
+            for piece, relevance in zip(self._conversation.pieces, own, strict=True)
+        ]
+
+    def _question(self) -> dict[str, float]:
+        """The words of the user's last message and, for less, of what was said and called last, by how rare they are."""
+        conversation = self._conversation
+        counts: Counter[str] = Counter()
+        for piece_terms in self._terms:
+            counts.update(piece_terms)
+        asked = terms(conversation.messages[conversation.last_user].text) if conversation.last_user >= 0 else set()
+        later = set().union(*map(terms, self._last_words())) - asked
+        return {
+            term: math.log(1 + len(self._terms) / counts[term])
+            * (1.0 if term in asked else LATER)
+            * (CODED if _DIGIT.search(term) else 1.0)
+            for term in sorted(asked | later)
+            if term in counts
+        }
+
+    def _last_words(self) -> Iterable[str]:
+        """What the assistant said and called in the last turns behind the user's last message."""
+        conversation = self._conversation
+        for group in conversation.groups[-2:]:
+            if group.messages[0] > conversation.last_user:
+                yield conversation.messages[group.messages[0]].text
+                yield _calls_text(conversation, group)
+
+
+def _news(text: str, stems: set[str]) -> frozenset[str]:
+    return frozenset([*facts(text), *(_STEMMED + stem for stem in stems)])
+
+
+def _calls_text(conversation: Conversation, group: Group) -> str:
+    calls = conversation.messages[group.messages[0]].tool_calls
+    return "\n".join(f"{call.name} {value}" for call in calls for value in call.arguments.values())

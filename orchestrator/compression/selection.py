@@ -1,0 +1,105 @@
+"""Choosing what to keep of a conversation: the most worth for the tokens, by a greedy algorithm that looks at each piece a few times."""
+
+import heapq
+
+from .conversation import Conversation
+from .scoring import Scores
+
+
+class Selection:
+    """What is kept of a conversation. Worth has diminishing returns, since a fact is new only once, so that choosing greedily by worth for
+    tokens comes close to the best (Lin and Bilmes, *Multi-document Summarization via Budgeted Maximization of Submodular Functions*, 2010).
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._scores = Scores(conversation)
+        self.pieces = bytearray(len(conversation.pieces))
+        """1 for each that is kept."""
+        self.groups = bytearray(group.is_fixed for group in conversation.groups)
+        """1 for each of which anything is kept."""
+        self._known: set[str] = set()
+        """News in what is kept."""
+        self._order: list[tuple[str, int]] = []
+        """What was kept, in the order of choosing."""
+
+    def fill(self, budget: int) -> None:
+        """Keep what is worth the most until `budget` tokens are used."""
+        # An entry stands for a piece, or, by its complement, for the calls of a group.
+        heap: list[tuple[float, int]] = []
+        for number, is_kept in enumerate(self.pieces):
+            if not is_kept:
+                heap.append((-self._density(number), number))
+        for group, is_kept in enumerate(self.groups):
+            if not is_kept and self._scores.call_worth(group):
+                heap.append((-self._density(~group), ~group))
+        heapq.heapify(heap)
+        while heap and budget > 0:
+            promised, entry = heapq.heappop(heap)
+            if self._is_kept(entry):
+                continue
+            density, cost = self._density(entry), self._cost(entry)
+            if density < -promised * 0.999:
+                heapq.heappush(heap, (-density, entry))
+            elif cost <= budget:
+                budget -= cost
+                for cheaper in self._keep(entry):
+                    heapq.heappush(heap, (-self._density(cheaper), cheaper))
+
+    def drop(self, tokens: int) -> bool:
+        """Give up what was chosen last, `tokens` of it at least; False where nothing is left to be given up."""
+        if not self._order:
+            return False
+        while self._order and tokens > 0:
+            kind, number = self._order.pop()
+            if kind == "piece":
+                self.pieces[number] = 0
+                tokens -= self._conversation.pieces[number].tokens
+            else:
+                self.groups[number] = 0
+                tokens -= self._conversation.groups[number].tokens
+        return True
+
+    def _is_kept(self, entry: int) -> bool:
+        return bool(self.pieces[entry] if entry >= 0 else self.groups[~entry])
+
+    def _group(self, entry: int) -> int:
+        return self._conversation.pieces[entry].group if entry >= 0 else ~entry
+
+    def _density(self, entry: int) -> float:
+        """Worth for tokens. What comes for nothing comes first."""
+        group = self._group(entry)
+        worth = 0.0
+        if entry >= 0:
+            worth += self._scores.worth[entry] + self._scores.new(self._scores.news[entry], self._known)
+        if not self.groups[group]:
+            worth += self._scores.call_worth(group) + self._scores.new(self._scores.call_news[group], self._known)
+        return worth / max(self._cost(entry), 1)
+
+    def _cost(self, entry: int) -> int:
+        """Tokens by which the conversation grows. A piece beside a kept one can save a mark."""
+        group = self._group(entry)
+        cost = 0 if self.groups[group] else self._conversation.groups[group].tokens + self._conversation.text_mark_tokens
+        if entry < 0:
+            return cost
+        piece = self._conversation.pieces[entry]
+        part = self._conversation.parts[piece.part]
+        gaps = (entry > part.pieces.start and not self.pieces[entry - 1]) + (entry + 1 < part.pieces.stop and not self.pieces[entry + 1])
+        return cost + piece.tokens + self._conversation.mark_tokens(part) * (gaps - 1)
+
+    def _keep(self, entry: int) -> list[int]:
+        """Keep a piece or a group's calls; returns what has become cheaper by that."""
+        group = self._group(entry)
+        cheaper: list[int] = []
+        if not self.groups[group]:
+            self.groups[group] = 1
+            self._order.append(("group", group))
+            self._known |= self._scores.call_news[group]
+            cheaper += [number for part in self._conversation.groups[group].parts for number in self._conversation.parts[part].pieces]
+        if entry >= 0:
+            self.pieces[entry] = 1
+            self._order.append(("piece", entry))
+            self._known |= self._scores.news[entry]
+            part_pieces = self._conversation.parts[self._conversation.pieces[entry].part].pieces
+            cheaper += [number for number in (entry - 1, entry + 1) if number in part_pieces]
+        return [number for number in cheaper if not self.pieces[number]]

@@ -1,0 +1,39 @@
+"""How long a conversation is for a model, by a counter that is given or by an estimate."""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+
+from ...protocols import Message
+
+TokenCounter = Callable[[str], int]
+"""Tokens of a text, as the model at hand counts them."""
+
+MESSAGE_TOKENS = 6
+"""What a chat template puts around a message, a call or a result, at most in the templates of the models that we know of."""
+
+_TOKEN = re.compile(r"[A-Za-z]{1,4}|\n+|[^\sA-Za-z]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def estimated_tokens(text: str) -> int:
+    """An estimate on the high side: a token for four letters of a word, for each digit and each mark, two beyond ASCII.
+
+    Vocabularies of general models need about two thirds of that for English prose, and about as much for tables of numbers.
+    """
+    return len(_TOKEN.findall(text)) + len(_NOT_ASCII.findall(text))
+
+
+def message_tokens(message: Message, count: TokenCounter = estimated_tokens) -> int:
+    """Tokens of one message with its calls or its result."""
+    tokens = MESSAGE_TOKENS + count(message.text)
+    for call in message.tool_calls:
+        tokens += MESSAGE_TOKENS + count(call.name) + count(json.dumps(call.arguments, ensure_ascii=False))
+    if message.tool_result is not None:
+        tokens += count(message.tool_result.content)
+    return tokens
+
+
+def conversation_tokens(messages: Iterable[Message], count: TokenCounter = estimated_tokens) -> int:
+    """Tokens of all messages."""
+    return sum(message_tokens(message, count) for message in messages)

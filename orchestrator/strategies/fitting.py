@@ -1,0 +1,130 @@
+"""Making the executor's conversation fit the context window of its agent."""
+
+import json
+from functools import partial
+
+from ...protocols import AgentCard, ContextOverflow, Side, StepReply, StepRequest
+from ..compression.compressor import Compressed, compress, compress_and_summarize
+from ..compression.policy import CompressionUse
+from ..compression.summary import Ask, Summarizer
+from ..compression.tokens import conversation_tokens, estimated_tokens
+from ..team import Member, Team
+from .calls import CallLog
+from .state import TaskState
+from .turn import Turn
+
+_TRIES = 5
+"""Times that an agent is asked anew with a shorter conversation."""
+_TIGHTER = 1.25
+"""Times as many tokens as we took it for has a conversation that was refused."""
+_LEAST_SHARE = 4
+"""Of the window, one part in so many is kept free for what the agent says, at most."""
+
+
+class Fitting:
+    """One step of an executor, with as much of its conversation as its agent can hold.
+
+    Tokens are estimated, and the estimate is corrected by what the agent counted in its last step. The task's state keeps the whole
+    conversation: each step compresses it anew, by what matters then.
+    """
+
+    def __init__(self, turn: Turn, card: AgentCard) -> None:
+        self._state = turn.state
+        self._policy = turn.task.policy.compression
+        use = self._policy.use
+        self._is_wanted = use is CompressionUse.ALWAYS or (use is CompressionUse.LAST_RESORT and not turn.has_successor)
+        self._card = card
+        self._window = card.limits.context_tokens
+        self._ratio = turn.state.get("token_ratio")
+        self._reason: str | None = None
+        """What was done to the conversation, where anything was."""
+
+    @property
+    def noted(self) -> TaskState:
+        """What the task's state is to remember of the step; that the conversation is cut is told once for each attempt."""
+        was_shortened = self._state.get("is_shortened", False)
+        reasons = [*self._state["reasons"], self._reason] if self._reason is not None and not was_shortened else self._state["reasons"]
+        return {"token_ratio": self._ratio, "is_shortened": was_shortened or self._reason is not None, "reasons": reasons}
+
+    async def ask(self, request: StepRequest, ask: Ask, summarizer: Summarizer | None) -> StepReply:
+        """Ask with the whole conversation, or a part of one that is too long. Raises `ContextOverflow` where no part is short enough."""
+        sent = await self._expected_to_fit(request, summarizer)
+        for tried in range(_TRIES):
+            try:
+                return self._measured(sent, await ask(sent))
+            except ContextOverflow:
+                if not self._is_wanted:
+                    raise
+                self._tighten(sent)
+                key = f"{request.idempotency_key}/shorter-{tried}"  # another content under the same key would be refused
+                sent = (await self._fitted(request, summarizer)).model_copy(update={"idempotency_key": key})
+        return self._measured(sent, await ask(sent))
+
+    async def _expected_to_fit(self, request: StepRequest, summarizer: Summarizer | None) -> StepRequest:
+        """The request, cut at once where the agent is expected to refuse it. Where it cannot be cut, the agent has the last word."""
+        if not self._is_wanted or self._ratio is None:
+            return request
+        try:
+            return await self._fitted(request, summarizer)
+        except ContextOverflow:
+            return request
+
+    async def _fitted(self, request: StepRequest, summarizer: Summarizer | None) -> StepRequest:
+        """The request within the window, as far as we can tell. Raises `ContextOverflow` where it cannot be cut that far."""
+        if self._window is None or self._ratio is None:
+            return request
+        tools = _tools_tokens(request)
+        reserve = min(self._policy.reserve_tokens, request.max_output_tokens or self._window, self._window // _LEAST_SHARE)
+        budget = max(int((self._window - reserve) / self._ratio) - tools, 0)
+        compressed = await self._compressed(request, budget, summarizer)
+        if compressed.tokens == compressed.original_tokens:
+            return request
+        self._reason = _reason(self._card, compressed, self._ratio)
+        return request.model_copy(update={"messages": compressed.messages, "idempotency_key": f"{request.idempotency_key}/shorter"})
+
+    async def _compressed(self, request: StepRequest, budget: int, summarizer: Summarizer | None) -> Compressed:
+        if summarizer is None or not self._policy.summary_tokens:
+            return compress(request.messages, budget=budget)
+        return await compress_and_summarize(
+            request.messages,
+            budget=budget,
+            summary_tokens=min(self._policy.summary_tokens, budget // 2),
+            summarizer=summarizer,
+            sensitivity=request.sensitivity,
+        )
+
+    def _tighten(self, refused: StepRequest) -> None:
+        """Take a conversation for longer than before, so that the next one is shorter."""
+        estimate = max(_tokens(refused), 1)
+        self._window = self._window or estimate
+        least = self._window / estimate
+        self._ratio = max(least, 1.0 if self._ratio is None else self._ratio * _TIGHTER)
+
+    def _measured(self, sent: StepRequest, reply: StepReply) -> StepReply:
+        counted = reply.finished.usage.input_tokens
+        if counted:
+            self._ratio = counted / max(_tokens(sent), 1)
+        return reply
+
+
+def summarizer_of(team: Team, turn: Turn, log: CallLog) -> Summarizer | None:
+    """The near agent that sums up, so that nothing leaves the device for it: the executor itself where it is near."""
+    member: Member | None = turn.member if turn.member.side is Side.NEAR else next((each for each in team if each.side is Side.NEAR), None)
+    if member is None or member.card is None:
+        return None
+    return Summarizer(member.card, partial(log.ask, member, role="summarize", turn=turn.state["acted"]))
+
+
+def _tokens(request: StepRequest) -> int:
+    return conversation_tokens(request.messages) + _tools_tokens(request)
+
+
+def _tools_tokens(request: StepRequest) -> int:
+    return estimated_tokens(json.dumps([tool.model_dump() for tool in request.tools])) if request.tools else 0
+
+
+def _reason(card: AgentCard, compressed: Compressed, ratio: float) -> str:
+    before, after = (round(tokens * ratio) for tokens in (compressed.original_tokens, compressed.tokens))
+    summary = compressed.summary
+    added = "" if summary is None else f"; no summary: {summary.problem}" if summary.problem else ", with a summary of the rest"
+    return f"the conversation was too long for {card.name}: of about {before:,} tokens it was sent {after:,}{added}"
