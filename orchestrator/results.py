@@ -78,6 +78,10 @@ class Call(Value):
     performance: Performance | None = None
     """As the machine that computed it measured it; None where it does not, as a provider's, and where the call failed."""
     confidence: float | None = None
+    saved: Usage | None = None
+    """The answer was read from a cache of answers: what computing it had taken; None: it was computed."""
+    saved_dollars: Dollars = Decimal(0)
+    """What that had cost."""
     trigger: Cause | None = None
     """What asked for a check; None for other calls."""
     verdict: Verdict | None = None

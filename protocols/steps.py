@@ -138,6 +138,8 @@ class Finished(Value):
     lowest-group confidence, arXiv 2508.15260, on a short window); None where log-probabilities are not known."""
     performance: Performance | None = None
     """None where the agent does not measure, as a provider's model."""
+    saved: Usage | None = None
+    """The answer was read from a cache of answers, `usage` is zero, and this is what computing it had taken; None: it was computed."""
 
 
 StepEvent = Annotated[TextDelta | ToolCalled | Finished, Field(discriminator="type")]

@@ -197,24 +197,24 @@ def _call_from_proto(message: pb.ToolCall) -> ToolCall:
 
 
 def _finished_to_proto(finished: Finished) -> pb.Finished:
-    usage = finished.usage
     return pb.Finished(
         reason=_REASONS[finished.reason],
-        usage=pb.Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cached_tokens=usage.cached_tokens),
+        usage=pb.Usage(**finished.usage.model_dump()),
         model=finished.model,
         confidence=finished.confidence,
         performance=None if finished.performance is None else _performance_to_proto(finished.performance),
+        saved=None if finished.saved is None else pb.Usage(**finished.saved.model_dump()),
     )
 
 
 def _finished_from_proto(message: pb.Finished) -> Finished:
-    usage = message.usage
     return Finished(
         reason=_known(_REASON_OF, message.reason, "finish reason"),
-        usage=Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cached_tokens=usage.cached_tokens),
+        usage=Usage(**_present(message.usage)),
         model=message.model,
         confidence=message.confidence if message.HasField("confidence") else None,
         performance=_performance_from_proto(message.performance) if message.HasField("performance") else None,
+        saved=Usage(**_present(message.saved)) if message.HasField("saved") else None,
     )
 
 

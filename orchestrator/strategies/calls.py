@@ -53,6 +53,8 @@ class Figures(TypedDict):
     seconds: float
     first_token_seconds: float | None
     performance: Performance | None
+    saved: Usage | None
+    saved_dollars: Decimal | None
 
 
 class CallLog:
@@ -171,6 +173,7 @@ class _Listening:
     def figures(self, card: AgentCard, error: BaseException | None, *, started: float) -> Figures:
         """What the step took, as far as it came."""
         finished = self._finished
+        saved = finished.saved if finished is not None else None
         return {
             "model": finished.model if finished is not None else card.model,
             "usage": finished.usage if finished is not None else Usage(),
@@ -179,6 +182,8 @@ class _Listening:
             "seconds": time.monotonic() - started,
             "first_token_seconds": None if self._began is None else self._began - started,
             "performance": finished.performance if finished is not None else None,
+            "saved": saved,
+            "saved_dollars": Decimal(0) if saved is None else price(card, saved),
         }
 
     def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:

@@ -180,18 +180,20 @@ class StepEvent(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tool_call: _Optional[_Union[ToolCall, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "usage", "model", "confidence", "performance")
+    __slots__ = ("reason", "usage", "model", "confidence", "performance", "saved")
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     PERFORMANCE_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     usage: Usage
     model: str
     confidence: float
     performance: Performance
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ...) -> None: ...
+    saved: Usage
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ..., saved: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
 
 class Performance(_message.Message):
     __slots__ = ("first_token_seconds", "prefill_tokens_per_second", "decode_tokens_per_second", "joules", "joules_source", "kv_bytes")

@@ -96,16 +96,18 @@ PERFORMANCES = st.builds(
     decode_tokens_per_second=FIGURE,
     kv_bytes=st.none() | COUNTS,
 )
+USAGES = st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS, cached_tokens=COUNTS)
 EVENTS = st.one_of(
     st.builds(TextDelta, text=SOME_TEXT),
     st.builds(ToolCalled, call=CALLS),
     st.builds(
         Finished,
         reason=st.sampled_from(FinishReason),
-        usage=st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS, cached_tokens=COUNTS),
+        usage=USAGES,
         model=TEXT,
         confidence=st.none() | st.floats(0, 1),
         performance=st.none() | PERFORMANCES,
+        saved=st.none() | USAGES,
     ),
 )
 DOLLARS = st.decimals(0, 10**6, allow_nan=False, allow_infinity=False)

@@ -1,0 +1,315 @@
+"""`AnswerCache`: answers that were given before, found by the same request or by another wording of its question."""
+
+import json
+import logging
+import random
+import re
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from ...protocols import AgentCard, ConfigError, Finished, StepReply, StepRequest, Usage
+from ..embedding.embedder import NAME
+from ..routing.evidence.answers import agree
+from .admission import objection_to_reply, question_of
+from .categories import category_of
+from .database import CacheDatabase
+from .guards import objection
+from .keys import exact_key, partition_key
+from .neighbours import Neighbours
+from .scope import Scope
+from .settings import CacheSettings, CategoryRules
+from .thresholds import Thresholds
+
+if TYPE_CHECKING:
+    from .neighbours import Vector
+
+logger = logging.getLogger(__name__)
+
+Outcome = Literal["exact", "semantic", "shared", "miss"]
+"""The answer to the same request, to one in other words, one that was being computed just then, or none."""
+
+_CANDIDATES: Final = 8
+"""Nearest questions that the guards look at."""
+_LEAST_SIMILARITY: Final = 0.6
+"""Of a candidate at all: below, a pair is not even worth a judgement."""
+_SAME_ANSWER: Final = 0.9
+"""Cosine similarity from which two answers are taken to say the same."""
+_NUMBERS: Final = re.compile(r"\d+")
+_SWEEP: Final = 60.0
+"""Seconds between two looks for what has expired."""
+
+
+class EmbedsText(Protocol):
+    """Makes unit vectors of texts."""
+
+    def embed(self, text: str) -> "Vector": ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An answer as it was stored."""
+
+    id: int
+    question: str | None
+    """None where it is found by the same request alone."""
+    text: str
+    finished: Finished
+    """Of the step that computed it."""
+    seconds: float
+    """That the step took."""
+    dollars: Decimal | None
+    """That it cost; None where that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What was found for one request, and all that is needed to store its answer."""
+
+    key: str
+    partition: str
+    category: str
+    rules: CategoryRules
+    question: str | None
+    """By which it may be found in other words; None where it may not."""
+    vector: "Vector | None" = None
+    outcome: Outcome = "miss"
+    answer: Stored | None = None
+    """What may be served; None where there is nothing, and where a hit is to be answered afresh."""
+    candidate: Stored | None = None
+    """The nearest answer in other words that no guard objects to, served or not."""
+    similarity: float = 0.0
+    """Of the candidate's question."""
+    is_shadow: bool = False
+    """It is to be answered afresh, to see whether the candidate says the same."""
+
+
+class AnswerCache:
+    """Answers in one file. Calls may come from any thread and block for the file: not for the event loop.
+
+    Raises `StoreError` where the file cannot be used; whoever asks goes on without the cache.
+
+    Args:
+        settings: how far it may go.
+        embedder: compares questions by meaning; None: the one that ships with nearfar, loaded when it is first needed.
+        embedder_name: names the embedder and its version: vectors of another one cannot be compared with its.
+        now: the time in seconds, for what expires.
+        chance: uniform between 0 and 1, for what is answered afresh.
+    """
+
+    def __init__(
+        self,
+        settings: CacheSettings,
+        *,
+        embedder: EmbedsText | None = None,
+        embedder_name: str = NAME,
+        now: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.settings = settings
+        self.database = CacheDatabase(settings.file)
+        self.thresholds = Thresholds(self.database, settings)
+        self._embedder = embedder
+        self._embedder_name = embedder_name
+        self._can_embed = settings.semantic
+        self._neighbours = Neighbours()
+        self._now = now
+        self._chance = chance
+        self._swept = float("-inf")
+
+    def category(self, request: StepRequest, scope: Scope) -> str:
+        """What sort of question a request asks."""
+        return category_of(request.messages[-1].text, task_class=scope.task_class, named=self.settings.categories)
+
+    def look(self, request: StepRequest, card: AgentCard, scope: Scope, *, is_loaded: bool = False) -> Lookup:
+        """What may be served for a request: the answer to the same one, else to one that asks the same in other words.
+
+        Args:
+            request: what is asked.
+            card: of the agent that would answer.
+            scope: for whom it is asked.
+            is_loaded: the agent is overloaded, and the relaxed budget applies.
+        """
+        asked = self._asked(request, card, scope)
+        if not asked.rules.cacheable:
+            return asked
+        self._sweep()
+        with self.database.reading() as connection:
+            exact = _stored(connection, "key = ? AND expires > ?", (asked.key, self._now()))
+        if exact is not None:
+            return replace(asked, outcome="exact", answer=exact)
+        return self._semantic(asked, is_loaded=is_loaded)
+
+    def keep(self, lookup: Lookup, reply: StepReply, *, seconds: float, dollars: Decimal | None) -> bool:
+        """Store an answer; False where it is none that may be stored."""
+        if not lookup.rules.cacheable or objection_to_reply(reply, minimum_confidence=self.settings.minimum_confidence) is not None:
+            return False
+        vector = lookup.vector
+        if vector is None and lookup.question is not None:
+            vector = self._embedded(lookup.question)
+        now = self._now()
+        row = (
+            *(lookup.key, lookup.partition, lookup.category, None if vector is None else lookup.question),
+            *(None if vector is None else vector.tobytes(), _as_json(reply), seconds, None if dollars is None else float(dollars)),
+            *(now + lookup.rules.time_to_live, now),
+        )
+        with self.database.transaction() as connection:
+            connection.execute(_INSERT, row)
+            self._evict(connection, lookup.category, lookup.rules.entries)
+        return True
+
+    def count(self, category: str, outcome: Outcome, answer: Stored | None = None) -> None:
+        """Count a lookup, what it saved, and the use of the answer that it found."""
+        saved = (0, 0.0, 0.0) if answer is None else (answer.finished.usage.total_tokens, float(answer.dollars or 0), answer.seconds)
+        with self.database.transaction() as connection:
+            connection.execute(_COUNT, (category, outcome, *saved))
+            if answer is not None:
+                connection.execute("UPDATE answers SET used = ? WHERE id = ?", (self._now(), answer.id))
+
+    def judged(self, lookup: Lookup, *, is_same: bool) -> None:
+        """Take note whether a candidate's answer would have been right, and learn from it."""
+        assert lookup.candidate is not None, "there was one to judge"
+        self.thresholds.add(lookup.category, lookup.similarity, was_served=lookup.outcome == "semantic", is_same=is_same)
+
+    def says_same(self, fresh: str, stored: str) -> bool:
+        """Whether two answers say the same, as far as that can be told without a model's judgement.
+
+        They are equal but for form, or they are close in meaning and hold the same numbers. What is the same in other words may be taken
+        for different, which makes thresholds stricter than they would have to be.
+        """
+        if agree(fresh, stored):
+            return True
+        if _NUMBERS.findall(fresh) != _NUMBERS.findall(stored):
+            return False
+        mine, other = self._embedded(fresh), self._embedded(stored)
+        return mine is not None and other is not None and float(mine @ other) >= _SAME_ANSWER
+
+    def clear(self) -> int:
+        """Remove all answers and plans, also from the log; returns how many there were. What was counted and judged stays."""
+        with self.database.transaction() as connection:
+            removed = connection.execute("DELETE FROM answers").rowcount + connection.execute("DELETE FROM plans").rowcount
+        self._neighbours.forget()
+        self.database.scrub()
+        return int(removed)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.database.close()
+
+    def _asked(self, request: StepRequest, card: AgentCard, scope: Scope) -> Lookup:
+        question = question_of(request)
+        category = self.category(request, scope)
+        rules = self.settings.of_category(category)
+        return Lookup(
+            key=exact_key(request, card, scope),
+            partition=partition_key(request, card, scope, embedder=self._embedder_name),
+            category=category,
+            rules=rules,
+            question=question if rules.semantic and self._can_embed else None,
+        )
+
+    def _semantic(self, asked: Lookup, *, is_loaded: bool) -> Lookup:
+        if asked.question is None or not self._has_any(asked.partition):
+            return asked
+        vector = self._embedded(asked.question)
+        if vector is None:
+            return replace(asked, question=None)
+        asked = replace(asked, vector=vector)
+        found = self._candidate(asked)
+        if found is None:
+            return asked
+        candidate, similarity = found
+        threshold = self.thresholds.of(asked.category, is_loaded=is_loaded)
+        asked = replace(asked, candidate=candidate, similarity=similarity, is_shadow=self._chance() < self.settings.shadow_share)
+        if threshold is None or similarity < threshold:
+            return asked
+        return replace(asked, outcome="semantic", answer=None if asked.is_shadow else candidate)
+
+    def _candidate(self, asked: Lookup) -> tuple[Stored, float] | None:
+        """The nearest answer whose question no guard tells from the asked one."""
+        question, vector = asked.question, asked.vector
+        if question is None or vector is None:
+            return None
+        with self.database.reading() as connection:
+            for identifier, similarity in self._neighbours.nearest(connection, asked.partition, vector, most=_CANDIDATES):
+                if similarity < _LEAST_SIMILARITY:
+                    return None
+                stored = _stored(connection, "id = ? AND expires > ?", (identifier, self._now()))
+                if stored is None:
+                    self._neighbours.drop(asked.partition)
+                elif stored.question is not None and objection(question, stored.question) is None:
+                    return stored, similarity
+        return None
+
+    def _has_any(self, partition: str) -> bool:
+        """Whether there is anything to compare with: where not, nothing needs to be embedded."""
+        with self.database.reading() as connection:
+            found = connection.execute("SELECT 1 FROM answers WHERE partition = ? AND vector IS NOT NULL LIMIT 1", (partition,)).fetchone()
+        return found is not None
+
+    def _embedded(self, question: str) -> "Vector | None":
+        """The question's vector; None, and exact hits alone from then on, where embeddings are not installed."""
+        if self._embedder is None:
+            try:
+                from ..embedding.embedder import Embedder
+
+                self._embedder = Embedder()
+            except ConfigError as error:
+                logger.warning("answers are found by the same words alone: %s", error)
+                self._can_embed = False
+                return None
+        return self._embedder.embed(question)
+
+    def _sweep(self) -> None:
+        """Remove what has expired, now and then."""
+        now = self._now()
+        if now - self._swept < _SWEEP:
+            return
+        self._swept = now
+        with self.database.transaction() as connection:
+            removed = connection.execute("DELETE FROM answers WHERE expires <= ?", (now,)).rowcount
+        if removed:
+            self._neighbours.forget()
+            self.database.scrub()
+
+    def _evict(self, connection: sqlite3.Connection, category: str, entries: int) -> None:
+        (count,) = connection.execute("SELECT count(*) FROM answers WHERE category = ?", (category,)).fetchone()
+        if count > entries:
+            query = "DELETE FROM answers WHERE id IN (SELECT id FROM answers WHERE category = ? ORDER BY used, id LIMIT ?)"
+            connection.execute(query, (category, count - entries))
+
+
+_INSERT: Final = (
+    "INSERT OR REPLACE INTO answers (key, partition, category, question, vector, reply, seconds, dollars, expires, used)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_COUNT: Final = (
+    "INSERT INTO lookups (category, outcome, count, tokens, dollars, seconds) VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT (category, outcome)"
+    " DO UPDATE SET count = count + 1, tokens = tokens + excluded.tokens, dollars = dollars + excluded.dollars,"
+    " seconds = seconds + excluded.seconds"
+)
+
+
+def _stored(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> Stored | None:
+    query = f"SELECT id, question, reply, seconds, dollars FROM answers WHERE {condition}"
+    row = connection.execute(query, values).fetchone()
+    if row is None:
+        return None
+    identifier, question, reply, seconds, dollars = row
+    fields = json.loads(reply)
+    finished = Finished.model_validate(fields["finished"])
+    return Stored(identifier, question, fields["text"], finished, seconds, None if dollars is None else Decimal(str(dollars)))
+
+
+def _as_json(reply: StepReply) -> str:
+    """The answer, without what its computation says about the machine."""
+    finished = reply.finished.model_copy(update={"performance": None})
+    return json.dumps({"text": reply.text, "finished": finished.model_dump(mode="json")})
+
+
+def replayed(stored: Stored) -> Finished:
+    """The end of a stored answer's stream: nothing was used, and so much was saved."""
+    return stored.finished.model_copy(update={"usage": Usage(), "saved": stored.finished.usage})

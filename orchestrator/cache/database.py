@@ -1,0 +1,153 @@
+"""The cache's file: SQLite, shared by the processes of one user, readable by nobody else, and no loss where it is lost."""
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from ...protocols import StoreCorrupt, StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE: Final = 5.0
+"""Seconds that a process waits for another one's write."""
+_VERSION: Final = 1
+_SCHEMA: Final = """
+CREATE TABLE answers (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, partition TEXT NOT NULL, category TEXT NOT NULL,
+    question TEXT, vector BLOB, reply TEXT NOT NULL, seconds REAL NOT NULL, dollars REAL, expires REAL NOT NULL, used REAL NOT NULL
+);
+CREATE INDEX answers_by_partition ON answers (partition, id);
+CREATE INDEX answers_by_use ON answers (category, used);
+CREATE INDEX answers_by_expiry ON answers (expires);
+CREATE TABLE lookups (
+    category TEXT NOT NULL, outcome TEXT NOT NULL, count INTEGER NOT NULL, tokens INTEGER NOT NULL, dollars REAL NOT NULL,
+    seconds REAL NOT NULL, PRIMARY KEY (category, outcome)
+) WITHOUT ROWID;
+CREATE TABLE judgements (
+    id INTEGER PRIMARY KEY, category TEXT NOT NULL, similarity REAL NOT NULL, served INTEGER NOT NULL, is_same INTEGER NOT NULL
+);
+CREATE INDEX judgements_by_category ON judgements (category, id);
+CREATE TABLE plans (
+    key TEXT PRIMARY KEY, template TEXT NOT NULL, expires REAL NOT NULL, used REAL NOT NULL, hits INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX plans_by_use ON plans (used);
+"""
+_NOT_A_CACHE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class CacheDatabase:
+    """One process's connection; calls may come from any thread, one at a time.
+
+    A file that is damaged, or of another version, is removed with a warning and begun anew: a cache holds nothing that cannot be computed.
+    Raises `StoreUnavailable` where the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._process = os.getpid()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that is kept where the block ends well.
+
+        Raises `StoreUnavailable`, and `StoreCorrupt` where the file turned out to be damaged: the next transaction has a new one.
+        """
+        with self._lock, self._translated():
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection without a transaction, for single queries. Raises as `transaction` does."""
+        with self._lock, self._translated():
+            yield self._opened()
+
+    def scrub(self) -> None:
+        """Empty the write-ahead log too, so that what was removed is in no file any more."""
+        with self.reading() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._process != os.getpid():  # A connection must not cross a fork, not even to be closed.
+            self._connection, self._process = None, os.getpid()
+        if self._connection is None:
+            self._connection = self._open_or_begin_anew()
+        return self._connection
+
+    def _open_or_begin_anew(self) -> sqlite3.Connection:
+        try:
+            return self._open()
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode not in _NOT_A_CACHE:
+                raise
+            self._remove(str(error))
+            return self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        connection = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON"):
+                connection.execute(f"PRAGMA {pragma}").fetchone()
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            for statement in _SCHEMA.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+        connection.execute("COMMIT")
+        if version not in (0, _VERSION):
+            hint = "remove it, or name another one as [cache] path"
+            raise StoreUnavailable(f"{self.path} is a cache of version {version}, and this nearfar knows version {_VERSION}", hint=hint)
+
+    def _remove(self, reason: str) -> None:
+        logger.warning("the cache %s is damaged (%s): it is removed and begun anew; what it held is computed again", self.path, reason)
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and self._process == os.getpid():
+            with closing(connection):
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The errors of the driver and of the file system as errors of the tree."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) not in _NOT_A_CACHE:
+                raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="the agents go on without it") from error
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+            self._remove(str(error))
+            raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it has been begun anew") from error
+        except OSError as error:
+            raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="check the path, and who may write it") from error

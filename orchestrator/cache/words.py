@@ -1,0 +1,117 @@
+"""English words that change what a question asks, and those that do not: what the guards go by.
+
+A word that stands in no list here counts as meaningful, so a list that lacks one costs a hit and serves no wrong answer.
+"""
+
+from typing import Final
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+NEGATIONS: Final = frozenset(
+    [
+        "not",
+        "no",
+        "never",
+        "none",
+        "nothing",
+        "nobody",
+        "nowhere",
+        "neither",
+        "nor",
+        "without",
+        "cannot",
+        "hardly",
+        "barely",
+        "scarcely",
+        "rarely",
+        "seldom",
+        "except",
+        "unless",
+    ]
+)
+"""They turn a question round. Both texts have to hold the same ones in the same places."""
+QUESTIONS: Final = _words("what how why when where who whom whose")
+"""What is asked for. Both texts have to ask for the same."""
+MODALS: Final = _words("can could may might must shall should will would ought")
+ALIKE_MODALS: Final = {"could": "can", "may": "can", "might": "can", "ought": "should", "must": "should", "shall": "should"}
+"""For each modal that opens a question, the one that it is taken for."""
+AUXILIARIES: Final = _words("am is are was were be been being do does did have has had")
+"""They carry person and tense alone, unless they end the text."""
+PAST: Final = _words("was were did had been")
+FUTURE: Final = _words("will shall")
+
+ARTICLES: Final = _words("a an the some any")
+NEUTRAL_PREPOSITIONS: Final = _words("in on at for of to about")
+"""Which of them a noun or verb takes is a matter of idiom. Every other preposition says a direction, a time or a condition."""
+TONE: Final = frozenset(
+    ["please", "kindly", "hi", "hello", "hey", "thanks", "thank", "guys", "exactly", "actually", "really", "just", "also", "there"]
+)
+ASKERS: Final = _words("i you we one someone somebody anyone anybody people")
+"""Subjects that stand for whoever asks, behind `can`, `do` and the like: `how can I`, `how does one`."""
+OWNERS: Final = _words("my your our")
+"""May be left out, and are not taken for each other."""
+OPTIONAL: Final = _words("best ever that")
+"""May be left out: an answer names the best in any case; `worst` may not."""
+
+STARTS: Final = frozenset(
+    ["is", "are", "what", "how", "why", "who", "where", "when", "which", "do", "does", "did", "can", "could", "should", "would"]
+)
+"""Words with which an English question begins, and hardly one of another language."""
+
+PHRASES: Final = (
+    (r"\bcan(?:'t|not)\b", "can not"),
+    (r"\bwon't\b", "will not"),
+    (r"\bshan't\b", "shall not"),
+    (r"n't\b", " not"),
+    (r"'re\b", " are"),
+    (r"'m\b", " am"),
+    (r"'ve\b", " have"),
+    (r"'ll\b", " will"),
+    (r"'d\b", " would"),
+    (r"\b(what|how|who|where|when|why|it|that|there|he|she)'s\b", r"\1 is"),
+    (r"'s?\b", " "),
+    (r"\bwhat (?:is|are|would be|could be) (?:the |a |an |some (?:of the )?)?(?:best |good )?ways? (?:to|of|for|in which)\b", "how"),
+    (r"\bwhat (?:should|can|could|must) (?:i|we|you|one) do (?:to|in order to)\b", "how"),
+    (r"\b(?:could|can|would) (?:you|anyone|someone|anybody|somebody) (?:please )?(?:tell|explain)(?: to)? (?:me|us)\b", ""),
+    (r"^(?:please )?(?:tell|explain)(?: to)? (?:me|us)\b", ""),
+    (r"\bwhat do you mean by\b", "what is meaning of"),
+    (r"\bwhat is meant by\b", "what is meaning of"),
+    (r"\bwhat is it like to\b", "how feel"),
+    (r"\bwhat does it feel like to\b", "how feel"),
+    (r"\bwhat (?:is|are) (?:the )?reasons? (?:for|behind|of|that|why)\b", "why"),
+    (r"\bin order to\b", "to"),
+    (r"\bhow come\b", "why"),
+    (r"\b(?:is|are|am) going to\b", "will"),
+    (r"\bwhich\b", "what"),
+)
+"""Contractions and forms of asking as patterns of a text in lower case, each with the plain form that it stands for; in this order."""
+
+_ALIKE: Final = (
+    "advantage benefit",
+    "and &",
+    "best good top",
+    "buy purchase",
+    "big large",
+    "begin start commence",
+    "car automobile",
+    "computer pc",
+    "difference differ",
+    "doctor physician",
+    "fast quickly rapidly quick",
+    "film movie",
+    "hard difficult",
+    "if whether",
+    "kind type sort",
+    "mean meaning",
+    "method way technique",
+    "phone smartphone cellphone",
+    "photo photograph picture",
+    "scared afraid",
+    "tip advice",
+    "usa america",
+)
+SYNONYMS: Final = {word: words.split()[0] for words in _ALIKE for word in words.split()}
+"""For a word, in its singular, the one that it is taken for."""

@@ -1,0 +1,126 @@
+"""The guards tell questions apart whose answers differ, and let pass what only asks in another way."""
+
+import string
+import unicodedata
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from nearfar.orchestrator.cache.guards import objection
+
+ALIKE = [
+    ("How can I become physically strong?", "How do I become physically strong?"),
+    ("What's the best way to learn Japanese?", "How do you learn Japanese?"),
+    ("Which are the best books on Zen Buddhism?", "What are some good books about Zen Buddhism?"),
+    ("Why are natural resources important?", "Why is a natural resource important?"),
+    ("Could you please tell me how magnets work?", "How do magnets work?"),
+    ("What is the difference between a film and a movie?", "What's the difference between film and movie?"),
+    ("Was kostet ein Haus in Berlin?", "was kostet ein Haus in Berlin"),
+    ("\u6771\u4eac\u306e\u4eba\u53e3\u306f\uff1f", "\u6771\u4eac\u306e\u4eba\u53e3\u306f"),
+]
+DIFFERENT = [
+    ("Can I eat raw eggs?", "Can I not eat raw eggs?", "negation"),
+    ("Why do cats purr?", "Why don't cats purr?", "negation"),
+    ("Is it safe to drive with a license?", "Is it safe to drive without a license?", "negation"),
+    ("How do I lose 5 kg?", "How do I lose 10 kg?", "number"),
+    ("What is -5 plus x?", "What is 5 plus x?", "word"),
+    ("How do I run 10 miles?", "How do I run 10 km?", "word"),
+    ("Is 3.5 a good grade?", "Is 35 a good grade?", "number"),
+    ("What happened in 1949?", "What happened in 1950?", "number"),
+    ("Who is the president of France?", "Who is the president of Ghana?", "word"),
+    ("How do I fly from Paris to London?", "How do I fly from London to Paris?", "order"),
+    ("Is Java better than Python?", "Is Python better than Java?", "order"),
+    ("Did John see Mary?", "Did Mary see John?", "order"),
+    ("How do I sort a list ascending?", "How do I sort a list descending?", "word"),
+    ("What is the best phone?", "What is the worst phone?", "word"),
+    ("Can I take it before meals?", "Can I take it after meals?", "word"),
+    ("How do I install Steam?", "How do I uninstall Steam?", "word"),
+    ("Why does he call me?", "Why does she call me?", "word"),
+    ("How do I cook rice?", "Why do I cook rice?", "question"),
+    ("Who won the election?", "When was the election won?", "question"),
+    ("Who is the champion?", "Who was the champion?", "tense"),
+    ("Where is my order?", "Where is your order?", "owner"),
+    ("Do dogs chase cats?", "Are dogs chased by cats?", "word"),
+    ("Is x squared even?", "Is x\u00b2 even?", "word"),
+    ("Wie komme ich von Bonn nach Ulm?", "Wie komme ich von Ulm nach Bonn?", "language"),
+    ("Welche Masse sind erlaubt, bitte?", "Welche Ma\u00dfe sind erlaubt, bitte?", "language"),
+    ("What is 10\u00b2?", "What is 102?", "number"),
+    ("Darf ich das essen?", "Darf ich das nicht essen?", "language"),
+    ("\u0915\u093f\u0924\u093e\u092c", "\u0915\u0924\u093e\u092c", "language"),
+    ("What does f(x) = (a + b) * c give?", "What does f(x) = a + (b * c) give?", "language"),
+    ("What does \N{FIRE} mean?", "What does \N{SNOWMAN} mean?", "word"),
+]
+SUBJECTS = ["eggs", "whales", "batteries", "contracts", "tomatoes"]
+QUESTIONS = [
+    "Is it safe to keep {} at home?",
+    "How can I sell {} online?",
+    "Why are {} expensive?",
+    "What is the best way to store {}?",
+    "Do {} need water?",
+]
+question = st.builds(str.format, st.sampled_from(QUESTIONS), st.sampled_from(SUBJECTS))
+place = st.floats(0, 1)
+word = st.text(alphabet=st.characters(categories=["L", "N", "M"]), min_size=1)
+
+
+@pytest.mark.parametrize(("first", "second"), ALIKE)
+def test_another_way_of_asking_passes(first: str, second: str) -> None:
+    assert objection(first, second) is None
+
+
+@pytest.mark.parametrize(("first", "second", "kind"), DIFFERENT)
+def test_a_change_of_meaning_is_named(first: str, second: str, kind: str) -> None:
+    assert (objection(first, second) or "").partition(":")[0] == kind
+    assert objection(second, first) is not None
+
+
+@given(st.text())
+def test_a_text_is_never_told_from_itself(text: str) -> None:
+    assert objection(text, text) is None
+
+
+@given(st.text(), st.text())
+def test_the_order_of_the_two_makes_no_difference(first: str, second: str) -> None:
+    assert (objection(first, second) is None) == (objection(second, first) is None)
+
+
+def with_word(text: str, word: str, where: float) -> str:
+    words = text.split()
+    spot = round(where * len(words))
+    return " ".join([*words[:spot], word, *words[spot:]])
+
+
+@given(question, st.integers(0, 10**9), st.integers(0, 10**9), place)
+def test_another_number_never_passes(text: str, first: int, second: int, where: float) -> None:
+    assume(first != second)
+    assert objection(with_word(text, str(first), where), with_word(text, str(second), where)) is not None
+    assert objection(with_word(text, str(first), where), text) is not None
+
+
+@given(question, st.sampled_from(["not", "never", "no", "without", "hardly", "cannot"]), place)
+def test_a_negation_that_was_put_in_never_passes(text: str, negation: str, where: float) -> None:
+    assert objection(text, with_word(text, negation, where)) is not None
+
+
+@given(question, st.text(string.ascii_lowercase, min_size=4, max_size=12), place)
+def test_a_word_that_the_guards_do_not_know_never_passes(text: str, word: str, where: float) -> None:
+    assume(word not in ("best", "ever", "that", "your", "some", "about", "just", "also", "there", "kindly", "guys", "please", "hello"))
+    assume(word not in ("does", "were", "been", "being", "thanks", "thank", "exactly", "actually", "really"))
+    assert objection(text, with_word(text, word, where)) is not None
+
+
+@given(st.permutations(["Ulm", "Bonn", "Kiel"]), st.permutations(["Ulm", "Bonn", "Kiel"]))
+def test_names_in_another_order_never_pass(first: list[str], second: list[str]) -> None:
+    form = "How do I get from {} to {} by way of {}?"
+    assert (objection(form.format(*first), form.format(*second)) is None) == (first == second)
+
+
+@given(
+    st.text(alphabet=st.characters(categories=["L", "N", "M"]), min_size=1),
+    st.text(alphabet=st.characters(categories=["L", "N", "M"]), min_size=1),
+)
+def test_in_an_unknown_language_other_words_never_pass(first: str, second: str) -> None:
+    texts = [f"\u0437\u0430\u0447\u0435\u043c {each} \u0442\u0443\u0442" for each in (first, second)]
+    assume(len({unicodedata.normalize("NFC", text).lower() for text in texts}) == 2)
+    assert objection(*texts) is not None
