@@ -1,0 +1,206 @@
+"""`Engine` on Postgres: a replica that several processes, and so several hubs, use together."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import orjson
+
+from ..encoding import Sealer
+from ..engine import Hit, Position, Row, Transaction, Unembedded
+from ..item import Address, Namespace
+from ..operation import Dot, Operation
+from ..selection import Selection
+from .connections import Connections
+from .encoding import digest
+from .heads import opened
+from .items import ROW, address, read
+from .keyword import best_by_words
+from .schema import check_name, prepare
+from .scrubbing import scrub
+from .selecting import Where, below
+from .transaction import PostgresTransaction
+from .vectors import Vectors
+
+if TYPE_CHECKING:
+    from ..engine import Vector
+
+_CLAIM_SECONDS: Final = 120
+"""For so long, a process that makes vectors of texts has them to itself; if it dies, another one makes them then."""
+
+_CLAIM: Final = """
+UPDATE items SET claimed_by = %(process)s, claimed_until = clock_timestamp() + make_interval(secs => %(seconds)s)
+FROM (
+  SELECT number AS waiting FROM items
+  WHERE texts IS NOT NULL AND embedder IS DISTINCT FROM %(embedder)s
+    AND (claimed_by IS NULL OR claimed_by = %(process)s OR claimed_until < clock_timestamp())
+  ORDER BY number LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+) AS queue WHERE number = waiting RETURNING namespace, key, content, expires_at, number, texts
+"""
+_STATISTICS: Final = """
+SELECT (SELECT count(*) FROM items WHERE content IS NOT NULL),
+  (SELECT count(*) FROM items WHERE content IS NULL),
+  (SELECT count(*) FROM operations),
+  (SELECT count(*) FROM items WHERE conflicts > 0),
+  (SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r')
+"""
+
+
+class PostgresEngine:
+    """One replica in the schema `schema` of a database. See `Engine` for what the methods do.
+
+    `address` is a connection string or URL. `embedder` names what makes the vectors; without it there is no search by meaning.
+    `connections` is how many this process has open at most; nothing waits for one, or for another process's transaction, for more than
+    `patience` seconds, and no statement runs for more than `longest` seconds.
+
+    Raises `ConfigError` where the address makes no sense or pgvector is missing, `StoreUnavailable` where the server cannot be reached,
+    `StoreCorrupt` where the schema is another program's, and `SyncRefused` where a newer nearfar made it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        embedder: str | None = None,
+        sealer: Sealer | None = None,
+        schema: str = "nearfar",
+        connections: int = 8,
+        patience: float = 10.0,
+        longest: float = 60.0,
+    ) -> None:
+        check_name(schema)
+        self._schema = schema
+        self._patience = patience
+        self._sealer = sealer
+        self._process = uuid4().hex
+        self._vectors = Vectors(embedder)
+        self._connections = Connections(address, schema=schema, most=connections, patience=patience, longest=longest)
+        try:
+            with self._connections.connection() as connection:
+                self.device = prepare(connection, schema, self._vectors)
+        except BaseException:
+            self._connections.close()
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        with self._connections.connection() as connection, connection.transaction():
+            transaction = PostgresTransaction(connection, self.device, self._sealer, self._vectors)
+            yield transaction
+            transaction.finish()
+
+    def rows(self, addresses: Sequence[Address], selection: Selection) -> dict[Address, Row]:
+        where = Where(selection)
+        statement = f"SELECT {ROW} FROM items WHERE address = ANY(%s) AND {where.sql}"
+        found = self._query(statement, [digest(one) for one in addresses], *where.parameters)
+        return {one.address: one for one in map(read, found)}
+
+    def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
+        found = self._query(f"SELECT {ROW}, number FROM items WHERE number = ANY(%s) AND content IS NOT NULL", list(numbers))
+        return {number: read(columns) for *columns, number in found}
+
+    def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
+        where = Where(selection)
+        order = "ORDER BY updated_at DESC, namespace, key LIMIT %s OFFSET %s"
+        return list(map(read, self._query(f"SELECT {ROW} FROM items WHERE {where.sql} {order}", *where.parameters, limit, offset)))
+
+    def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
+        """By bm25, see `keyword.py`."""
+        with self._connections.connection() as connection:
+            return best_by_words(connection, query, selection, limit)
+
+    def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
+        with self._connections.connection() as connection:
+            table = self._vectors.table(connection)
+            return [] if table is None else table.nearest(connection, vector, selection, limit)
+
+    def namespaces(self, selection: Selection) -> list[Namespace]:
+        where = Where(selection)
+        found = self._query(f"SELECT DISTINCT namespace FROM items WHERE {where.sql} ORDER BY namespace", *where.parameters)
+        return [tuple(namespace) for (namespace,) in found]
+
+    def refresh(self, addresses: Sequence[Address], now: float) -> None:
+        # An item that is being written lives anew anyway, so that nobody waits here, least of all in a circle.
+        wanted = "SELECT number FROM items WHERE address = ANY(%s) AND ttl IS NOT NULL FOR UPDATE SKIP LOCKED"
+        statement = f"UPDATE items SET expires_at = %s + ttl WHERE number IN ({wanted})"
+        with self._connections.connection() as connection:
+            connection.execute(statement, [now, [digest(one) for one in addresses]])
+
+    def expired(self, now: float, *, limit: int) -> list[Address]:
+        found = self._query("SELECT namespace, key FROM items WHERE expires_at <= %s ORDER BY expires_at LIMIT %s", now, limit)
+        return [address(*columns) for columns in found]
+
+    def changes(self, after: int, *, limit: int) -> list[Position]:
+        statement = "SELECT number, namespace, key, content IS NULL FROM items WHERE number > %s ORDER BY number LIMIT %s"
+        found = self._query(statement, after, limit)
+        return [Position(number, address(namespace, key), is_deleted) for number, namespace, key, is_deleted in found]
+
+    def position(self) -> int:
+        ((position,),) = self._query("SELECT position FROM replica")
+        return int(position)
+
+    def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
+        statement = "SELECT position, device, sequence, payload FROM operations WHERE position > %s ORDER BY position LIMIT %s"
+        found = self._query(statement, after, limit)
+        heads = ((position, opened(Dot(device, sequence), payload, self._sealer)) for position, device, sequence, payload in found)
+        return [(position, head) for position, head in heads if head is not None]
+
+    def unembedded(self, *, limit: int) -> list[Unembedded]:
+        """Rows that wait for their vectors, and for the time being are left to this process."""
+        if self._vectors.embedder is None:
+            return []
+        with self._connections.connection() as connection:
+            table = self._vectors.table(connection)
+            wanted = {"process": self._process, "embedder": 0 if table is None else table.number, "seconds": _CLAIM_SECONDS, "limit": limit}
+            found = connection.execute(_CLAIM, wanted).fetchall()
+        waiting = [Unembedded(number, read(columns).version, tuple(orjson.loads(texts))) for *columns, number, texts in found]
+        return sorted(waiting, key=lambda one: one.row)
+
+    def embed(self, rows: "Sequence[tuple[Unembedded, Sequence[Vector]]]") -> None:
+        with self._connections.connection() as connection, connection.transaction():
+            if self._vectors.table(connection) is None:
+                # Of several processes that make the first vectors, one makes the table.
+                connection.execute("SELECT FROM replica FOR UPDATE")
+            table = self._vectors.table_for(connection, [(len(one.texts), vectors) for one, vectors in rows])
+            if table is not None:
+                table.add(connection, {one.row: vectors for one, vectors in rows})
+
+    def conflicts(self, *, limit: int, offset: int) -> list[Address]:
+        statement = "SELECT namespace, key FROM items WHERE conflicts > 0 ORDER BY namespace, key LIMIT %s OFFSET %s"
+        return [address(*columns) for columns in self._query(statement, limit, offset)]
+
+    def traces(self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[Address] = ()) -> list[Address]:
+        terms = ["origins && %s::bytea[]"]
+        parameters: list[object] = [[digest(one) for one in derived_from]]
+        if subject is not None:
+            terms.append("subjects @> ARRAY[%s::text]")
+            parameters.append(subject)
+        if prefix is not None:
+            term, places = below([prefix])
+            terms.append(term)
+            parameters += places
+        found = self._query(f"SELECT namespace, key FROM items WHERE {' OR '.join(terms)} ORDER BY namespace, key", *parameters)
+        return [address(*columns) for columns in found]
+
+    def scrub(self) -> None:
+        """Rewrite all tables without what was deleted. See `docs/postgres.md` for what Postgres keeps elsewhere.
+
+        Raises `StoreUnavailable` where another session still sees what was deleted.
+        """
+        with self._connections.connection() as connection:
+            scrub(connection, self._schema, self._patience)
+
+    def statistics(self) -> dict[str, int]:
+        with self._connections.connection() as connection:
+            counts = connection.execute(_STATISTICS, [self._schema]).fetchone() or ()
+            table = self._vectors.table(connection)
+            vectors = 0 if table is None else table.count(connection)
+        return {**dict(zip(("items", "deleted", "operations", "conflicts", "bytes"), counts, strict=True)), "vectors": vectors}
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with self._connections.connection() as connection:
+            return connection.execute(statement, parameters).fetchall()

@@ -1,0 +1,19 @@
+"""Operations as they are kept: packed, and sealed where they are about somebody."""
+
+from ....protocols import StoreCorrupt
+from ..encoding import Sealer, decode, encode
+from ..operation import Dot, Operation
+
+
+def sealed(head: Operation, sealer: Sealer | None) -> bytes:
+    payload = encode(head)
+    return payload if sealer is None else sealer.seal(head.dot, head.meta.subject, payload)
+
+
+def opened(dot: Dot, payload: bytes, sealer: Sealer | None) -> Operation | None:
+    """None: its key was destroyed, and so it is erased."""
+    try:
+        plain = payload if sealer is None else sealer.unseal(dot, payload)
+        return None if plain is None else decode(dot, plain)
+    except ValueError as error:
+        raise StoreCorrupt(f"the memory store in Postgres is damaged: {error}", hint="restore the database from a backup") from error

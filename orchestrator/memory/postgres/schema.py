@@ -1,0 +1,124 @@
+"""The tables, each store's in a schema of its own."""
+
+import re
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from ....protocols import ConfigError, StoreCorrupt, SyncRefused
+
+if TYPE_CHECKING:
+    from .connections import Connection
+    from .vectors import Vectors
+
+VERSION: Final = 1
+"""Of the tables, and of how texts are cut into words."""
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+
+_TABLES: Final = (
+    # One row. Whoever writes has it locked until they commit: so numbers have no gaps, and positions become visible in their order.
+    """
+    CREATE TABLE replica (
+      version integer NOT NULL,
+      device text NOT NULL,
+      sequence bigint NOT NULL,           -- of this device's last write
+      clock bigint NOT NULL,
+      position bigint NOT NULL,           -- of the last change
+      documents bigint NOT NULL,          -- items that can be found by words
+      words bigint NOT NULL               -- of all of them
+    ) WITH (fillfactor = 10)
+    """,
+    "CREATE TABLE known (device text PRIMARY KEY, sequence bigint NOT NULL)",
+    "CREATE TABLE settings (name text PRIMARY KEY, value text NOT NULL)",
+    # Labels, keys and devices sort by code point, whatever the database's own order is.
+    """
+    CREATE TABLE items (
+      number bigint PRIMARY KEY,          -- the position of its last change
+      address bytea NOT NULL UNIQUE,      -- digest of namespace and key
+      namespace text[] COLLATE "C" NOT NULL,
+      key text COLLATE "C" NOT NULL,
+      prefixes bigint[] NOT NULL,         -- numbers of the namespace and of all above it
+      conflicts integer NOT NULL,
+      subjects text[],                    -- whom any head or sibling is about; NULL: nobody
+      origins bytea[],                    -- addresses of what any of them was derived from; NULL: nothing
+      content bytea,                      -- the row; NULL: deleted. What follows repeats what of it selections look at
+      fields jsonb,
+      owner text, device text, tier text, trust float8,
+      valid_from float8, invalid_from float8,
+      updated_at float8, ttl float8, expires_at float8,
+      texts bytea,                        -- JSON; NULL: it cannot be searched
+      words tsvector,
+      length integer NOT NULL,            -- number of words
+      embedder integer,                   -- whose vectors it has
+      claimed_by text,                    -- the process that is making vectors of the texts
+      claimed_until timestamptz
+    ) WITH (fillfactor = 85)
+    """,
+    "CREATE INDEX ON items (updated_at DESC) WHERE content IS NOT NULL",
+    "CREATE INDEX ON items (expires_at) WHERE expires_at IS NOT NULL",
+    "CREATE INDEX ON items (number) WHERE conflicts > 0",
+    "CREATE INDEX ON items (number) WHERE texts IS NOT NULL AND embedder IS NULL",
+    "CREATE INDEX ON items USING gin (prefixes) WITH (fastupdate = off)",
+    # Searches read through what is not yet in its place, so that this must not become much.
+    "CREATE INDEX ON items USING gin (fields jsonb_path_ops) WITH (gin_pending_list_limit = 256)",
+    "CREATE INDEX ON items USING gin (words) WITH (gin_pending_list_limit = 256)",
+    "CREATE INDEX ON items USING gin (subjects) WHERE subjects IS NOT NULL",
+    "CREATE INDEX ON items USING gin (origins) WHERE origins IS NOT NULL",
+    """
+    CREATE TABLE operations (
+      position bigint PRIMARY KEY,        -- at which this replica came to know it
+      device text COLLATE "C" NOT NULL,
+      sequence bigint NOT NULL,
+      address bytea NOT NULL,             -- of its item
+      payload bytea NOT NULL,
+      UNIQUE (device, sequence)
+    )
+    """,
+    "CREATE INDEX ON operations (address)",
+    # Each has a table `vectors_NUMBER`.
+    "CREATE TABLE embedders (number integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL UNIQUE, width integer NOT NULL)",
+    # English endings are cut off, and no word is left out.
+    "CREATE TEXT SEARCH DICTIONARY stem (TEMPLATE = snowball, Language = porter)",
+    "CREATE TEXT SEARCH CONFIGURATION words (PARSER = default)",
+    "ALTER TEXT SEARCH CONFIGURATION words ADD MAPPING FOR asciiword, word, numword, int, uint, float, sfloat, version WITH stem",
+)
+_CONTENT: Final = ("namespace", "key", "subjects", "content", "fields", "texts", "words", "owner", "claimed_by")
+"""Columns of which the planner keeps no examples: they would outlive what is erased."""
+
+
+def check_name(schema: str) -> None:
+    if not _NAME.fullmatch(schema):
+        raise ConfigError(f"{schema!r} cannot be the name of a schema", hint="small letters, digits and underscores, 41 at most")
+
+
+def prepare(connection: "Connection", schema: str, vectors: "Vectors") -> str:
+    """Make the tables where there are none. Returns the replica's device.
+
+    Raises `StoreCorrupt` where the schema is another program's, and `SyncRefused` where a newer nearfar made the tables.
+    """
+    with connection.transaction():
+        # Of several processes that come first, one makes the tables.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('nearfar'))")
+        vectors.prepare(connection)
+        if connection.execute("SELECT to_regclass(%s)", [f"{schema}.replica"]).fetchone() == (None,):
+            _create(connection, schema)
+        row = connection.execute("SELECT version, device FROM replica").fetchone()
+    if row is None:
+        raise StoreCorrupt("the memory store in Postgres has lost its name", hint="restore the database from a backup")
+    version, device = row
+    if version > VERSION:
+        message = f"the memory store in Postgres is of version {version}, and this nearfar knows version {VERSION}"
+        raise SyncRefused(message, hint="update nearfar on this machine")
+    return str(device)
+
+
+def _create(connection: "Connection", schema: str) -> None:
+    if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).fetchone() is None:
+        connection.execute(f"CREATE SCHEMA {schema}")
+    used = connection.execute("SELECT FROM pg_class WHERE relnamespace = to_regnamespace(%s) LIMIT 1", [schema]).fetchone()
+    if used is not None:
+        raise StoreCorrupt(f"the schema {schema} is another program's", hint="choose another schema for the memory store")
+    for statement in _TABLES:
+        connection.execute(statement)
+    for column in _CONTENT:
+        connection.execute(f"ALTER TABLE items ALTER COLUMN {column} SET STATISTICS 0")
+    connection.execute("INSERT INTO replica VALUES (%s, %s, 0, 0, 0, 0, 0)", [VERSION, uuid4().hex[:16]])

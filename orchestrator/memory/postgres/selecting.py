@@ -1,0 +1,96 @@
+"""A selection as a condition in SQL, on the columns of `items`."""
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+from ..item import Namespace, Principal, Tier
+from ..selection import Comparison, Condition, Selection
+from .encoding import as_json, number_of
+
+_Term = tuple[str, list[object]]
+"""A condition with its parameters."""
+
+_ORDERS: Final = {
+    Comparison.GREATER: ">",
+    Comparison.GREATER_OR_EQUAL: ">=",
+    Comparison.LESS: "<",
+    Comparison.LESS_OR_EQUAL: "<=",
+}
+
+
+class Where:
+    """The condition `sql` with its `parameters`."""
+
+    def __init__(self, selection: Selection) -> None:
+        terms: list[_Term] = [
+            ("content IS NOT NULL", []),
+            ("(expires_at IS NULL OR expires_at > %s)", [selection.now]),
+            below([selection.prefix]),
+        ]
+        if selection.key_prefix:
+            terms.append(("starts_with(key, %s)", [selection.key_prefix]))
+        if selection.valid_at is not None:
+            terms.append(("(valid_from IS NULL OR valid_from <= %s)", [selection.valid_at]))
+            terms.append(("(invalid_from IS NULL OR invalid_from > %s)", [selection.valid_at]))
+        if selection.principal is not None:
+            terms += _meant_for(selection.principal)
+        terms += map(_meets, selection.conditions)
+        self.sql = " AND ".join(sql for sql, _ in terms)
+        self.parameters = [parameter for _, parameters in terms for parameter in parameters]
+
+
+def below(prefixes: Iterable[Namespace]) -> _Term:
+    """Whether `namespace` is in or below any of the prefixes."""
+    places = list(prefixes)
+    if () in places:
+        return "TRUE", []
+    # The index finds the numbers; what is found is compared by name, too.
+    terms = " OR ".join(f"prefixes @> ARRAY[%s::bigint] AND namespace[1:{len(place)}] = %s::text[]" for place in places)
+    return f"({terms or 'FALSE'})", [parameter for place in places for parameter in (number_of(place), list(place))]
+
+
+def _meant_for(principal: Principal) -> list[_Term]:
+    user, device = principal.user, principal.device
+    allowed = "(tier = %s OR owner = %s AND (tier = %s OR tier = %s AND device = %s))"
+    return [
+        ("trust >= %s", [principal.minimum_trust]),
+        (allowed, [Tier.SHARED, user, Tier.USER, Tier.DEVICE, device]),
+        below(principal.prefixes),
+    ]
+
+
+def _meets(condition: Condition) -> _Term:
+    # Unlike `#>`, this operator does not take a name for a place in a list.
+    field = "(fields" + " -> %s::text" * len(condition.path) + ")"
+    path: list[object] = list(condition.path)
+    match condition.comparison:
+        case Comparison.EQUAL:
+            return _equals(field, path, condition.operand)
+        case Comparison.NOT_EQUAL:
+            operand = as_json(condition.operand)
+            return ("TRUE", []) if operand is None else (f"{field} IS DISTINCT FROM %s::jsonb", [*path, operand])
+        case order:
+            return _compares(field, path, _ORDERS[order], condition.operand)
+
+
+def _equals(field: str, path: list[object], operand: object) -> _Term:
+    text = as_json(operand)
+    if text is None:
+        return "FALSE", []
+    containing = text
+    for name in reversed(path):
+        containing = f"{{{as_json(name)}: {containing}}}"
+    # The index finds what contains it, which is not always equal to it.
+    return f"(fields @> %s::jsonb AND {field} = %s::jsonb)", [containing, *path, text]
+
+
+def _compares(field: str, path: list[object], order: str, operand: object) -> _Term:
+    if isinstance(operand, str):
+        term = f"""(jsonb_typeof({field}) = 'string' AND ({field} #>> '{{}}') COLLATE "C" {order} %s)"""
+        return term, [*path, *path, operand]
+    if isinstance(operand, int | float) and not isinstance(operand, bool) and not math.isnan(operand):
+        # Written out, since a float8 loses digits on its way to numeric.
+        term = f"(CASE WHEN jsonb_typeof({field}) = 'number' THEN {field}::numeric {order} %s::numeric ELSE FALSE END)"
+        return term, [*path, *path, repr(operand)]
+    return "FALSE", []

@@ -1,0 +1,184 @@
+"""Vectors of passages in pgvector: for each embedder a table of its own, since vectors of different ones cannot be compared.
+
+The index is HNSW (Malkov and Yashunin, arXiv 1603.09320), which finds nearly all of the nearest ones. A selection that is small is searched
+without it, and so exactly.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from ....protocols import ConfigError, InvalidRequest
+from ..engine import Hit
+from ..selection import Selection
+from .selecting import Where
+
+if TYPE_CHECKING:
+    from ..engine import Vector
+    from .connections import Connection
+
+_INDEXED_AS_FLOAT: Final = 2000
+_INDEXED_AT_ALL: Final = 4000
+"""The widest vectors that pgvector's index takes, in single and in half precision."""
+_SMALL: Final = 4_000
+"""Items of a selection that is searched without the index."""
+_MOST_CANDIDATES: Final = 1000
+"""The highest `hnsw.ef_search`."""
+
+_EXACT: Final = """
+SELECT number, max(1 - (vector <=> %s::{type})) AS score FROM {table} JOIN items ON item = number
+WHERE {where} GROUP BY number ORDER BY score DESC, number LIMIT %s
+"""
+_INDEXED: Final = """
+SELECT number, 1 - min(distance) AS score, sum(count) FROM (
+  SELECT number, vector <=> %s::{type} AS distance, 1 AS count FROM {table} JOIN items ON item = number
+  WHERE {where} ORDER BY vector <=> %s::{type} LIMIT %s
+) AS passages GROUP BY number ORDER BY score DESC, number
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorTable:
+    """Where an embedder's vectors are."""
+
+    number: int
+    """The embedder's."""
+    embedder: str
+    width: int
+
+    @property
+    def name(self) -> str:
+        return f"vectors_{self.number}"
+
+    @property
+    def type(self) -> str:
+        return f"vector({self.width})" if self.width <= _INDEXED_AS_FLOAT else f"halfvec({self.width})"
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """They make the table."""
+        columns = f"item bigint NOT NULL REFERENCES items ON DELETE CASCADE, passage integer NOT NULL, vector {self.type} NOT NULL"
+        table = f"CREATE TABLE {self.name} ({columns}, PRIMARY KEY (item, passage))"
+        if self.width > _INDEXED_AT_ALL:
+            return (table,)
+        kind = self.type.partition("(")[0]
+        return table, f"CREATE INDEX {self.name}_nearest ON {self.name} USING hnsw (vector {kind}_cosine_ops)"
+
+    def check(self, vectors: "Iterable[Vector]") -> None:
+        """Raises `InvalidRequest` where one is not of the embedder's width."""
+        for vector in vectors:
+            if vector.shape != (self.width,):
+                message = f"a vector of shape {vector.shape} cannot be of {self.embedder}, whose have width {self.width}"
+                raise InvalidRequest(message, hint="give every embedder, and every version of one, a name of its own")
+
+    def insert(self, connection: "Connection", rows: "Iterable[tuple[int, Sequence[Vector]]]") -> None:
+        """Vectors of all passages of items."""
+        # Where the engine has had another embedder in between, they may still be there.
+        statement = f"INSERT INTO {self.name} (item, passage, vector) VALUES (%s, %s, %s::{self.type}) ON CONFLICT DO NOTHING"
+        passages = [(item, passage, written(vector)) for item, vectors in rows for passage, vector in enumerate(vectors)]
+        with connection.cursor() as cursor:
+            cursor.executemany(statement, passages)
+
+    def add(self, connection: "Connection", made: "Mapping[int, Sequence[Vector]]") -> None:
+        """Vectors for those of the items that are still there, and that nobody writes just now."""
+        statement = "SELECT number FROM items WHERE number = ANY(%s) AND embedder IS DISTINCT FROM %s FOR UPDATE SKIP LOCKED"
+        there = [number for (number,) in connection.execute(statement, [list(made), self.number])]
+        self.insert(connection, ((number, made[number]) for number in there))
+        connection.execute("UPDATE items SET embedder = %s, claimed_by = NULL WHERE number = ANY(%s)", [self.number, there])
+
+    def count(self, connection: "Connection") -> int:
+        (count,) = connection.execute(f"SELECT count(*) FROM {self.name}").fetchone() or (0,)
+        return int(count)
+
+    def nearest(self, connection: "Connection", vector: "Vector", selection: Selection, limit: int) -> list[Hit]:
+        """Raises `InvalidRequest` where the vector is of another width."""
+        self.check([vector])
+        where = Where(selection)
+        hits = None if self._is_small(connection, where) else self._by_index(connection, where, written(vector), limit)
+        return hits if hits is not None else self._exactly(connection, where, written(vector), limit)
+
+    def _is_small(self, connection: "Connection", where: Where) -> bool:
+        statement = f"SELECT count(*) FROM (SELECT FROM items WHERE {where.sql} LIMIT %s) AS selected"
+        row = connection.execute(statement, [*where.parameters, _SMALL + 1]).fetchone()
+        return row is None or row[0] <= _SMALL
+
+    def _exactly(self, connection: "Connection", where: Where, vector: str, limit: int) -> list[Hit]:
+        statement = _EXACT.format(type=self.type, table=self.name, where=where.sql)
+        return [Hit(*row) for row in connection.execute(statement, [vector, *where.parameters, limit])]
+
+    def _by_index(self, connection: "Connection", where: Where, vector: str, limit: int) -> list[Hit] | None:
+        """None where the index has given up before it found enough."""
+        statement = _INDEXED.format(type=self.type, table=self.name, where=where.sql)
+        candidates = limit
+        with connection.transaction():
+            # It goes on until the selection has let enough through. What comes out of order is sorted here.
+            settings = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": str(min(_MOST_CANDIDATES, max(100, 2 * limit)))}
+            calls = ", ".join("set_config(%s, %s, true)" for _ in settings)
+            connection.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
+            while True:
+                rows = connection.execute(statement, [vector, *where.parameters, vector, candidates]).fetchall()
+                if len(rows) >= limit:
+                    return [Hit(number, score) for number, score, _ in rows[:limit]]
+                if sum(passages for _, _, passages in rows) < candidates:
+                    return None
+                candidates *= 2  # several passages are of the same item
+
+
+class Vectors:
+    """The vectors of the engine's embedder; without one, there are none."""
+
+    def __init__(self, embedder: str | None) -> None:
+        self.embedder = embedder
+        self._table: VectorTable | None = None
+
+    def prepare(self, connection: "Connection") -> None:
+        """Raises `ConfigError` where the database has no pgvector."""
+        from psycopg.errors import FeatureNotSupported, InsufficientPrivilege, UndefinedFile
+
+        if self.embedder is None or connection.execute("SELECT to_regtype('vector')").fetchone() != (None,):
+            return
+        hint = "CREATE EXTENSION vector, as a user who may; or open the store without an embedder: search by words works without it"
+        try:
+            connection.execute("CREATE EXTENSION vector SCHEMA public")
+        except (FeatureNotSupported, InsufficientPrivilege, UndefinedFile) as error:
+            raise ConfigError("this database has no pgvector, which search by meaning needs", hint=hint) from error
+
+    def table(self, connection: "Connection") -> VectorTable | None:
+        """None: the embedder has made no vectors so far. Only to be called where nothing uncommitted is seen."""
+        if self._table is None:
+            self._table = self._found(connection)
+        return self._table
+
+    def table_for(self, connection: "Connection", batches: "Sequence[tuple[int, Sequence[Vector]]]") -> VectorTable | None:
+        """Where these vectors belong, checked; each batch is of so many texts. The row of `replica` is locked."""
+        for texts, vectors in batches:
+            if len(vectors) != texts:
+                raise InvalidRequest(f"an item with {texts} texts cannot have {len(vectors)} vectors")
+        first = next((vectors[0] for _, vectors in batches if len(vectors)), None)
+        if first is None:
+            return None
+        table = self._table or self._found(connection) or self._made(connection, len(first))
+        for _, vectors in batches:
+            table.check(vectors)
+        return table
+
+    def _found(self, connection: "Connection") -> VectorTable | None:
+        row = connection.execute("SELECT number, name, width FROM embedders WHERE name = %s", [self.embedder]).fetchone()
+        return None if row is None else VectorTable(*row)
+
+    def _made(self, connection: "Connection", width: int) -> VectorTable:
+        if self.embedder is None:
+            raise InvalidRequest("vectors need an embedder", hint="name what made them when the store is opened")
+        insert = "INSERT INTO embedders (name, width) VALUES (%s, %s) RETURNING number"
+        (number,) = connection.execute(insert, [self.embedder, width]).fetchone() or (0,)
+        table = VectorTable(number, self.embedder, width)
+        for statement in table.statements:
+            connection.execute(statement)
+        return table
+
+
+def written(vector: "Vector") -> str:
+    """As pgvector reads it."""
+    return orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY).decode()
