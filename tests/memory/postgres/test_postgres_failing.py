@@ -4,7 +4,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from uuid import uuid4
 
@@ -60,7 +60,8 @@ def test_while_the_server_is_away_each_call_says_so_soon(postgres_server: Postgr
     put(engine, A, {"n": 1})
     postgres_server.stop()
     try:
-        for call in (lambda: value_of(engine, A), lambda: put(engine, A, {"n": 2}), lambda: engine.scrub()):
+        calls: list[Callable[[], object]] = [lambda: value_of(engine, A), lambda: put(engine, A, {"n": 2}), engine.scrub]
+        for call in calls:
             with pytest.raises(StoreUnavailable, match="look whether the server is up"):
                 call()
         with pytest.raises(StoreUnavailable, match="cannot connect to Postgres"):
@@ -104,7 +105,7 @@ def test_a_crash_loses_nothing_that_was_acknowledged(postgres_server: PostgresSe
 def test_a_connection_that_was_cut_is_replaced(opened: Opener, postgres_database: str) -> None:
     engine = opened()
     put(engine, A, {"n": 1})
-    run(postgres_database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nearfar'")
+    run(postgres_database, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'nearfar'")
     assert value_of(engine, A) == {"n": 1}
 
 
@@ -114,7 +115,7 @@ def test_a_transaction_whose_connection_is_cut_is_not_acknowledged(opened: Opene
     def write_and_lose() -> None:
         with engine.transaction() as transaction:
             transaction.set("name", "value")
-            run(postgres_database, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nearfar'")
+            run(postgres_database, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'nearfar'")
             transaction.reserve(1, 0)
 
     with pytest.raises(StoreUnavailable):
