@@ -15,9 +15,10 @@ from ..engine import Hit, Position, Row, Unembedded
 from ..item import Address, Namespace
 from ..operation import Dot, Operation
 from ..selection import Selection
-from . import driver, files, words
+from . import driver, files
 from .columns import decode_address, decode_row, encode_namespace, namespace_range
 from .connections import Connection, Connections
+from .keyword import KeywordSearch
 from .operations import OperationTable
 from .schema import create, is_new
 from .scrubbing import scrub
@@ -30,9 +31,18 @@ if TYPE_CHECKING:
     from .nearest import VectorCache
 
 _ROW: Final = "namespace, key, content, expires_at"
+_IN_ORDER: Final = "ORDER BY updated_at DESC, namespace, key"
+_NEWEST: Final = 8
+"""Times as many as are asked for are looked at before the selection narrows the search itself."""
 _OPERATIONS: Final = (
     "SELECT operations.position, namespace, key, operations.device, sequence, payload FROM operations JOIN items USING (item)"
 )
+_NAMESPACES: Final = (
+    "WITH RECURSIVE each_of (name) AS (SELECT min(namespace) FROM items UNION ALL "
+    "SELECT (SELECT min(namespace) FROM items WHERE namespace > name) FROM each_of WHERE name IS NOT NULL) "
+    "SELECT name FROM each_of WHERE EXISTS (SELECT 1 FROM items WHERE namespace = name AND {where})"
+)
+"""From each to the next one by the index, however many items are in one."""
 _COUNTS: Final = {
     "items": "SELECT count(*) FROM items WHERE content IS NOT NULL",
     "deleted": "SELECT count(*) FROM items WHERE content IS NULL",
@@ -40,8 +50,6 @@ _COUNTS: Final = {
     "conflicts": "SELECT count(*) FROM items WHERE conflicts > 0",
     "vectors": "SELECT count(*) FROM vectors",
 }
-_OVERFETCH: Final = 4
-"""Times as many hits as are asked for are looked at before the selection narrows the search itself."""
 
 
 class SqliteEngine:
@@ -66,6 +74,7 @@ class SqliteEngine:
         files.prepare(self._path)
         self._operations = OperationTable(sealer)
         self._vectors = VectorTable(embedder)
+        self._keyword = KeywordSearch()
         self._cache: VectorCache | None = None
         self._cache_lock = threading.Lock()
         self._connections = Connections(self._path, driver.encrypted(key) if key else driver.plain(), add_functions)
@@ -103,26 +112,20 @@ class SqliteEngine:
 
     def select(self, selection: Selection, *, limit: int, offset: int) -> list[Row]:
         where = Where(selection)
-        query = f"SELECT {_ROW} FROM items WHERE {where.sql} ORDER BY updated_at DESC, namespace, key LIMIT ? OFFSET ?"
         with self._connections.reading() as connection, where.active():
-            return [decode_row(*columns) for columns in connection.execute(query, (*where.parameters, limit, offset))]
+            few = _NEWEST * (offset + limit)
+            newest = f"(SELECT * FROM items INDEXED BY items_in_order WHERE content IS NOT NULL {_IN_ORDER} LIMIT {few})"
+            for source in (newest, "items"):
+                query = f"SELECT {_ROW} FROM {source} WHERE {where.sql} {_IN_ORDER} LIMIT ? OFFSET ?"
+                found = connection.execute(query, (*where.parameters, limit, offset)).fetchall()
+                if len(found) == limit:  # else, the last of them are among all items, if anywhere
+                    break
+            return [decode_row(*columns) for columns in found]
 
     def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:
-        expression = words.expression(query)
-        if expression is None or limit < 1:
-            return []
         where = Where(selection)
         with self._connections.reading() as connection, where.active():
-            few = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?"
-            hits = [Hit(*columns) for columns in connection.execute(few, (expression, _OVERFETCH * limit))]
-            present = _passing(connection, where, [hit.row for hit in hits])
-            found = [hit for hit in hits if hit.row in present][:limit]
-            if len(found) == limit or len(hits) < _OVERFETCH * limit:
-                return found
-            narrow = (
-                f"SELECT item, -rank FROM words JOIN items ON item = words.rowid WHERE words MATCH ? AND {where.sql} ORDER BY rank LIMIT ?"
-            )
-            return [Hit(*columns) for columns in connection.execute(narrow, (expression, *where.parameters, limit))]
+            return self._keyword.best(connection, query, where, limit) if limit > 0 else []
 
     def nearest(self, vector: "Vector", selection: Selection, *, limit: int) -> list[Hit]:
         from .nearest import best  # numpy, which a store without vectors does not need
@@ -140,9 +143,9 @@ class SqliteEngine:
 
     def namespaces(self, selection: Selection) -> list[Namespace]:
         where = Where(selection)
-        query = f"SELECT DISTINCT namespace FROM items WHERE {where.sql} ORDER BY namespace"
         with self._connections.reading() as connection, where.active():
-            return [decode_address(namespace, "").namespace for (namespace,) in connection.execute(query, where.parameters)]
+            found = connection.execute(_NAMESPACES.format(where=where.sql), where.parameters)
+            return [decode_address(namespace, "").namespace for (namespace,) in found]
 
     def refresh(self, addresses: Sequence[Address], now: float) -> None:
         update = "UPDATE items SET expires_at = ? + ttl WHERE namespace = ? AND key = ? AND ttl IS NOT NULL"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 NOBODY: Final = 0
 """No item has this number."""
 _FEWEST_SLOTS: Final = 1024
-_FEW: Final = 4
-"""Times as many as are asked for are looked at first."""
+_SPARE: Final = 20
+"""At least as many more than are asked for are looked at first."""
 
 
 class Scored(NamedTuple):
@@ -113,7 +113,7 @@ def best(
 
     Most selections let most items through, so the best few of all are tried first. `selected` are all that pass.
     """
-    few = _FEW * limit
+    few = limit + max(limit // 2, _SPARE)
     hits = _ranked(scored, numpy.argpartition(scored.scores, -few)[-few:] if few < len(scored.items) else numpy.arange(len(scored.items)))
     present = passing([hit.row for hit in hits])
     found = [hit for hit in hits if hit.row in present][:limit]

@@ -1,7 +1,7 @@
 """Where the heads of items are kept, which are what is synchronised."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ....protocols import StoreCorrupt
 from ..encoding import Sealer, decode, encode
@@ -11,12 +11,19 @@ from .columns import pack, unpack
 from .connections import Connection
 from .errors import RECOVER
 
-_INSERT: Final = "INSERT INTO operations VALUES (?, ?, ?, ?, ?)"
 _OF_ITEM: Final = "SELECT position, device, sequence, payload FROM operations WHERE item = ? ORDER BY position"
 
 
 Heads = dict[int, Operation | None]
 """Of an item, by position; None: it was erased, and nobody has its key any more."""
+
+
+class State(NamedTuple):
+    """What an item's heads are, and are to be."""
+
+    item: int
+    present: Heads
+    heads: Sequence[Operation]
 
 
 class OperationTable:
@@ -45,14 +52,13 @@ class OperationTable:
         found = connection.execute(_OF_ITEM, (item,)).fetchall()
         return {position: self.decode(address, Dot(device, sequence), packed) for position, device, sequence, packed in found}
 
-    def replace(
-        self, connection: Connection, item: int, present: Heads, heads: Sequence[Operation], next_position: Callable[[], int]
-    ) -> None:
-        """Make `heads` those of the item. What of them is `present` already, and the same, keeps its position."""
-        kept = {position for position, operation in present.items() if operation in heads}
-        self.delete(connection, present.keys() - kept)
-        added = [head for head in heads if all(head != present[position] for position in kept)]
-        connection.executemany(_INSERT, ((next_position(), item, *head.dot, self.encode(head)) for head in added))
-
-    def delete(self, connection: Connection, positions: Iterable[int]) -> None:
-        connection.executemany("DELETE FROM operations WHERE position = ?", ((position,) for position in positions))
+    def replace(self, connection: Connection, states: Iterable[State], next_position: Callable[[], int]) -> None:
+        """What of an item's heads is present already, and the same, keeps its position."""
+        left: list[tuple[int]] = []
+        added: list[tuple[object, ...]] = []
+        for item, present, heads in states:
+            left += ((position,) for position, operation in present.items() if operation not in heads)
+            new = heads if not present else [head for head in heads if head not in present.values()]
+            added += ((next_position(), item, *head.dot, self.encode(head)) for head in new)
+        connection.executemany("DELETE FROM operations WHERE position = ?", left)
+        connection.executemany("INSERT INTO operations VALUES (?, ?, ?, ?, ?)", added)

@@ -29,15 +29,14 @@ CREATE TABLE items (
   key TEXT NOT NULL,
   position INTEGER NOT NULL,          -- of its last change
   conflicts INTEGER NOT NULL,
-  content BLOB,                       -- the row, packed; NULL: deleted. What follows repeats what of it selections look at
+  user TEXT, device TEXT, tier TEXT, trust REAL, valid_from REAL, invalid_from REAL, updated_at REAL, ttl REAL,  -- parts of the row
+  expires_at REAL,
   texts BLOB,                         -- JSON; NULL: none
-  user TEXT, device TEXT, tier TEXT, trust REAL,
-  valid_from REAL, invalid_from REAL,
-  updated_at REAL, ttl REAL, expires_at REAL
+  content BLOB                        -- the row, packed; NULL: deleted. Last, as what is behind a long column is slow to reach
 );
 CREATE UNIQUE INDEX items_by_address ON items (namespace, key);
 CREATE INDEX items_by_position ON items (position);
-CREATE INDEX items_by_time ON items (updated_at);
+CREATE INDEX items_in_order ON items (updated_at DESC, namespace, key) WHERE content IS NOT NULL;
 CREATE INDEX items_by_expiry ON items (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX items_in_conflict ON items (namespace, key) WHERE conflicts > 0;
 

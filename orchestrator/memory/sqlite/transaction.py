@@ -12,8 +12,8 @@ from ..operation import Operation, VersionVector
 from . import words
 from .columns import decode_row, encode_namespace, encode_row
 from .connections import Connection
-from .operations import Heads, OperationTable
-from .vectors import VectorTable
+from .operations import Heads, OperationTable, State
+from .vectors import Passages, VectorTable
 
 if TYPE_CHECKING:
     from ..engine import Vector
@@ -51,17 +51,16 @@ class SqliteTransaction:
         return {address: heads for address, heads in found.items() if heads}
 
     def apply(self, changes: Sequence[Change]) -> None:
+        states = [State(self._number(change.address), self._heads(change.address), change.heads) for change in changes]
+        self._operations.replace(self._connection, states, self._next_position)
         for change in changes:
-            self._leave(change.address, is_forgotten=not change.heads)
-        kept = [(self._number(change.address), change) for change in changes if change.heads]
-        for item, change in kept:
-            present = self._heads(change.address)
-            self._operations.replace(self._connection, item, present, change.heads, self._next_position)
-        self._connection.executemany(_PUT_ITEM, (self._columns(item, change) for item, change in kept))
+            self._leave(change.address)
+        kept = [(state.item, change) for state, change in zip(states, changes, strict=True) if change.heads]
+        self._connection.executemany(_PUT_ITEM, [self._columns(item, change) for item, change in kept])
         words.add(self._connection, ((item, change.texts) for item, change in kept if change.texts))
-        for item, change in kept:
-            if change.texts and change.vectors is not None:
-                self._vectors.put(self._connection, self._next_position(), item, len(change.texts), change.vectors)
+        passages = [Passages(item, len(one.texts), one.vectors) for item, one in kept if one.texts and one.vectors is not None]
+        self._vectors.put(self._connection, passages, self._next_position)
+        self._forget([(state.item, change.address) for state, change in zip(states, changes, strict=True) if not change.heads])
 
     def known(self) -> dict[str, int]:
         others = dict(self._connection.execute("SELECT device, sequence FROM known"))
@@ -93,7 +92,8 @@ class SqliteTransaction:
             return
         namespace, key, content, expires_at = found
         if decode_row(namespace, key, content, expires_at).version == row.version:
-            self._vectors.put(self._connection, self._next_position(), row.row, len(row.texts), vectors)
+            self._vectors.remove(self._connection, row.row)
+            self._vectors.put(self._connection, [Passages(row.row, len(row.texts), vectors)], self._next_position)
 
     def _next_position(self) -> int:
         self._position += 1
@@ -115,18 +115,19 @@ class SqliteTransaction:
         found = self._find(address)
         return found[0] if found else self._next_position()
 
-    def _leave(self, address: Address, *, is_forgotten: bool) -> None:
-        """Take back what can be searched of the item's present state; where it is forgotten, everything."""
+    def _leave(self, address: Address) -> None:
+        """Take back what can be searched of the item's present state."""
         found = self._find(address)
         if found is None:
             return
         item, texts = found
         if texts is not None:
-            words.remove(self._connection, [(item, orjson.loads(texts))])
+            words.remove(self._connection, item, orjson.loads(texts))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
             self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
-        if is_forgotten:
-            self._operations.replace(self._connection, item, self._heads(address), (), self._next_position)
+
+    def _forget(self, items: Sequence[tuple[int, Address]]) -> None:
+        for item, address in items:
             self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
             self._found[address] = None
             self._is_dirty = 1
@@ -143,8 +144,6 @@ def _row_columns(row: Row | None, texts: bytes | None) -> tuple[object, ...]:
         return (None,) * 11
     meta = row.meta
     return (
-        encode_row(row),
-        texts,
         meta.user,
         row.device,
         meta.tier,
@@ -154,4 +153,6 @@ def _row_columns(row: Row | None, texts: bytes | None) -> tuple[object, ...]:
         row.updated_at,
         meta.ttl,
         row.expires_at,
+        texts,
+        encode_row(row),
     )

@@ -1,13 +1,21 @@
 """Where vectors are kept: one row for all passages of an item."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....protocols import InvalidRequest
 from .connections import Connection
 
 if TYPE_CHECKING:
     from ..engine import Vector
+
+
+class Passages(NamedTuple):
+    """The vectors of an item that has so many texts."""
+
+    item: int
+    texts: int
+    vectors: "Sequence[Vector]"
 
 
 class VectorTable:
@@ -25,19 +33,29 @@ class VectorTable:
         found: tuple[int, int] | None = connection.execute("SELECT embedder, width FROM embedders WHERE name = ?", (self._name,)).fetchone()
         return found
 
-    def put(self, connection: Connection, position: int, item: int, texts: int, vectors: "Sequence[Vector]") -> None:
-        """In the place of those that the item has, one for each of so many texts.
+    def put(self, connection: Connection, rows: Sequence[Passages], next_position: Callable[[], int]) -> None:
+        """Give vectors to items that have none of this embedder.
 
         Raises `InvalidRequest` where they are of another width than those of the same embedder, or not one for each text.
         """
-        if len(vectors) != texts:
-            raise InvalidRequest(f"an item with {texts} texts cannot have {len(vectors)} vectors")
-        embedder, width = self.registered(connection) or self._register(connection, len(vectors[0]))
-        for vector in vectors:
+        if not rows:
+            return
+        embedder, width = self.registered(connection) or self._register(connection, rows[0])
+        packed = [(next_position(), row.item, embedder, self._packed(row, width)) for row in rows]
+        connection.executemany("INSERT INTO vectors VALUES (?, ?, ?, ?)", packed)
+
+    def remove(self, connection: Connection, item: int) -> None:
+        """Those of this embedder, to put others in their place."""
+        connection.execute(
+            "DELETE FROM vectors WHERE item = ? AND embedder = (SELECT embedder FROM embedders WHERE name = ?)", (item, self._name)
+        )
+
+    def _packed(self, row: Passages, width: int) -> bytes:
+        if len(row.vectors) != row.texts:
+            raise InvalidRequest(f"an item with {row.texts} texts cannot have {len(row.vectors)} vectors")
+        for vector in row.vectors:
             self.check(vector, width)
-        passages = b"".join(vector.astype("<f4").tobytes() for vector in vectors)
-        connection.execute("DELETE FROM vectors WHERE item = ? AND embedder = ?", (item, embedder))
-        connection.execute("INSERT INTO vectors VALUES (?, ?, ?, ?)", (position, item, embedder, passages))
+        return b"".join(vector.astype("<f4", copy=False).tobytes() for vector in row.vectors)
 
     def check(self, vector: "Vector", width: int) -> None:
         """Raises `InvalidRequest` where a vector is not of the embedder's width."""
@@ -45,9 +63,10 @@ class VectorTable:
             message = f"a vector of shape {vector.shape} cannot be of {self._name}, whose have width {width}"
             raise InvalidRequest(message, hint="give every embedder, and every version of one, a name of its own")
 
-    def _register(self, connection: Connection, width: int) -> tuple[int, int]:
+    def _register(self, connection: Connection, first: Passages) -> tuple[int, int]:
         if self._name is None:
             raise InvalidRequest("vectors need an embedder", hint="name what made them when the store is opened")
         insert = "INSERT INTO embedders (name, width) VALUES (?, ?) RETURNING embedder, width"
+        width = len(first.vectors[0]) if first.vectors else 0
         registered: tuple[int, int] = connection.execute(insert, (self._name, width)).fetchone()
         return registered

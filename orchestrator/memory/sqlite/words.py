@@ -1,4 +1,4 @@
-"""Search by words: FTS5 ranks with bm25 (https://www.sqlite.org/fts5.html).
+"""The index of words (FTS5, https://www.sqlite.org/fts5.html).
 
 Words are cut at whatever is no letter or digit, freed of diacritics and of English endings. Scripts that put no spaces between words are
 cut into characters; a query for several of them looks for each two that are neighbours.
@@ -18,29 +18,29 @@ _UNSPACED: Final = (
 )
 _CHARACTER: Final = re.compile(f"[{_UNSPACED}]")
 _WORD: Final = re.compile(f"[{_UNSPACED}]+|[^\\W{_UNSPACED}]+")
-MOST_WORDS: Final = 64
+MOST_PHRASES: Final = 64
 """Of a query; those that follow are not looked for."""
 
 
 def indexed(texts: Sequence[str]) -> str:
     """What the index is given of an item."""
-    return _CHARACTER.sub(r" \g<0> ", "\n".join(texts))
+    text = "\n".join(texts)
+    return text if text.isascii() else _CHARACTER.sub(r" \g<0> ", text)
 
 
 def add(connection: Connection, items: Iterable[tuple[int, Sequence[str]]]) -> None:
     connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", ((item, indexed(texts)) for item, texts in items))
 
 
-def remove(connection: Connection, items: Iterable[tuple[int, Sequence[str]]]) -> None:
-    """The texts must be those that the items were added with."""
-    statement = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
-    connection.executemany(statement, ((item, indexed(texts)) for item, texts in items))
+def remove(connection: Connection, item: int, texts: Sequence[str]) -> None:
+    """The texts must be those that the item was added with."""
+    connection.execute("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", (item, indexed(texts)))
 
 
-def expression(query: str) -> str | None:
-    """What to match for any of the words in `query`, whatever else is in it; None: it has none."""
-    phrases = dict.fromkeys(phrase for word in _WORD.findall(query) for phrase in _phrases(word.casefold()))
-    return " OR ".join(f'"{phrase}"' for phrase in list(phrases)[:MOST_WORDS]) or None
+def phrases(query: str) -> list[str]:
+    """What of a text can be looked for, whatever else is in it."""
+    found = (phrase for word in _WORD.findall(query) for phrase in _phrases(word.casefold()))
+    return [f'"{phrase}"' for phrase in dict.fromkeys(found)][:MOST_PHRASES]
 
 
 def _phrases(word: str) -> list[str]:

@@ -15,7 +15,7 @@ from nearfar.orchestrator.memory.selection import Selection
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.columns import decode_namespace, encode_namespace, end_of_prefix, namespace_range
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
-from nearfar.orchestrator.memory.sqlite.words import expression
+from nearfar.orchestrator.memory.sqlite.words import phrases
 from nearfar.protocols import InvalidRequest, StoreUnavailable
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x00\x01\x02\x03\x04a.%_"), max_size=3)
@@ -122,8 +122,7 @@ def test_words_are_found_in_every_script(engine: SqliteEngine, text: str, query:
 
 @given(st.text())
 def test_every_text_is_a_valid_query(query: str) -> None:
-    words = expression(query)
-    assert words is None or words.count('"') % 2 == 0
+    assert all(phrase.count('"') == 2 for phrase in phrases(query))
 
 
 @pytest.mark.parametrize(
