@@ -115,11 +115,11 @@ class SqliteEngine:
         with self._connections.reading() as connection, where.active():
             few = _NEWEST * (offset + limit)
             newest = f"(SELECT * FROM items INDEXED BY items_in_order WHERE content IS NOT NULL {_IN_ORDER} LIMIT {few})"
-            for source in (newest, "items"):
-                query = f"SELECT {_ROW} FROM {source} WHERE {where.sql} {_IN_ORDER} LIMIT ? OFFSET ?"
-                found = connection.execute(query, (*where.parameters, limit, offset)).fetchall()
-                if len(found) == limit:  # else, the last of them are among all items, if anywhere
-                    break
+            query = f"SELECT {_ROW} FROM {{}} WHERE {where.sql} {_IN_ORDER} LIMIT ? OFFSET ?"
+            parameters = (*where.parameters, limit, offset)
+            found = connection.execute(query.format(newest), parameters).fetchall()
+            if len(found) < limit:
+                found = connection.execute(query.format("items"), parameters).fetchall()
             return [decode_row(*columns) for columns in found]
 
     def keyword(self, query: str, selection: Selection, *, limit: int) -> list[Hit]:

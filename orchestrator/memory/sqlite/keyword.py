@@ -22,14 +22,14 @@ _COUNT: Final = f"SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? 
 class Counted(NamedTuple):
     """A phrase of the query, by the number of items that have it."""
 
-    count: int
+    items: int
     phrase: str
 
 
 class KeywordSearch:
-    """The words that most items have say the least and cost the most. So the items are ranked that have one of the query's rarest words, for
-    as long as these are few; other words count where they stand beside one of them. Only where that finds too little, the newest of the
-    items with any of the words follow. In a store of up to `MOST_RANKED` items, all of this comes to plain bm25.
+    """The words that most items have say the least and cost the most. So the items are ranked that have one of the query's rarest words,
+    for as long as these are few; other words count where they stand beside one of them. Only where that finds too little, the newest of
+    the items with any of the words follow. In a store of up to `MOST_RANKED` items, all of this comes to plain bm25.
     """
 
     def __init__(self) -> None:
@@ -66,12 +66,12 @@ class KeywordSearch:
 
 def _affordable(counted: Sequence[Counted], most: int) -> list[Counted]:
     """The first of them, for as long as together not more than `most` items have them."""
-    sums = accumulate(count for count, _ in counted)
+    sums = accumulate(one.items for one in counted)
     return [one for one, total in zip(counted, sums, strict=True) if total <= most]
 
 
 def _expressions(rare: Sequence[Counted], others: Sequence[Counted]) -> Iterator[str]:
-    """The narrower first. FTS5 has no operator for what may be there and need not, so that rare words stand there twice, and count twice."""
+    """The narrower first. FTS5 has no operator for what may be there and need not: rare words stand there twice, and count twice."""
     beside = _affordable(others, MOST_READ)
     if rare:
         yield f"({_any(rare)}) AND ({_any([*rare, *beside])})" if beside else _any(rare)
@@ -82,7 +82,7 @@ def _expressions(rare: Sequence[Counted], others: Sequence[Counted]) -> Iterator
 
 
 def _any(counted: Sequence[Counted]) -> str:
-    return " OR ".join(phrase for _, phrase in counted)
+    return " OR ".join(one.phrase for one in counted)
 
 
 def _ranked(connection: Connection, expression: str, where: Where, limit: int) -> list[Hit]:
