@@ -33,6 +33,7 @@ from .item import Address, Principal, Source, Tier
 from .memory_item import MemoryItem
 from .provenance import Origin, current
 from .reading import Matches, Mode, Query, Reader
+from .sweeping import Sweeper
 from .vectors import Embedder
 from .watching import Watchers
 from .writing import Edit, Writer
@@ -69,6 +70,8 @@ class BasicStore(BaseStore):
         self._origin = Origin(user=user, tier=Tier(tier))
         self._principal: Principal | None = None
         self._watchers = Watchers()
+        interval = validation.ttl_seconds((ttl or {}).get("sweep_interval_minutes"))
+        self._sweeper = None if interval is None else Sweeper(engine, now, interval)
 
     def bound(
         self,
@@ -345,5 +348,4 @@ def _nothing(_: object) -> None:
 def _checked(ttl: TTLConfig | None) -> TTLConfig | None:
     if ttl is not None:
         validation.ttl_seconds(ttl.get("default_ttl"))
-        validation.ttl_seconds(ttl.get("sweep_interval_minutes"))
     return ttl

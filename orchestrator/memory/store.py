@@ -14,7 +14,6 @@ from . import validation
 from .basic_store import BasicStore
 from .changes import MemoryChange, changes_after, watched
 from .conflicts import Conflict, conflicts, name_of, undecided
-from .engine import Change
 from .erasing import erase
 from .history import history
 from .indexing import WHOLE
@@ -22,6 +21,7 @@ from .item import Address, Tier
 from .memory_item import MemoryItem
 from .opening import EmbedderChoice, choose_embedder, open_engine
 from .reading import Mode
+from .sweeping import sweep
 from .writing import Edit, Value
 
 _BATCH = 500
@@ -228,18 +228,15 @@ class MemoryStore(BasicStore):
 
     def sweep(self) -> int:
         """Forget the items whose time to live is over, and return how many these were."""
-        done = 0
-        while expired := self.engine.expired(self._now(), limit=_BATCH):
-            with self.engine.transaction() as transaction:
-                transaction.apply([Change(address, (), None) for address in expired])
-            done += len(expired)
-        return done
+        return sweep(self.engine, self._now)
 
     async def asweep(self) -> int:
         return await in_thread(self.sweep)
 
     def close(self) -> None:
         """Release the database. Views and bound stores are of no use any more."""
+        if self._sweeper is not None:
+            self._sweeper.close()
         self.engine.close()
 
     async def aclose(self) -> None:

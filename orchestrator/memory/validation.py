@@ -128,7 +128,7 @@ def _nearest_float(number: int) -> float:
     try:
         return float(number)
     except OverflowError:
-        return math.copysign(math.inf, number)
+        return math.inf if number > 0 else -math.inf
 
 
 class _Copier:

@@ -16,7 +16,16 @@ from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 
-ENGINES = ("plain", "sqlite", "encrypted", "postgres")
+ENGINES = ("plain", "sqlite", "postgres")
+ENCRYPTED = "encrypted"
+WITH_ENCRYPTION = ("test_memory_items", "test_memory_search")
+"""Encryption takes its time and changes little: what writes and what searches is enough."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "open_engine" in metafunc.fixturenames:
+        more = (ENCRYPTED,) if metafunc.module.__name__ in WITH_ENCRYPTION else ()
+        metafunc.parametrize("open_engine", (*ENGINES, *more), indirect=True)
 
 
 @pytest.fixture
@@ -29,7 +38,7 @@ def embedder() -> LetterEmbedder:
     return LetterEmbedder()
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture
 def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str | None], Engine]:
     """Opens the database of this test; for the engine in plain Python, which has none, each is one of its own."""
     path = tmp_path / "memory.db"

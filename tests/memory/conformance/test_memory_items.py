@@ -26,24 +26,22 @@ def test_an_item_is_what_was_put(store: MemoryStore) -> None:
     assert item.score is None
 
 
-@pytest.mark.parametrize(
-    "value", [{}, {"a": 1e300}, {"a": -0.5}, {"a": 2**63 - 1}, {"a": -(2**63)}, {"a": 10.0}, {"a": [[], {}]}, {"": ""}]
-)
-def test_every_json_value_comes_back_with_its_types(store: MemoryStore, value: dict[str, object]) -> None:
-    store.put(NOTES, "k", value)
-    item = store.get(NOTES, "k")
-    assert item is not None
-    assert repr(item.value) == repr(value)
+def test_every_json_value_comes_back_with_its_types(store: MemoryStore) -> None:
+    for value in [{}, {"a": 1e300}, {"a": -0.5}, {"a": 2**63 - 1}, {"a": -(2**63)}, {"a": 10.0}, {"a": [[], {}]}, {"": ""}]:
+        store.put(NOTES, "k", value)
+        item = store.get(NOTES, "k")
+        assert item is not None
+        assert repr(item.value) == repr(value)
 
 
-@pytest.mark.parametrize("text", ["日本語", "😀", "a\nb\tc", "'; DROP TABLE items; --", '"quoted"', "\\", "%_*", "\u202e", "é"])
-def test_every_text_can_be_a_key_a_label_and_a_value(store: MemoryStore, text: str) -> None:
-    store.put((text, "x"), text, {text: text})
-    item = store.get((text, "x"), text)
-    assert item is not None
-    assert item.value == {text: text}
-    assert [found.key for found in store.search((text,))] == [text]
-    assert store.list_namespaces(prefix=(text,)) == [(text, "x")]
+def test_every_text_can_be_a_key_a_label_and_a_value(store: MemoryStore) -> None:
+    for text in ["日本語", "😀", "a\nb\tc", "'; DROP TABLE items; --", '"quoted"', "\\", "%_*", "\u202e", "é"]:
+        store.put((text, "x"), text, {text: text})
+        item = store.get((text, "x"), text)
+        assert item is not None
+        assert item.value == {text: text}
+        assert [found.key for found in store.search((text,))] == [text]
+        assert store.list_namespaces(prefix=(text,)) == [(text, "x")]
 
 
 def test_what_is_not_there_is_none(store: MemoryStore) -> None:
