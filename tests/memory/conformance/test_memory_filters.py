@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from langgraph.store.base import PutOp
 from memory_bench import Clock
 
 from nearfar.orchestrator import MemoryStore
@@ -132,11 +133,10 @@ conditions = st.builds(
 def test_engines_select_what_the_definition_selects(
     store: MemoryStore, engine: Engine, clock: Clock, values: list[dict[str, Any]], condition: Condition
 ) -> None:
-    store.erase(prefix=())
-    for number, value in enumerate(values):
-        store.put(NOTES, str(number), value)
-    everything = engine.select(Selection(now=clock.time), limit=100, offset=0)
-    selection = Selection(now=clock.time, conditions=(condition,))
+    fresh = (f"example {engine.position()}",)
+    store.batch([PutOp(fresh, str(number), value) for number, value in enumerate(values)])
+    everything = engine.select(Selection(now=clock.time, prefix=fresh), limit=100, offset=0)
+    selection = Selection(now=clock.time, prefix=fresh, conditions=(condition,))
     selected = {row.address.key for row in engine.select(selection, limit=100, offset=0)}
     assert selected == {row.address.key for row in everything if selects(selection, row)}
     assert len(everything) == len(values)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import anyio
 import pytest
@@ -27,7 +28,17 @@ def test_an_item_is_what_was_put(store: MemoryStore) -> None:
 
 
 def test_every_json_value_comes_back_with_its_types(store: MemoryStore) -> None:
-    for value in [{}, {"a": 1e300}, {"a": -0.5}, {"a": 2**63 - 1}, {"a": -(2**63)}, {"a": 10.0}, {"a": [[], {}]}, {"": ""}]:
+    values: list[dict[str, Any]] = [
+        {},
+        {"a": 1e300},
+        {"a": -0.5},
+        {"a": 2**63 - 1},
+        {"a": -(2**63)},
+        {"a": 10.0},
+        {"a": [[], {}]},
+        {"": ""},
+    ]
+    for value in values:
         store.put(NOTES, "k", value)
         item = store.get(NOTES, "k")
         assert item is not None

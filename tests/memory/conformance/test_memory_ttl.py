@@ -160,7 +160,7 @@ def test_a_store_can_sweep_by_itself(make_store: MakeStore, clock: Clock, engine
     make_store().put(NOTES, "tea", {}, ttl=12)
     clock.advance(13 * MINUTE)
     monkeypatch.setattr(engine, "expired", expired)
-    with make_store(ttl={"sweep_interval_minutes": 1 / 6000}):
+    with make_store(ttl={"sweep_interval_minutes": 1 / 6000}):  # type: ignore[typeddict-item]  # a test does not wait for a minute
         assert swept.wait(10)
 
 
