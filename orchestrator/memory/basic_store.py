@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langgraph.store.base import (
     NOT_PROVIDED,
@@ -37,6 +37,9 @@ from .sweeping import Sweeper
 from .vectors import Embedder
 from .watching import Watchers
 from .writing import Edit, Writer
+
+if TYPE_CHECKING:
+    from .engine import Vector
 
 
 class BasicStore(BaseStore):
@@ -235,6 +238,10 @@ class BasicStore(BaseStore):
         true, or not yet, is left out. For whoever ranks by more than `search` does."""
         places = [validation.prefix(prefix) for prefix in prefixes]
         return self._reader().matches(places, keywords=keywords, text=text, limit=limit, valid_at=self._now())
+
+    def meaning(self, text: str) -> "Vector | None":
+        """The unit vector that the store's embedder makes of a text; None: it has no embedder, or that one fails now."""
+        return self._reader().meaning(text)
 
     def list_namespaces(
         self,

@@ -107,8 +107,12 @@ class Reader:
 
     def matches(self, prefixes: Sequence[Namespace], *, keywords: str, text: str, limit: int, valid_at: float) -> list[Matches]:
         """Of each prefix the `limit` best by words and as many by meaning. Nobody's time to live begins anew."""
-        vector = self._vector(text, Mode.HYBRID) if text.strip() else None
+        vector = self.meaning(text)
         return [self._matches(self.selection(prefix, valid_at=valid_at), keywords, vector, limit) for prefix in prefixes]
+
+    def meaning(self, text: str) -> "Vector | None":
+        """The unit vector of a text; None: there is no embedder, or it fails now, or there is no text."""
+        return self._vector(text, Mode.HYBRID) if text.strip() else None
 
     def _matches(self, selection: Selection, keywords: str, vector: "Vector | None", limit: int) -> Matches:
         keyword = self.engine.keyword(keywords, selection, limit=limit)

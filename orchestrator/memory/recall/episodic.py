@@ -1,0 +1,155 @@
+"""Episodic memory: what happened, verbatim and in order, and found again by what a question means."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import RLock
+from typing import Final
+
+from ....protocols import InvalidRequest, NotFound, VersionConflict
+from ..item import TIERS, Address, Namespace, Tier
+from ..memory_item import MemoryItem
+from ..store import MemoryStore
+from ..writing import ABSENT
+from .granularity import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span, turn_key
+from .retrieval import find
+from .topics import Topic
+from .turn import Turn, line, passages
+
+_ALL: Final = 1_000_000
+"""More turns than any session has."""
+_RECENT: Final = 32
+"""Turns that were written last, where the last one of a session is looked for: an earlier one may have been changed since."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """A session that is being remembered."""
+
+    following: int = 0
+    """Number of the next turn."""
+    last: MemoryItem | None = None
+    """The turn before it."""
+    topic: Topic | None = None
+    """The turns that no segment is made of yet."""
+
+
+class EpisodicMemory:
+    """What happened, in sessions of turns. Calls may come from any thread.
+
+    A session is written by one device at a time; where two write the same one, the store keeps what both say as conflicts.
+    """
+
+    def __init__(self, store: MemoryStore, scope: Namespace = ()) -> None:
+        self._store = store
+        self._scope = scope
+        self._turns = episodic(scope, Granularity.TURN)
+        self._segments = episodic(scope, Granularity.SEGMENT)
+        self._sessions: dict[str, _Session] = {}
+        self._lock = RLock()
+
+    def remember(self, turn: Turn, session: str) -> MemoryItem:
+        """Keep a turn behind the last one of the session, and return it as it is kept.
+
+        It can be found at once. Together with its neighbours it is found from when their topic has ended.
+        """
+        with self._lock:
+            state = self._sessions.get(session) or self._resumed(session)
+            self._sessions[session] = state
+            item = self._put(turn, session, state)
+            self._follow_topic(session, state, item)
+            state.last, state.following = item, _number(item) + 1
+            return item
+
+    def close(self, session: str) -> None:
+        """Say that a session has come to an end, or pauses: its last topic can be found as a whole from now on."""
+        with self._lock:
+            state = self._sessions.pop(session, None)
+            if state is not None and state.topic is not None:
+                self._keep_segment(state.topic)
+
+    def turns(self, session: str) -> list[MemoryItem]:
+        """All turns of a session in order."""
+        return sorted(self._of_session(self._turns, session), key=lambda item: item.key)
+
+    def found(self, question: str, *, limit: int) -> list[MemoryItem]:
+        """The turns that answer a question best, the best first, each with its `score`, which says nothing beyond this order."""
+        return find(self._store, self._scope, question, limit=limit)
+
+    def forget(self, session: str, number: int) -> None:
+        """Delete a turn, and what repeats its words: in segments and summaries, and beside the turn behind it.
+
+        It is a deletion as any other, which other devices hear of. What must not be left in any file is erased by `MemoryStore.erase`.
+        """
+        with self._lock:
+            self.close(session)
+            following = self._store.get(self._turns, turn_key(session, number + 1))
+            if following is not None:
+                alone = passages(following.value["speaker"], following.value[TEXT], None)
+                self._store.patch(following.namespace, following.key, {SEARCHABLE: alone})
+            for granularity in Granularity:
+                for item in self._of_session(episodic(self._scope, granularity), session):
+                    about = span(item.key)
+                    if about is not None and about.first <= number <= about.last:
+                        self._store.delete(item.namespace, item.key)
+
+    def _resumed(self, session: str) -> _Session:
+        """A session that another process began, or this one closed."""
+        recent = self._of_session(self._turns, session, limit=_RECENT)
+        last = max(recent, key=lambda item: item.key, default=None)
+        while last is not None and (following := self._store.get(self._turns, turn_key(session, _number(last) + 1))):
+            last = following
+        return _Session() if last is None else _Session(_number(last) + 1, last)
+
+    def _of_session(self, namespace: Namespace, session: str, *, limit: int = _ALL) -> list[MemoryItem]:
+        """The last written first."""
+        found = self._store.search(namespace, filter={"session": session}, key_prefix=f"{session}:", limit=limit)
+        return [item for item in found if span(item.key) is not None]
+
+    def _put(self, turn: Turn, session: str, state: _Session) -> MemoryItem:
+        store = self._store if turn.source is None else self._store.bound(source=turn.source)
+        at = turn.at or datetime.now(UTC)
+        value = turn.value(session, at, self._line_before(turn, state.last))
+        while True:
+            key = turn_key(session, state.following)
+            try:
+                store.put(self._turns, key, value, index=INDEX, tier=turn.tier, subject=turn.subject, if_version=ABSENT)
+                break
+            except VersionConflict:  # another process writes the same session: this turn comes behind its last one
+                state.following += 1
+        item = store.get(self._turns, key)
+        if item is None:
+            raise NotFound(f"turn {key!r} was deleted while it was written", hint="remember it again")
+        return item
+
+    def _line_before(self, turn: Turn, last: MemoryItem | None) -> str | None:
+        """The turn before, if whoever may see this one may see that one, too, and it goes when this one is erased."""
+        origin = self._store.origin
+        tier, subject = turn.tier or origin.tier or Tier.DEVICE, origin.subject if turn.subject is None else turn.subject
+        if last is None or TIERS.index(last.tier) < TIERS.index(tier) or last.subject != (subject or ""):
+            return None
+        return line(last.value["speaker"], last.value[TEXT])
+
+    def _follow_topic(self, session: str, state: _Session, item: MemoryItem) -> None:
+        text, about = line(item.value["speaker"], item.value[TEXT]), (item.tier, item.subject)
+        vector = self._store.meaning(text)
+        follows = state.topic is not None and state.topic.span.last + 1 == _number(item)
+        if state.topic is not None and not (follows and state.topic.continues(text, vector, about)):
+            self._keep_segment(state.topic)
+            state.topic = None
+        if state.topic is None:
+            state.topic = Topic(Span(session, _number(item), _number(item)), about)
+        state.topic.add(text, vector)
+
+    def _keep_segment(self, topic: Topic) -> None:
+        """Of what was derived from turns the store says that it is as private as they are, and no more to be trusted."""
+        turns = [Address(self._turns, key) for key in topic.span.turns]
+        value = {"session": topic.span.session, TEXT: "\n".join(topic.lines)}
+        tier, subject = topic.about
+        self._store.bound(lineage=turns).put(self._segments, topic.span.key, value, index=[TEXT], tier=tier, subject=subject)
+
+
+def _number(item: MemoryItem) -> int:
+    about = span(item.key)
+    if about is None:
+        raise InvalidRequest(f"item {item.key!r} is no turn", hint="keep only turns in this namespace")
+    return about.first

@@ -1,0 +1,60 @@
+"""What happened, found by a question at all granularities at once, and returned as turns."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from langgraph.store.base import GetOp
+
+from .. import reading
+from ..item import Namespace
+from ..memory_item import MemoryItem
+from ..store import MemoryStore
+from .granularity import TEXT, Granularity, episodic, span
+from .question import keywords
+from .ranking import Matches, Said, ranked
+from .relevance import relevance
+
+_CANDIDATES: Final = 100
+"""Hits that are looked at of each search, by words and by meaning. Twice as many gain nothing."""
+_PIECES: Final = 5
+"""Of each granularity beyond the turn, the best pieces, all of whose turns are candidates."""
+_WIDEST: Final = 64
+"""Turns of a piece for which that holds."""
+
+
+def find(store: MemoryStore, scope: Namespace, question: str, *, limit: int) -> list[MemoryItem]:
+    """The turns that answer a question best, the best first, each with its `score`, which says nothing beyond this order."""
+    places = [episodic(scope, granularity) for granularity in Granularity]
+    answers = store.matches(places, keywords=keywords(question), text=question, limit=_CANDIDATES)
+    found = {granularity: _by_key(answer) for granularity, answer in zip(Granularity, answers, strict=True)}
+    turns = {address.key: item for address, item in answers[0].items.items()} | _turns_of_pieces(store, scope, found)
+    said = {key: Said(str(item.value.get("speaker", "")), str(item.value.get(TEXT, ""))) for key, item in turns.items()}
+    best = ranked(question, found, said)[:limit]
+    for key, score in best:
+        turns[key].score = score
+    return [turns[key] for key, _ in best]
+
+
+def _by_key(found: reading.Matches) -> Matches:
+    keyword, semantic = ({address.key: score for address, score in scores.items()} for scores in (found.keyword, found.semantic))
+    return Matches(keyword, semantic)
+
+
+def _turns_of_pieces(store: MemoryStore, scope: Namespace, found: Mapping[Granularity, Matches]) -> dict[str, MemoryItem]:
+    """Turns that were not found themselves, of the best pieces that were."""
+    of_turns = found[Granularity.TURN]
+    pieces = (_best_of(matches) for granularity, matches in found.items() if granularity is not Granularity.TURN)
+    keys = {turn for best in pieces for key in best for turn in _turns(key)} - of_turns.keyword.keys() - of_turns.semantic.keys()
+    place = episodic(scope, Granularity.TURN)
+    items = store.batch([GetOp(place, key, refresh_ttl=False) for key in sorted(keys)])
+    return {item.key: item for item in items if isinstance(item, MemoryItem)}
+
+
+def _best_of(matches: Matches) -> list[str]:
+    relevances = relevance(*matches)
+    return sorted(relevances, key=lambda key: -relevances[key])[:_PIECES]
+
+
+def _turns(key: str) -> Iterable[str]:
+    about = span(key)
+    return () if about is None or about.last - about.first >= _WIDEST else about.turns

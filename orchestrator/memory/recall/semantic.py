@@ -1,0 +1,106 @@
+"""Semantic memory: what is known, a fact at a time, and since when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from ..item import TRUST, Address, Namespace, Source, Tier
+from ..memory_item import MemoryItem
+from ..provenance import LEAST_TRUST
+from ..store import MemoryStore
+from .granularity import SEMANTIC, TEXT
+from .question import keywords
+
+_INDEX: Final = [TEXT]
+_SIMILAR: Final = 0.35
+"""Cosine similarity from which on a fact has to do with a question. Embeddings of unrelated sentences seldom come so close."""
+_CANDIDATES: Final = 50
+
+
+CLAIM: Final = "claim"
+"""Below the namespace of facts: what a less trusted source says against one of them."""
+
+
+class Learned(StrEnum):
+    """What became of a fact that was to be learned."""
+
+    NOTHING = "nothing"
+    """It was known already."""
+    FACT = "fact"
+    """It is what is known now."""
+    CLAIM = "claim"
+    """A more trusted source says something else, so that it is kept as what somebody says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One thing that is known. Of what it is about, there is one fact per attribute at a time."""
+
+    about: str
+    attribute: str
+    statement: str
+    """The fact as a sentence that can be understood alone."""
+    since: datetime | None = None
+    """None: now."""
+    sources: Sequence[Address] = ()
+    """The items that it was derived from: it is no more trusted than they are, and goes no further."""
+    source: Source | None = None
+    tier: Tier | None = None
+    subject: str | None = None
+    """Whom it is about, so that it goes when they are erased; None: whom the running task is about."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.about.casefold()}/{self.attribute.casefold()}"
+
+
+class SemanticMemory:
+    """What is known. A fact that contradicts an earlier one supersedes it; the earlier one stays in `history`.
+
+    Not so if it is less trusted, or what strangers write could change what a user said: then it is kept beside it as a claim.
+    """
+
+    def __init__(self, store: MemoryStore, scope: Namespace = ()) -> None:
+        self._store = store
+        self._namespace = (*scope, SEMANTIC)
+
+    def learn(self, fact: Fact) -> Learned:
+        """Keep a fact, and return what became of it."""
+        known = self.fact(fact.about, fact.attribute)
+        if known is not None and known.value[TEXT] == fact.statement:
+            return Learned.NOTHING
+        store = self._store.bound(source=fact.source, lineage=fact.sources)
+        value = {"about": fact.about, "attribute": fact.attribute, TEXT: fact.statement}
+        if known is not None and self._trust(store, fact) < known.trust:
+            store.put((*self._namespace, CLAIM), fact.key, value, index=_INDEX, tier=fact.tier, subject=fact.subject)
+            return Learned.CLAIM
+        write = store.put if known is None else store.supersede
+        write(self._namespace, fact.key, value, index=_INDEX, valid_from=fact.since, tier=fact.tier, subject=fact.subject)
+        return Learned.FACT
+
+    def fact(self, about: str, attribute: str) -> MemoryItem | None:
+        """What is known now of an attribute."""
+        return self._store.get(self._namespace, Fact(about=about, attribute=attribute, statement="").key)
+
+    def facts(self, about: str) -> list[MemoryItem]:
+        """All that is known now about somebody or something, the last learned first."""
+        return self._store.search(self._namespace, key_prefix=f"{about.casefold()}/", limit=1000)
+
+    def history(self, about: str, attribute: str) -> list[MemoryItem]:
+        """All that ever was known of an attribute, as `MemoryStore.history` has it."""
+        return self._store.history(self._namespace, Fact(about=about, attribute=attribute, statement="").key)
+
+    def found(self, question: str, *, limit: int) -> list[MemoryItem]:
+        """The facts that have to do with a question, the best first; there may be none."""
+        (matches,) = self._store.matches([self._namespace], keywords=keywords(question), text=question, limit=_CANDIDATES)
+        scores = matches.semantic or matches.keyword
+        fitting = [address for address, score in scores.items() if not matches.semantic or score >= _SIMILAR]
+        return [matches.items[address] for address in fitting[:limit]]
+
+    def _trust(self, store: MemoryStore, fact: Fact) -> float:
+        """Of what is written through a store that is bound to the fact's sources."""
+        sources = [self._store.get(*address) for address in fact.sources]
+        own = TRUST[store.origin.source or Source.INTERNAL_TOOL]
+        return min((own, *(LEAST_TRUST if item is None else item.trust for item in sources)))
