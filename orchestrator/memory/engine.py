@@ -46,7 +46,9 @@ class Change:
     texts: tuple[str, ...] = ()
     """What can be searched of it; each is one passage with a vector of its own."""
     vectors: "Sequence[Vector] | None" = None
-    """Unit vectors of the texts, one each; None: they are made later (`Engine.unembedded`)."""
+    """Unit vectors of the texts, one each, or zero for a text without meaning, which is near to nothing.
+
+    None: they are made later (`Engine.unembedded`)."""
     conflicts: int = 0
     """Number of siblings that are not decided on; a deleted item may have some, too."""
 

@@ -31,18 +31,19 @@ def passages(text: str) -> list[str]:
     if weight <= _PASSAGE:
         return [stripped] if stripped else []
     count = min(_MOST_PASSAGES, math.ceil(weight / _PASSAGE))
-    return list(_cut(stripped, weight / count))
+    return [part for part in _cut(stripped, weight / count) if part]
 
 
-def _cut(text: str, most: float) -> Iterator[str]:
-    part, weight = "", 0
-    for piece in _pieces(text, most):
-        if part and weight + _weight(piece) > most:
-            yield part.strip()
-            part, weight = "", 0
-        part, weight = part + piece, weight + _weight(piece)
-    if part.strip():
-        yield part.strip()
+def _cut(text: str, size: float) -> Iterator[str]:
+    """Parts that begin with the first piece behind each multiple of `size`."""
+    part, before, end = [], 0, size
+    for piece in _pieces(text, size):
+        if before >= end:
+            yield "".join(part).strip()
+            part, end = [], end + size
+        part.append(piece)
+        before += _weight(piece)
+    yield "".join(part).strip()
 
 
 def _pieces(text: str, most: float) -> Iterator[str]:

@@ -28,7 +28,7 @@ _MOST_CANDIDATES: Final = 1000
 """The highest `hnsw.ef_search`."""
 
 _EXACT: Final = """
-SELECT number, max(1 - (vector <=> %s::{type})) AS score FROM {table} JOIN items ON item = number
+SELECT number, coalesce(max(1 - nullif(vector <=> %s::{type}, 'NaN')), 0) AS score FROM {table} JOIN items ON item = number
 WHERE {where} GROUP BY number ORDER BY score DESC, number LIMIT %s
 """
 _INDEXED: Final = """
