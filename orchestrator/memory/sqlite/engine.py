@@ -21,7 +21,7 @@ from .connections import Connection, Connections
 from .keyword import KeywordSearch
 from .operations import OperationTable
 from .schema import create, is_new
-from .scrubbing import scrub
+from .scrubbing import forget_removals, has_many_removals, is_due, scrub
 from .selecting import Where, add_functions
 from .transaction import SqliteTransaction
 from .vectors import VectorTable
@@ -83,6 +83,7 @@ class SqliteEngine:
                 if is_new(connection):
                     create(connection, secrets.token_hex(8))
                 (self.device,) = connection.execute("SELECT device FROM replica").fetchone()
+            self._tidy()
         except BaseException:
             self._connections.close()
             raise
@@ -211,6 +212,14 @@ class SqliteEngine:
 
     def close(self) -> None:
         self._connections.close()
+
+    def _tidy(self) -> None:
+        """Finish what a process has left that died in the middle of it."""
+        with self._connections.outside() as connection:
+            if is_due(connection):
+                scrub(connection)
+            elif has_many_removals(connection):
+                forget_removals(connection)
 
     def _addresses(self, query: str, parameters: Sequence[object]) -> list[Address]:
         with self._connections.reading() as connection:

@@ -1,13 +1,57 @@
-"""Making unreadable what was deleted.
+"""Making unreadable what was deleted."""
 
-`secure_delete` overwrites rows and pages when they are deleted. What remains are words in the index's older segments, and older pages in
-the write-ahead log.
-"""
+import time
+from typing import Final
 
+from ....protocols import StoreUnavailable
 from .connections import Connection
+
+PATIENCE: Final = 30.0
+"""Seconds that readers of older states have, to finish."""
+MOST_REMOVALS: Final = 10_000
 
 
 def scrub(connection: Connection) -> None:
+    """`secure_delete` overwrites what is deleted, but not everything that was ever copied. This gets the rest.
+
+    Words are left in older segments of the index, until segments are merged. Where SQLite has moved rows to other pages, copies of them
+    stay in the gaps, until all pages are written anew. The pages of before are left in the log, until it is emptied, which needs all
+    readers to be of the present: raises `StoreUnavailable` where one is not, and the next scrub, or the next to open the store, goes on.
+    """
+    connection.execute("UPDATE replica SET is_dirty = 1")
+    forget_removals(connection)
     connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+    connection.execute("VACUUM")
+    _empty_log(connection)
     connection.execute("UPDATE replica SET is_dirty = 0")
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
+def is_due(connection: Connection) -> bool:
+    """Whether something was forgotten since the last scrub, as when the process died before it."""
+    (is_dirty,) = connection.execute("SELECT is_dirty FROM replica").fetchone()
+    return bool(is_dirty)
+
+
+def forget_removals(connection: Connection) -> None:
+    """Have everybody who keeps vectors in memory read them anew, without those that are gone."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("DELETE FROM removals")
+    connection.execute("UPDATE replica SET generation = generation + 1")
+    connection.execute("COMMIT")
+
+
+def has_many_removals(connection: Connection) -> bool:
+    (removals,) = connection.execute("SELECT count(*) FROM removals").fetchone()
+    return int(removals) > MOST_REMOVALS
+
+
+def _empty_log(connection: Connection) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        (is_busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if not is_busy:
+            return
+        if time.monotonic() > deadline:
+            message = "what was deleted is still in the log of the memory store, since another process reads an older state of it"
+            raise StoreUnavailable(message, hint="close the other process and erase again")
+        time.sleep(0.05)
