@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from ..protocols import ConfigError, Side
 from ..protocols.messages import Value
+from .cache.settings import CacheSettings
 from .compose import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
 from .hub import AgentName, AttachedConfig, HubConfig
 from .task import Policy
@@ -32,6 +33,8 @@ class Config(Value):
     """Further agents in the cloud."""
     hub: HubConfig | None = None
     """Further agents that other devices lend."""
+    cache: CacheSettings | None = None
+    """Answers that are kept; None: every task is computed."""
     policy: Policy = Policy()
 
     @property
@@ -94,6 +97,7 @@ def _anchored(config: Config, folder: Path) -> Config:
         "other_near": {name: _anchored_near(near, folder) for name, near in config.other_near.items()},
         "other_far": {name: _anchored_far(far, folder) for name, far in config.other_far.items()},
         "hub": None if config.hub is None else config.hub.anchored(folder),
+        "cache": None if config.cache is None else config.cache.anchored(folder),
         "policy": _anchored_policy(config.policy, folder),
     }
     return config.model_copy(update=anchored)

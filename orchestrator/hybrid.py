@@ -3,20 +3,37 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypedDict, Unpack
 
 import anyio
+import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 from pydantic import ValidationError
 
-from ..protocols import Agent, ConfigError, DeadlineExceeded, DeviceStateSource, InvalidRequest, JsonSchema, Message, Sensitivity, Side
+from ..protocols import (
+    Agent,
+    ConfigError,
+    DeadlineExceeded,
+    DeviceStateSource,
+    InvalidRequest,
+    JsonSchema,
+    Message,
+    NearfarError,
+    Sensitivity,
+    Side,
+)
 from ..protocols.validation import check_schema, parse_output
+from .cache.agent import put_in_front
+from .cache.answers import AnswerCache
+from .cache.plans import PlanCache
+from .cache.scope import Caching, scope, scope_of
+from .cache.settings import CacheSettings
 from .cancellation import cancelled_at_once, end
 from .compose import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
 from .config import Config, load_config
@@ -60,6 +77,10 @@ class TaskOptions(TypedDict, total=False):
     """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
     unstick: bool
     """Choose anew, whoever answered last in the session."""
+    user: str
+    """On whose behalf the task is served, where an app serves several people: no cache serves one what another has asked."""
+    cache: Caching
+    """`no-store`: neither look for the answers of this task in a cache, nor keep them."""
 
     strategy: Strategy | str
     mode: Mode | str
@@ -74,7 +95,7 @@ class TaskOptions(TypedDict, total=False):
     """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
 
 
-_OF_TASK: Final = ("context", "idempotency_key", "language", "session", "tags", "task_class", "timeout", "unstick")
+_OF_TASK: Final = ("cache", "context", "idempotency_key", "language", "session", "tags", "task_class", "timeout", "unstick", "user")
 """Options that are part of the task itself."""
 
 
@@ -93,6 +114,7 @@ class Hybrid:
         policy: how tasks are served unless they say otherwise. A `PolicyFile` may be edited while tasks run: each is served to its end
             under the policy that it began with.
         device_state: looks at the device, for rules about its battery and the like; None: this machine, as far as it can be read.
+        cache: keeps answers, and plans where its settings say so: those of `[cache]`, or a cache that somebody else opened and closes.
         checkpointer, store: passed to LangGraph's `compile`.
     """
 
@@ -105,6 +127,7 @@ class Hybrid:
         tools: Sequence[Tool] = (),
         policy: Policy | PolicyFile | None = None,
         device_state: DeviceStateSource | None = None,
+        cache: AnswerCache | CacheSettings | None = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
@@ -115,12 +138,17 @@ class Hybrid:
             hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
             raise ConfigError("neither a near nor a far agent is given", hint=hint)
         self.team = Team((*members, *(other_member(name, other) for name, other in (others or {}).items())))
+        self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheSettings) else None
+        self._cache = cache if isinstance(cache, AnswerCache) else self._owned_cache
+        if self._cache is not None:
+            put_in_front(self.team, self._cache)
         self._agents = {member.name: member.side for member in self.team}
         if isinstance(policy, PolicyFile):
             policy.require(self._agents)
         require_usable(self.policy, self._agents)
         self._tools = tuple(tools)
-        self._own_context = TaskContext.of(tools)
+        self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
+        self._own_context = replace(TaskContext.of(tools), plans=self._plans)
         self._has_checkpointer = checkpointer is not None
         self._selector = Selector()
         self._router = Router(device_state=device_state or read_device_state, paces=self.team.pace)
@@ -143,7 +171,7 @@ class Hybrid:
             loaded = load_config(Path(config))
             policy = PolicyFile(Path(config), loaded.agents)
         agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
-        return cls(**agents, tools=tools, policy=policy, checkpointer=checkpointer, store=store)
+        return cls(**agents, cache=loaded.cache, tools=tools, policy=policy, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
         return self
@@ -155,6 +183,8 @@ class Hybrid:
         """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
         with anyio.CancelScope(shield=True):
             await self.team.aclose()
+            if self._owned_cache is not None:
+                await anyio.to_thread.run_sync(self._owned_cache.close)
 
     @property
     def policy(self) -> Policy:
@@ -264,8 +294,18 @@ class Hybrid:
     async def _serve(self, task: Task, context: TaskContext, options: TaskOptions) -> dict[str, Any]:
         """The final state of the task's graph."""
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
-        state: dict[str, Any] = await graph.ainvoke({"task": task.model_dump(mode="json")}, config, context=context)
+        with nullcontext() if self._cache is None else scope(scope_of(task)):
+            try:
+                state: dict[str, Any] = await graph.ainvoke({"task": task.model_dump(mode="json")}, config, context=context)
+            except NearfarError:
+                await self._conclude_plan(task, context, None)
+                raise
+        await self._conclude_plan(task, context, state)
         return state
+
+    async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None) -> None:
+        if self._plans is not None:
+            await self._plans.conclude(task, context.tools, state)
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: what the rules say, and where that leaves the choice open, what `auto` chooses."""
@@ -285,7 +325,7 @@ class Hybrid:
     def _context(self, options: TaskOptions) -> TaskContext:
         added = options.get("tools", ())
         _check_tools((*self._tools, *added))
-        return TaskContext.of((*self._tools, *added)) if added else self._own_context
+        return replace(TaskContext.of((*self._tools, *added)), plans=self._plans) if added else self._own_context
 
     def _config(self, task: Task, options: TaskOptions) -> RunnableConfig:
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.team))}

@@ -156,6 +156,12 @@ class Result(Value):
         return self.near.dollars + self.far.dollars
 
     @property
+    def saved_dollars(self) -> Decimal | None:
+        """What the answers had cost that came from a cache; None where a price is unknown."""
+        saved = [call.saved_dollars for call in self.calls]
+        return None if None in saved else sum((each for each in saved if each is not None), Decimal(0))
+
+    @property
     def energy(self) -> Energy:
         """This device's: the near side's. What the far side draws is somebody else's, and in `far` where its server tells."""
         return self.near.energy

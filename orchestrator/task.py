@@ -7,6 +7,7 @@ from pydantic import Field
 
 from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
+from .cache.scope import Caching
 from .compression.policy import CompressionPolicy
 from .policy import Mode, Needs, Strategy
 from .routing.rules import Rule
@@ -84,6 +85,10 @@ class Task(Value):
     """ISO 639-1 code of the prompt's language; None: looked for where a rule asks for it."""
     session: str | None = Field(default=None, min_length=1)
     """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
+    user: str = Field(default="", max_length=200)
+    """On whose behalf the task is served, where an app serves several people."""
+    cache: Caching = "use"
+    """Whether it may be answered from a cache and its answers be stored."""
     unstick: bool = False
     """Choose anew, whoever answered last in the session."""
     reasons: tuple[str, ...] = ()

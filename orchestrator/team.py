@@ -29,6 +29,13 @@ class Member:
         self._agent: Agent | None = source if isinstance(source, Agent) else None
         self._opening = anyio.Lock()
         self._is_closed = False
+        self._wrapper: Callable[[Agent], Agent] = _as_it_is
+
+    def wrap(self, wrapper: Callable[[Agent], Agent]) -> None:
+        """Put a wrapper in front of the agent, which closes the agent with itself. To be called before the first task."""
+        self._wrapper = wrapper
+        if self._agent is not None:
+            self._agent = wrapper(self._agent)
 
     @property
     def capabilities(self) -> Capabilities | None:
@@ -59,7 +66,7 @@ class Member:
                 raise Unavailable(f"agent {self.name!r} is closed with its Hybrid", hint="run tasks inside `async with Hybrid(...)`")
             if self._agent is None:
                 assert not isinstance(self._source, Agent), "a borrowed agent is open from the start"
-                self._agent = await self._source()
+                self._agent = self._wrapper(await self._source())
             return self._agent
 
     async def aclose(self) -> None:
@@ -73,6 +80,10 @@ class Member:
                 await agent.aclose()
             except Exception:  # a task boundary: the other agents are still to be closed
                 logger.exception("agent %r could not be closed in order", self.name)
+
+
+def _as_it_is(agent: Agent) -> Agent:
+    return agent
 
 
 class Team:

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -27,6 +28,7 @@ from ...protocols import (
     stream,
 )
 from ..results import price
+from ..team import Team
 from .admission import objection_to_request
 from .answers import AnswerCache, Lookup, Stored, replayed
 from .flights import Flights
@@ -184,6 +186,13 @@ class CachedAgent:
     @property
     def _is_loaded(self) -> bool:
         return self._computing >= _LOADED * self.card.limits.concurrency or time.monotonic() < self._loaded_until
+
+
+def put_in_front(team: Team, cache: AnswerCache) -> None:
+    """Let a cache stand in front of those agents of a team whose side its settings name."""
+    for member in team:
+        if member.side in cache.settings.sides:
+            member.wrap(partial(CachedAgent, cache=cache))
 
 
 def _events_of(answer: Stored) -> Iterator[StepEvent]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import AgentCard, ConfigError, Finished, StepReply, StepRequest, Usage
 from ..embedding.embedder import NAME
@@ -19,6 +19,7 @@ from .categories import category_of
 from .database import CacheDatabase
 from .guards import objection
 from .keys import exact_key, partition_key
+from .lookups import Outcome, count
 from .neighbours import Neighbours
 from .scope import Scope
 from .settings import CacheSettings, CategoryRules
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from .neighbours import Vector
 
 logger = logging.getLogger(__name__)
-
-Outcome = Literal["exact", "semantic", "shared", "miss"]
-"""The answer to the same request, to one in other words, one that was being computed just then, or none."""
 
 _CANDIDATES: Final = 8
 """Nearest questions that the guards look at."""
@@ -165,7 +163,7 @@ class AnswerCache:
         """Count a lookup, what it saved, and the use of the answer that it found."""
         saved = (0, 0.0, 0.0) if answer is None else (answer.finished.usage.total_tokens, float(answer.dollars or 0), answer.seconds)
         with self.database.transaction() as connection:
-            connection.execute(_COUNT, (category, outcome, *saved))
+            count(connection, category, outcome, saved)
             if answer is not None:
                 connection.execute("UPDATE answers SET used = ? WHERE id = ?", (self._now(), answer.id))
 
@@ -285,11 +283,6 @@ class AnswerCache:
 _INSERT: Final = (
     "INSERT OR REPLACE INTO answers (key, partition, category, question, vector, reply, seconds, dollars, expires, used)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_COUNT: Final = (
-    "INSERT INTO lookups (category, outcome, count, tokens, dollars, seconds) VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT (category, outcome)"
-    " DO UPDATE SET count = count + 1, tokens = tokens + excluded.tokens, dollars = dollars + excluded.dollars,"
-    " seconds = seconds + excluded.seconds"
 )
 
 

@@ -33,8 +33,9 @@ CREATE TABLE judgements (
 );
 CREATE INDEX judgements_by_category ON judgements (category, id);
 CREATE TABLE plans (
-    key TEXT PRIMARY KEY, template TEXT NOT NULL, expires REAL NOT NULL, used REAL NOT NULL, hits INTEGER NOT NULL
-) WITHOUT ROWID;
+    key TEXT PRIMARY KEY, plan TEXT NOT NULL, tokens INTEGER NOT NULL, dollars REAL NOT NULL, seconds REAL NOT NULL,
+    expires REAL NOT NULL, used REAL NOT NULL
+);
 CREATE INDEX plans_by_use ON plans (used);
 """
 _NOT_A_CACHE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

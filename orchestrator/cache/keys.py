@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import JsonValue
 
 from ...protocols import AgentCard, Message, StepRequest
-from .scope import Scope
+
+if TYPE_CHECKING:
+    from .scope import Scope
 
 _OF_THE_STEP: Final = frozenset({"messages", "idempotency_key", "timeout"})
 """Fields of a request that do not decide its answer, and the messages, which are taken apart."""
@@ -16,12 +18,12 @@ VERSION: Final = 1
 """Of the keys: what was stored under others is never found."""
 
 
-def exact_key(request: StepRequest, card: AgentCard, scope: Scope) -> str:
+def exact_key(request: StepRequest, card: AgentCard, scope: "Scope") -> str:
     """Of everything that decides the answer: agents with one key give one answer, as far as an agent is reproducible at all."""
     return _hashed({**_partition(request, card, scope), "messages": _messages(request.messages)})
 
 
-def partition_key(request: StepRequest, card: AgentCard, scope: Scope, *, embedder: str) -> str:
+def partition_key(request: StepRequest, card: AgentCard, scope: "Scope", *, embedder: str) -> str:
     """Of the same but the wording of the last message, which has to be the user's: within it, questions may be compared by meaning.
 
     User, tools, policy, model, sensitivity, output schema, limits, system prompt and all earlier turns are part of it.
@@ -35,7 +37,7 @@ def fingerprint(value: JsonValue) -> str:
     return _hashed(value)
 
 
-def _partition(request: StepRequest, card: AgentCard, scope: Scope) -> dict[str, JsonValue]:
+def _partition(request: StepRequest, card: AgentCard, scope: "Scope") -> dict[str, JsonValue]:
     return {
         "version": VERSION,
         "request": request.model_dump(mode="json", exclude=set(_OF_THE_STEP)),

@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+from .keys import fingerprint
+
+if TYPE_CHECKING:
+    from ..task import Task
 
 Caching = Literal["use", "no-store"]
 """Whether a task may be answered from a cache and its answers be stored: `use`, or neither of both."""
@@ -24,6 +29,12 @@ class Scope:
 
 
 _CURRENT: Final[ContextVar[Scope]] = ContextVar("nearfar_cache_scope", default=Scope())  # noqa: B039 - it is frozen
+
+
+def scope_of(task: "Task") -> Scope:
+    """The scope in which a task's agents are asked."""
+    policy = fingerprint(task.policy.model_dump(mode="json"))
+    return Scope(user=task.user, policy=policy, task_class=task.task_class, caching=task.cache)
 
 
 def current_scope() -> Scope:

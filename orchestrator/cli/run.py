@@ -150,9 +150,11 @@ def summary(result: Result) -> str:
     interventions = f", {result.interventions} interventions" if result.interventions else ""
     dollars = "price unknown" if result.dollars is None else f"${result.dollars:.6f}"
     tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
+    hits = sum(call.saved is not None for call in result.calls)
+    cached = f", {hits} of {len(result.calls)} calls from the cache" if hits else ""
     energy = result.energy
     joules = f", {energy.joules:.3g} J {energy.source}" if energy.joules else ""
-    return f"{result.model} {where}{fallback}{confidence}{interventions}; {tokens}, {dollars}{joules}, {result.seconds:.2f} s"
+    return f"{result.model} {where}{fallback}{confidence}{interventions}; {tokens}, {dollars}{joules}{cached}, {result.seconds:.2f} s"
 
 
 def _read_context(path: Path) -> str:

@@ -90,7 +90,8 @@ class TaskNodes:
         )
         reply = await fitting.ask(turn.request(specs), ask, summarizer_of(self.team, turn, log))
         turn.count(log.made[-1])
-        self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
+        if log.made[-1].saved is None:  # what a cache takes says nothing of the agent
+            self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
         turn.check(reply)
         if reply.tool_calls and turn.is_judged and turn.is_doubtful(log.made[-1]):
             return {**turn.stop(started, runtime), "calls": log.as_json}

@@ -15,6 +15,10 @@ PLAN = (
     "Plan the task: one numbered step per line, each a call of one tool, the last one the answer. "
     "Write <...> for what an earlier step will show. Do not carry it out."
 )
+ADAPT_PLAN = (
+    "Below are a task and the plan of a similar one. Reply with the plan for this task: "
+    "keep the steps and their form, and put in what this task names."
+)
 VERIFY_PLAN = (
     "Check the work against the plan. If it is on track, reply CONTINUE. "
     "If not, reply INTERVENE and on the next lines a plan of what remains; the work so far will be forgotten."
@@ -29,6 +33,11 @@ VERIFY_PROGRESS = (
 def plan_request(task: str) -> tuple[Message, ...]:
     """Ask for a plan."""
     return (Message.system(PLAN), Message.user(task))
+
+
+def adapt_plan_request(task: str, plan: str) -> tuple[Message, ...]:
+    """Ask for an earlier plan to be fitted to a task."""
+    return (Message.system(ADAPT_PLAN), Message.user(f"{task}\n\nPlan:\n{plan}"))
 
 
 def verify_plan_request(task: str, plan: str, work: Sequence[Message]) -> tuple[Message, ...]:

@@ -12,6 +12,7 @@ from langgraph.runtime import Runtime
 
 from ...protocols import Message, ToolSpec
 from ...protocols.messages import Value
+from ..cache.plans import PlanCache
 from ..events import TaskEvent
 from ..policy import Strategy
 from ..routing.spending import Account
@@ -75,6 +76,8 @@ class TaskContext:
     """Held while the tools of one message run, where several runs side by side must not race in one world."""
     account: Account | None = None
     """What the task may spend; None where a graph runs by itself in another app."""
+    plans: PlanCache | None = None
+    """Plans of earlier tasks; None: every plan is made anew."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
 

@@ -66,7 +66,7 @@ class SubtasksNodes:
         )
         plan: SubtaskPlan | None = None
         try:
-            plan = (await panel.ask(question)).value
+            plan = await self._recalled(panel.task, runtime, maximum_subtasks=most) or (await panel.ask(question)).value
             panel.reasons.append(plan.summary)
         except FALLBACK_ERRORS as error:
             panel.reasons.append(f"no subtasks could be planned ({type(error).__name__}: {error.message}), so the task is served whole")
@@ -76,6 +76,17 @@ class SubtasksNodes:
             emit(runtime, SubtasksPlanned(subtasks=plan.subtasks))
         work = SubtasksWork(plan=plan)
         return {"subtasks": as_json(work), "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
+
+    async def _recalled(self, task: Task, runtime: TaskRuntime, *, maximum_subtasks: int) -> SubtaskPlan | None:
+        """The plan of an earlier task of the same intent, where it fits this one without more ado."""
+        context = self._nodes.context(runtime)
+        found = None if context.plans is None else await context.plans.recall(task, context.tools)
+        if found is None or not found.is_complete:
+            return None
+        try:
+            return read_plan(found.plan, maximum_subtasks=maximum_subtasks)
+        except InvalidOutput:
+            return None  # What this task names does not fit into JSON as it stands, so the plan is made anew.
 
     async def run(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Run the subtasks; where one of them answers the task, or the task is served whole, that ends it."""

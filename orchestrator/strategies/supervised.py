@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...protocols import InvalidOutput, Message, StepReply, StepRequest, ToolChoice
+from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolChoice
 from ...protocols.messages import Value
 from ..events import SupervisorSpoke
 from ..policy import Strategy
@@ -13,7 +13,7 @@ from ..task import Task
 from ..team import Member
 from .calls import CallLog
 from .nodes import TaskNodes
-from .prompts import plan_request, transcript, verify_plan_request, verify_progress_request
+from .prompts import adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
 from .single import after_act as unsupervised_after_act
 from .state import TaskRuntime, TaskState, as_json, emit, opening
 from .supervision import Cause, Supervision, Verdict
@@ -166,12 +166,15 @@ class SupervisorNodes:
 
     async def _planned(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> tuple[str, list[str]]:
         """The plan, or nothing and the reason for it."""
+        recalled = await self._recalled(view, log, runtime)
+        if recalled:
+            return recalled, ["the plan is that of an earlier task of the same intent"]
         messages = plan_request(task_text(view.task))
         problem = None
         for number in range(_PLAN_TRIES):
             said = ""
             try:
-                request = await self._request(view, messages, f"plan/{number}", runtime)
+                request = await self._request(self._supervisor(view), view, messages, f"plan/{number}", runtime)
                 reply = await log.ask(self._supervisor(view), request, role="plan")
                 said = reply.text.strip()
                 problem = plan_problem(reply, longest=view.policy.maximum_guidance)
@@ -183,11 +186,27 @@ class SupervisorNodes:
             messages = (*messages, *_objection(said, problem))
         return "", [f"{view.decision.supervisor} gave no plan that can be used ({problem}); {view.executor} works without one"]
 
+    async def _recalled(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> str:
+        """The plan of an earlier task, where the executor on this device can fit it to what this one names; else nothing."""
+        context = self._nodes.context(runtime)
+        found = None if context.plans is None else await context.plans.recall(view.task, context.tools)
+        executor = self._nodes.team[view.executor]
+        if found is None or found.is_complete:
+            return "" if found is None else found.plan
+        if executor.side is not Side.NEAR:
+            return ""
+        try:
+            request = await self._request(executor, view, adapt_plan_request(task_text(view.task), found.plan), "adapt", runtime)
+            reply = await log.ask(executor, request, role="adapt")
+        except FALLBACK_ERRORS:
+            return ""  # on record as a failed call; the plan is made anew
+        return "" if plan_problem(reply, longest=view.policy.maximum_guidance) else reply.text.strip()
+
     async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> Judgement:
         state, shadow = view.state, view.policy.shadow
         strategy, longest = view.decision.strategy, view.policy.maximum_guidance
-        request = await self._request(view, _check_request(view), f"verify/{view.turns}", runtime)
         supervisor = self._supervisor(view)
+        request = await self._request(supervisor, view, _check_request(view), f"verify/{view.turns}", runtime)
 
         def reading(reply: StepReply) -> Verdict:
             return read_verdict(reply, strategy=strategy, longest=longest).verdict
@@ -207,9 +226,9 @@ class SupervisorNodes:
         assert view.decision.supervisor is not None, "the graph leads here only where there is a supervisor"
         return self._nodes.team[view.decision.supervisor]
 
-    async def _request(self, view: Oversight, messages: Sequence[Message], key: str, runtime: TaskRuntime) -> StepRequest:
+    async def _request(self, member: Member, view: Oversight, messages: Sequence[Message], key: str, runtime: TaskRuntime) -> StepRequest:
         """What the supervisor is asked. It is shown the executor's tools, where it takes tools at all, and may call none of them."""
-        agent = await self._supervisor(view).open()
+        agent = await member.open()
         policy = view.task.policy
         return StepRequest(
             messages=tuple(messages),

@@ -1,0 +1,148 @@
+"""`PlanCache`: plans that worked, without what their tasks named, for later tasks of the same intent (Agentic Plan Caching, arXiv
+2506.14852). An answer seldom fits two tasks of agents; a plan often does."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio.to_thread
+
+from ...protocols import StoreError
+from ..policy import Strategy
+from .database import CacheDatabase
+from .intents import Intent, is_complete, kinds, with_open_slots
+from .keys import fingerprint
+from .lookups import PLANS, count
+from .scope import scope_of
+from .settings import CacheSettings
+
+if TYPE_CHECKING:
+    from ..task import Task
+
+logger = logging.getLogger(__name__)
+
+Took = tuple[int, float, float]
+"""Tokens, dollars and seconds."""
+
+_NOTHING: Final[Took] = (0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A plan of an earlier task, as far as it could be fitted to this one."""
+
+    plan: str
+    is_complete: bool
+    """False: a model has to fit it to what this task names."""
+
+
+class PlanCache:
+    """Plans in the file of a cache. A file that fails is passed over with a warning: the plan is made as without it."""
+
+    def __init__(self, database: CacheDatabase, settings: CacheSettings, *, now: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._settings = settings
+        self._now = now
+
+    async def recall(self, task: "Task", tools: Iterable[str]) -> Recalled | None:
+        """The plan of an earlier task that wanted the same; None where there is none, or the task asks for no-store."""
+        intent = Intent.of(_text(task))
+        if task.cache == "no-store" or not intent.words:
+            return None
+        stored = await self._guarded(lambda: self._find(_key(task, intent, tools)))
+        if stored is None:
+            return None
+        template, named = stored
+        if kinds(intent.specifics) != named:
+            return Recalled(with_open_slots(template), is_complete=False)
+        plan = intent.fill(template)
+        return Recalled(with_open_slots(plan), is_complete=is_complete(plan))
+
+    async def conclude(self, task: "Task", tools: Iterable[str], state: Mapping[str, Any] | None) -> None:
+        """Learn from a task that has ended: keep the plan that it went well by, and drop the stored one where it did not.
+
+        `state` is the final one of its graph; None where the task failed.
+        """
+        intent = Intent.of(_text(task))
+        if task.policy.strategy not in (Strategy.PEVR, Strategy.SUBTASKS) or task.cache == "no-store" or not intent.words:
+            return
+        key = _key(task, intent, tools)
+        plan = None if state is None else _plan_of(task.policy.strategy, state)
+        if state is None or not _went_well(state):
+            await self._guarded(lambda: self._drop(key))
+        elif plan is not None:
+            took = _took([call for call in state["calls"] if call["role"] == "plan"])
+            await self._guarded(lambda: self._confirm(key) if took is None else self._keep(key, intent, plan, took))
+
+    def _find(self, key: str) -> tuple[str, tuple[str, ...]] | None:
+        with self._database.reading() as connection:
+            row = connection.execute("SELECT plan FROM plans WHERE key = ? AND expires > ?", (key, self._now())).fetchone()
+        if row is None:
+            return None
+        stored = json.loads(row[0])
+        return stored["template"], tuple(stored["kinds"])
+
+    def _confirm(self, key: str) -> None:
+        """A task went well by a stored plan, which saved what making it had taken."""
+        with self._database.transaction() as connection:
+            saved = connection.execute("SELECT tokens, dollars, seconds FROM plans WHERE key = ?", (key,)).fetchone()
+            count(connection, PLANS, "exact", saved or _NOTHING)
+            connection.execute("UPDATE plans SET used = ? WHERE key = ?", (self._now(), key))
+
+    def _keep(self, key: str, intent: Intent, plan: str, took: Took) -> None:
+        stored = json.dumps({"template": intent.template(plan), "kinds": kinds(intent.specifics)})
+        now = self._now()
+        with self._database.transaction() as connection:
+            count(connection, PLANS, "miss", _NOTHING)
+            row = (key, stored, *took, now + self._settings.time_to_live, now)
+            connection.execute("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            connection.execute("DELETE FROM plans WHERE expires <= ?", (now,))
+            oldest = "SELECT key FROM plans ORDER BY used DESC LIMIT -1 OFFSET ?"
+            connection.execute(f"DELETE FROM plans WHERE key IN ({oldest})", (self._settings.entries,))
+
+    def _drop(self, key: str) -> None:
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM plans WHERE key = ?", (key,))
+
+    async def _guarded(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the work gives
+        try:
+            return await anyio.to_thread.run_sync(work)
+        except StoreError as error:
+            logger.warning("plans are made without the cache: %s", error)
+            return None
+
+
+def _text(task: "Task") -> str:
+    return task.messages[-1].text
+
+
+def _key(task: "Task", intent: Intent, tools: Iterable[str]) -> str:
+    """Of what tasks have to have in common: intent, user, policy, privacy, tools, and all that was said before the last prompt."""
+    scope = scope_of(task)
+    earlier = [message.model_dump(mode="json") for message in task.messages[:-1]]
+    return fingerprint([[*intent.words], scope.user, scope.policy, scope.task_class, [*sorted(tools)], [*earlier], task.output_schema])
+
+
+def _went_well(state: Mapping[str, Any]) -> bool:
+    """The first agent's answer was accepted, and no supervisor had to intervene."""
+    intervened = any(call["verdict"] == "intervene" and not call["shadow"] for call in state["calls"])
+    return not intervened and all(attempt["outcome"] == "accepted" for attempt in state["attempts"])
+
+
+def _took(calls: Sequence[Mapping[str, Any]]) -> Took | None:
+    """What planning has taken; None where nobody was asked for a plan."""
+    if not calls:
+        return None
+    tokens = sum(call["usage"]["input_tokens"] + call["usage"]["output_tokens"] for call in calls)
+    return tokens, sum(float(call["dollars"] or 0) for call in calls), sum(call["seconds"] for call in calls)
+
+
+def _plan_of(strategy: Strategy, state: Mapping[str, Any]) -> str | None:
+    """The plan that the task was worked on by; None where there was none."""
+    if strategy is Strategy.PEVR:
+        return state.get("guidance") or None
+    plan = (state.get("subtasks") or {}).get("plan")
+    return None if plan is None else json.dumps(plan, ensure_ascii=False, indent=1)
