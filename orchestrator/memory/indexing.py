@@ -36,7 +36,8 @@ def passages(text: str) -> list[str]:
 
 def _cut(text: str, size: float) -> Iterator[str]:
     """Parts that begin with the first piece behind each multiple of `size`."""
-    part, before, end = [], 0, size
+    part: list[str] = []
+    before, end = 0, size
     for piece in _pieces(text, size):
         if before >= end:
             yield "".join(part).strip()

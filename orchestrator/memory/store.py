@@ -1,7 +1,7 @@
 """The memory store: LangGraph's interface, and what it leaves out."""
 
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -22,6 +22,7 @@ from .memory_item import MemoryItem
 from .opening import EmbedderChoice, choose_embedder, open_engine
 from .reading import Mode
 from .sweeping import sweep
+from .transfer import Imported, batches, edits_of, export
 from .writing import Edit, Value
 
 _BATCH = 500
@@ -211,6 +212,21 @@ class MemoryStore(BasicStore):
 
     async def aerase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
         return await in_thread(self.erase, subject=subject, prefix=prefix)
+
+    def export(self, *, prefix: tuple[str, ...] = (), tier: Tier | None = None) -> Iterator[str]:
+        """Items as lines of JSON, with all that is stamped on them, also those that are no longer true. Lost values are not among them."""
+        return export(self._reader(), prefix=validation.prefix(prefix), tier=tier and Tier(tier))
+
+    def import_lines(self, lines: Iterable[str], *, overwrite: bool = False, dry_run: bool = False) -> Imported:
+        """Bring exported items in: as the store's user, with their tiers, and believed no more than whoever imports them.
+
+        What the store has otherwise is left as it is, unless it is to be overwritten. A second import of the same changes nothing. With
+        `dry_run`, it is only told what would be done. Raises `InvalidRequest` before anything is written, where a line is no item.
+        """
+        edits, imported = edits_of(self._reader(), lines, overwrite=overwrite, maximum_bytes=self._maximum_bytes)
+        for batch in () if dry_run else batches(edits):
+            self._write(batch)
+        return imported
 
     def stats(self) -> dict[str, int]:
         """Numbers of items, deleted items, operations, conflicts, vectors and bytes, in the whole store."""

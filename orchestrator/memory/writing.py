@@ -58,6 +58,8 @@ class Edit:
     subject: str | None = None
     valid_from: float | None = None
     invalid_from: float | None = None
+    told: Meta | None = None
+    """What somebody says was stamped on it elsewhere. It is believed, as far as whoever writes is."""
     parts: tuple[Meta, ...] = ()
     """Of what else went into the new value, beside the present one."""
     decides: bool = False
@@ -197,8 +199,10 @@ class Writer:
         return written
 
     def _meta(self, edit: Edit, present: Present, sources: Sequence[Meta | None], clock: int) -> Meta:
-        meta = stamp(self.origin, sources, tier=edit.tier, subject=edit.subject)
+        meta = stamp(self.origin, sources, tier=edit.tier if edit.told is None else edit.told.tier, subject=edit.subject)
         self._check_tier(meta)
+        if edit.told is not None:
+            return replace(edit.told, user=meta.user, tier=meta.tier, trust=min(edit.told.trust, meta.trust))
         index = None if isinstance(edit.index, Unset) else edit.index
         ttl = None if isinstance(edit.ttl, Unset) else edit.ttl
         meta = replace(meta, index=index, ttl=ttl, valid_from=edit.valid_from, invalid_from=edit.invalid_from, created_at=seconds(clock))

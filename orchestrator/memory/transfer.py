@@ -1,0 +1,158 @@
+"""Items as lines of JSON: to keep elsewhere, to look through, to move."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from ...protocols import InvalidRequest
+from . import validation
+from .engine import Row
+from .item import Address, Meta, Namespace, Source, Tier, within
+from .reading import Reader
+from .writing import ABSENT, Edit
+
+_BATCH: Final = 500
+_SECONDS: Final = 60.0
+
+T = TypeVar("T")
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of the items of an import."""
+
+    added: int
+    unchanged: int
+    replaced: int
+    kept: tuple[Address, ...]
+    """Items that the store has otherwise, and that were left as they are."""
+
+
+def export(reader: Reader, *, prefix: Namespace, tier: Tier | None) -> Iterator[str]:
+    """A line for each item that is there for the reader, superseded ones among them, in order of their last change."""
+    position = 0
+    while found := reader.engine.changes(position, limit=_BATCH):
+        position = found[-1].position
+        places = [one.address for one in found if not one.is_deleted and within(one.address.namespace, prefix)]
+        rows = reader.engine.rows(places, reader.selection())
+        yield from (_line(row) for row in rows.values() if tier is None or row.meta.tier is tier)
+
+
+def edits_of(reader: Reader, lines: Iterable[str], *, overwrite: bool, maximum_bytes: int) -> tuple[list[Edit], Imported]:
+    """The writes that bring the items into the store, and what becomes of which. All lines are checked first.
+
+    Raises `InvalidRequest`, which names the line, where one is no item.
+    """
+    given: dict[Address, tuple[Record, Meta]] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            address, value, meta = _parsed(line, number, maximum_bytes)
+            given[address] = value, meta
+    edits: list[Edit] = []
+    unchanged, replaced, kept = 0, 0, []
+    for address, row in _present(reader, list(given)):
+        value, meta = given[address]
+        if row is not None and _record(row) == _record(replace(row, value=value, meta=replace(meta, user=row.meta.user))):
+            unchanged += 1
+        elif row is not None and not overwrite:
+            kept.append(address)
+        else:
+            replaced += row is not None
+            edits.append(_edit(address, value, meta, ABSENT if row is None else row.version))
+    return edits, Imported(len(edits) - replaced, unchanged, replaced, tuple(kept))
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """In lots that a transaction can take."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch
+
+
+def _present(reader: Reader, addresses: Sequence[Address]) -> Iterator[tuple[Address, Row | None]]:
+    for batch in batches(addresses):
+        rows = reader.engine.rows(batch, reader.selection())
+        yield from ((address, rows.get(address)) for address in batch)
+
+
+def _edit(address: Address, value: Record, meta: Meta, version: str) -> Edit:
+    return Edit(address=address, value=lambda _: value, if_version=version, index=meta.index, ttl=meta.ttl, told=meta)
+
+
+def _line(row: Row) -> str:
+    return orjson.dumps(_record(row)).decode()
+
+
+def _record(row: Row) -> Record:
+    meta = row.meta
+    return {
+        "namespace": list(row.address.namespace),
+        "key": row.address.key,
+        "value": row.value,
+        "user": meta.user,
+        "agent": meta.agent,
+        "source": meta.source.value,
+        "trust": meta.trust,
+        "tier": meta.tier.value,
+        "subject": meta.subject,
+        "lineage": [[list(address.namespace), address.key] for address in meta.lineage],
+        "created_at": _moment(meta.created_at),
+        "valid_from": _moment(meta.valid_from),
+        "invalid_from": _moment(meta.invalid_from),
+        "ttl": meta.ttl and meta.ttl / _SECONDS,
+        "index": meta.index if meta.index is None else list(meta.index),
+    }
+
+
+def _parsed(line: str, number: int, maximum_bytes: int) -> tuple[Address, Record, Meta]:
+    try:
+        record = orjson.loads(line)
+        return _address(record), validation.value(record["value"], maximum_bytes), _meta(record)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"line {number}: {error.message}", hint=error.hint) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidRequest(f"line {number} is no exported item: {error!r:.120}", hint="nothing was imported; see `export`") from error
+
+
+def _address(record: Record) -> Address:
+    # Superseded items have longer keys than others may.
+    return Address(validation.namespace(record["namespace"]), validation.place((), record["key"]).key)
+
+
+def _meta(record: Record) -> Meta:
+    trust = record["trust"]
+    if isinstance(trust, bool) or not 0 <= trust <= 1:
+        raise InvalidRequest(f"trust is a number from 0 to 1, not {trust!r}")
+    return Meta(
+        user=_text(record["user"]),
+        agent=_text(record["agent"]),
+        source=Source(record["source"]),
+        trust=float(trust),
+        tier=Tier(record["tier"]),
+        subject=_text(record["subject"]),
+        lineage=tuple(Address(validation.namespace(namespace), _text(key)) for namespace, key in record["lineage"]),
+        created_at=datetime.fromisoformat(record["created_at"]).timestamp(),
+        valid_from=_optional(record, "valid_from", lambda given: datetime.fromisoformat(given).timestamp()),
+        invalid_from=_optional(record, "invalid_from", lambda given: datetime.fromisoformat(given).timestamp()),
+        ttl=validation.ttl_seconds(record["ttl"]),
+        index=_optional(record, "index", validation.fields),
+    )
+
+
+def _optional(record: Mapping[str, Any], name: str, read: "Callable[[Any], T]") -> T | None:
+    return None if record[name] is None else read(record[name])
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidRequest(f"{given!r:.80} is no text")
+    return given
+
+
+def _moment(stamp: float | None) -> str | None:
+    return None if stamp is None else datetime.fromtimestamp(stamp, UTC).isoformat()
