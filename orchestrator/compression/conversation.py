@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ...protocols import Message
 from .pieces import pieces
-from .tokens import TokenCounter, message_tokens
+from .tokens import MESSAGE_TOKENS, TokenCounter, call_tokens, message_tokens
 
 TEXT_MARK = "[…]"
 """In the place of what was left out of a text, and of messages that were left out."""
@@ -71,6 +71,11 @@ class Conversation:
         for indices in _together(messages):
             self._add(indices)
 
+    @property
+    def ends_with_calls(self) -> bool:
+        """The agent called tools last, and is about to go on from their results."""
+        return bool(self.groups) and bool(self.messages[self.groups[-1].messages[0]].tool_calls)
+
     def mark_tokens(self, part: Part) -> int:
         """Tokens of a mark in a part."""
         return self.result_mark_tokens if part.is_result else self.text_mark_tokens
@@ -80,11 +85,13 @@ class Conversation:
         group = Group(indices, is_fixed=first.role == "system" or indices[0] == self.last_user)
         number = len(self.groups)
         self.groups.append(group)
-        group.tokens = sum(message_tokens(self.messages[index], self.count) for index in indices)
         if group.is_fixed:
+            group.tokens = message_tokens(first, self.count)
             return
+        group.tokens = call_tokens(first, self.count)
         for index in indices:
             message = self.messages[index]
+            group.tokens += MESSAGE_TOKENS
             text = message.text if message.tool_result is None else message.tool_result.content
             if text:
                 self._take_apart(number, group, index, text, is_result=message.tool_result is not None)
@@ -97,7 +104,7 @@ class Conversation:
         part = Part(index, text, is_result, range(first, len(self.pieces)))
         group.parts.append(len(self.parts))
         self.parts.append(part)
-        group.tokens += self.mark_tokens(part) - self.count(text)
+        group.tokens += self.mark_tokens(part)
 
 
 def _together(messages: Sequence[Message]) -> Iterator[list[int]]:

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 
 from ..routing.learned.measures import FUNCTION_WORDS
@@ -16,13 +17,16 @@ _PREDICATE: Final = re.compile(r"\s+(?:is|was|has|had|are|were|will|did|does|can
 """What follows a word that opens a sentence, where this word is likely a name."""
 _NOT_NAMES: Final = FUNCTION_WORDS | {"also", "assistant", "tool", "user", "yes"}
 """What opens sentences and is no name, whatever follows."""
+_PLAIN: Final = re.compile(r"[a-z]+").fullmatch
+"""Most words, which are no facts."""
 _CODED: Final = re.compile(r"[\d_@]")
 
 
 def facts(text: str) -> list[str]:
     """Numbers, identifiers and names in their order, in the form in which they are compared."""
     text = _GROUPED.sub("", text)
-    return [_normal(match.group()) for match in _WORD.finditer(text) if _is_fact(match, text)]
+    candidates = (match for match in _WORD.finditer(text) if not _PLAIN(match.group()))
+    return [_normal(match.group()) for match in candidates if _is_fact(match, text)]
 
 
 def unsupported(text: str, sources: Iterable[str]) -> list[str]:
@@ -58,6 +62,7 @@ def _is_fact(match: "re.Match[str]", text: str) -> bool:
     return not opens or word.endswith(("'s", "’s")) or _PREDICATE.match(text, match.end()) is not None
 
 
+@lru_cache(maxsize=1 << 16)
 def _normal(word: str) -> str:
     plain = word if word.isascii() else unicodedata.normalize("NFKC", word)
     form = plain.casefold().strip(".-+'’").removesuffix("'s").removesuffix("’s")

@@ -4,13 +4,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from ..routing.learned.measures import FUNCTION_WORDS
 from .conversation import Conversation, Group
 from .facts import facts
 
-_TERM: Final = re.compile(r"\w+")
+_TERM: Final = re.compile(r"\w{2,}")
 _DIGIT: Final = re.compile(r"\d")
 _STEM: Final = 6
 """Characters of a word by which it is compared: a stemmer that knows no language."""
@@ -28,11 +29,13 @@ ROLE: Final = {"user": 0.35, "assistant": 0.2, "tool": 0.1}
 """Of forty tokens."""
 RECENCY: Final = 1.0
 """Of forty tokens of the last message; half of it for each further message back."""
+CURRENT: Final = 3.0
+"""The same of the last message where it is the result of a call, from which the agent is about to go on."""
 CALL: Final = 1.5
 """Of having made a call, beside the facts in its arguments: who does not know it makes it again."""
 LATER: Final = 0.5
 """Of a word of the last turns, against one of the user's last words."""
-CODED: Final = 2.0
+CODED: Final = 4.0
 """Of a number or an identifier in a question, against another word that is as rare."""
 BESIDE: Final = 0.5
 """Share of its relevance that a message passes on to the one behind it, since answers follow questions; half of that to the one before."""
@@ -42,8 +45,12 @@ WITHIN: Final = 0.2
 
 def terms(text: str) -> set[str]:
     """The words that can be looked for, by their stems."""
-    words = (word.casefold() for word in _TERM.findall(text))
-    return {word if _DIGIT.search(word) else word[:_STEM] for word in words if len(word) > 1 and word not in FUNCTION_WORDS}
+    return {_stem(word) for word in _TERM.findall(text.casefold()) if word not in FUNCTION_WORDS}
+
+
+@lru_cache(maxsize=1 << 16)
+def _stem(word: str) -> str:
+    return word if _DIGIT.search(word) else word[:_STEM]
 
 
 class Scores:
@@ -56,13 +63,15 @@ class Scores:
         """Facts and words of each piece, which are worth something to whoever does not know them yet."""
         self.call_news = [_news(text, terms(text)) for text in (_calls_text(conversation, group) for group in conversation.groups)]
         """Those in the calls of each group."""
-        self._recency = [0.5 ** min(back, 64) for back in range(len(conversation.groups) - 1, -1, -1)]
+        self._recency = [RECENCY * 0.5 ** min(back, 64) for back in range(len(conversation.groups) - 1, -1, -1)]
+        if conversation.ends_with_calls:
+            self._recency[-1] = CURRENT
         self._news_worth = self._weighed_news()
         self.worth = self._relevances()
         """Of each piece, without its news: what of that is new depends on what else is kept."""
         for number, piece in enumerate(conversation.pieces):
             role = conversation.messages[conversation.parts[piece.part].message].role
-            self.worth[number] += piece.tokens / 40 * (ROLE.get(role, 0.0) + RECENCY * self._recency[piece.group])
+            self.worth[number] += piece.tokens / 40 * (ROLE.get(role, 0.0) + self._recency[piece.group])
 
     def new(self, found: frozenset[str], known: set[str]) -> float:
         """What facts and words are worth to somebody who knows some already."""
@@ -70,7 +79,7 @@ class Scores:
 
     def call_worth(self, group: int) -> float:
         """Of knowing that the calls of a group were made."""
-        return (CALL + RECENCY * self._recency[group]) if self._conversation.messages[self._first(group)].tool_calls else 0.0
+        return (CALL + self._recency[group]) if self._conversation.messages[self._first(group)].tool_calls else 0.0
 
     def _first(self, group: int) -> int:
         return self._conversation.groups[group].messages[0]

@@ -22,6 +22,8 @@ class Selection:
         """News in what is kept."""
         self._order: list[tuple[str, int]] = []
         """What was kept, in the order of choosing."""
+        if conversation.ends_with_calls:  # an agent that does not see what it did last does it again
+            self._keep(~(len(conversation.groups) - 1))
 
     def fill(self, budget: int) -> None:
         """Keep what is worth the most until `budget` tokens are used."""

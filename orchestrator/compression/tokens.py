@@ -26,12 +26,16 @@ def estimated_tokens(text: str) -> int:
 
 def message_tokens(message: Message, count: TokenCounter = estimated_tokens) -> int:
     """Tokens of one message with its calls or its result."""
-    tokens = MESSAGE_TOKENS + count(message.text)
-    for call in message.tool_calls:
-        tokens += MESSAGE_TOKENS + count(call.name) + count(json.dumps(call.arguments, ensure_ascii=False))
+    tokens = MESSAGE_TOKENS + call_tokens(message, count) + count(message.text)
     if message.tool_result is not None:
         tokens += count(message.tool_result.content)
     return tokens
+
+
+def call_tokens(message: Message, count: TokenCounter) -> int:
+    """Tokens of the calls in a message."""
+    arguments = (json.dumps(call.arguments, ensure_ascii=False) for call in message.tool_calls)
+    return sum(MESSAGE_TOKENS + count(call.name) + count(given) for call, given in zip(message.tool_calls, arguments, strict=True))
 
 
 def conversation_tokens(messages: Iterable[Message], count: TokenCounter = estimated_tokens) -> int:

@@ -1,13 +1,14 @@
 """Making the executor's conversation fit the context window of its agent."""
 
-import json
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from ...protocols import AgentCard, ContextOverflow, Side, StepReply, StepRequest
 from ..compression.compressor import Compressed, compress, compress_and_summarize
 from ..compression.policy import CompressionUse
 from ..compression.summary import Ask, Summarizer
-from ..compression.tokens import conversation_tokens, estimated_tokens
+from ..compression.tokens import conversation_tokens
 from ..team import Member, Team
 from .calls import CallLog
 from .state import TaskState
@@ -16,15 +17,35 @@ from .turn import Turn
 _TRIES = 5
 """Times that an agent is asked anew with a shorter conversation."""
 _TIGHTER = 1.25
-"""Times as many tokens as we took it for has a conversation that was refused."""
+"""Windows full that a conversation is taken for which was refused."""
 _LEAST_SHARE = 4
 """Of the window, one part in so many is kept free for what the agent says, at most."""
+_SLOPES = (0.25, 4.0)
+"""Between which lies what an agent counts for each token that we estimate."""
+_DISTANCE = 16
+"""Tokens by which two conversations have to differ to tell that from them."""
+
+
+class Fit(NamedTuple):
+    """One conversation: its length as we estimate it, and as the agent counted it, with its tools and all."""
+
+    estimated: int
+    counted: int
+
+
+def expected_at(counts: Sequence[Fit], budget: int) -> int:
+    """The estimate of a conversation that the agent would count as `budget` tokens, by a line through its last counts."""
+    last, before = counts[-1], counts[0]
+    distance = last.estimated - before.estimated
+    slope = 1.0 if abs(distance) < _DISTANCE else (last.counted - before.counted) / distance
+    least, most = _SLOPES
+    return last.estimated + int((budget - last.counted) / min(max(slope, least), most))
 
 
 class Fitting:
     """One step of an executor, with as much of its conversation as its agent can hold.
 
-    Tokens are estimated, and the estimate is corrected by what the agent counted in its last step. The task's state keeps the whole
+    Tokens are estimated, and the estimate is corrected by what the agent counted in its last steps. The task's state keeps the whole
     conversation: each step compresses it anew, by what matters then.
     """
 
@@ -35,7 +56,7 @@ class Fitting:
         self._is_wanted = use is CompressionUse.ALWAYS or (use is CompressionUse.LAST_RESORT and not turn.has_successor)
         self._card = card
         self._window = card.limits.context_tokens
-        self._ratio = turn.state.get("token_ratio")
+        self._counts = [Fit(*pair) for pair in turn.state.get("counts", [])]
         self._reason: str | None = None
         """What was done to the conversation, where anything was."""
 
@@ -44,7 +65,8 @@ class Fitting:
         """What the task's state is to remember of the step; that the conversation is cut is told once for each attempt."""
         was_shortened = self._state.get("is_shortened", False)
         reasons = [*self._state["reasons"], self._reason] if self._reason is not None and not was_shortened else self._state["reasons"]
-        return {"token_ratio": self._ratio, "is_shortened": was_shortened or self._reason is not None, "reasons": reasons}
+        counts = [list(pair) for pair in self._counts[-2:]]
+        return {"counts": counts, "is_shortened": was_shortened or self._reason is not None, "reasons": reasons}
 
     async def ask(self, request: StepRequest, ask: Ask, summarizer: Summarizer | None) -> StepReply:
         """Ask with the whole conversation, or a part of one that is too long. Raises `ContextOverflow` where no part is short enough."""
@@ -62,7 +84,7 @@ class Fitting:
 
     async def _expected_to_fit(self, request: StepRequest, summarizer: Summarizer | None) -> StepRequest:
         """The request, cut at once where the agent is expected to refuse it. Where it cannot be cut, the agent has the last word."""
-        if not self._is_wanted or self._ratio is None:
+        if not self._is_wanted or not self._counts:
             return request
         try:
             return await self._fitted(request, summarizer)
@@ -71,15 +93,14 @@ class Fitting:
 
     async def _fitted(self, request: StepRequest, summarizer: Summarizer | None) -> StepRequest:
         """The request within the window, as far as we can tell. Raises `ContextOverflow` where it cannot be cut that far."""
-        if self._window is None or self._ratio is None:
+        if self._window is None or not self._counts:
             return request
-        tools = _tools_tokens(request)
         reserve = min(self._policy.reserve_tokens, request.max_output_tokens or self._window, self._window // _LEAST_SHARE)
-        budget = max(int((self._window - reserve) / self._ratio) - tools, 0)
+        budget = max(expected_at(self._counts, self._window - reserve), 0)
         compressed = await self._compressed(request, budget, summarizer)
         if compressed.tokens == compressed.original_tokens:
             return request
-        self._reason = _reason(self._card, compressed, self._ratio)
+        self._reason = _reason(self._card, compressed)
         return request.model_copy(update={"messages": compressed.messages, "idempotency_key": f"{request.idempotency_key}/shorter"})
 
     async def _compressed(self, request: StepRequest, budget: int, summarizer: Summarizer | None) -> Compressed:
@@ -94,16 +115,15 @@ class Fitting:
         )
 
     def _tighten(self, refused: StepRequest) -> None:
-        """Take a conversation for longer than before, so that the next one is shorter."""
-        estimate = max(_tokens(refused), 1)
-        self._window = self._window or estimate
-        least = self._window / estimate
-        self._ratio = max(least, 1.0 if self._ratio is None else self._ratio * _TIGHTER)
+        """Take a conversation for longer than we thought, and shorter ones in proportion."""
+        estimated = conversation_tokens(refused.messages)
+        self._window = self._card.limits.context_tokens or estimated
+        self._counts = [Fit(0, 0), Fit(estimated, max(estimated, int(self._window * _TIGHTER)))]
 
     def _measured(self, sent: StepRequest, reply: StepReply) -> StepReply:
         counted = reply.finished.usage.input_tokens
         if counted:
-            self._ratio = counted / max(_tokens(sent), 1)
+            self._counts.append(Fit(conversation_tokens(sent.messages), counted))
         return reply
 
 
@@ -115,16 +135,8 @@ def summarizer_of(team: Team, turn: Turn, log: CallLog) -> Summarizer | None:
     return Summarizer(member.card, partial(log.ask, member, role="summarize", turn=turn.state["acted"]))
 
 
-def _tokens(request: StepRequest) -> int:
-    return conversation_tokens(request.messages) + _tools_tokens(request)
-
-
-def _tools_tokens(request: StepRequest) -> int:
-    return estimated_tokens(json.dumps([tool.model_dump() for tool in request.tools])) if request.tools else 0
-
-
-def _reason(card: AgentCard, compressed: Compressed, ratio: float) -> str:
-    before, after = (round(tokens * ratio) for tokens in (compressed.original_tokens, compressed.tokens))
+def _reason(card: AgentCard, compressed: Compressed) -> str:
+    before, after = compressed.original_tokens, compressed.tokens
     summary = compressed.summary
     added = "" if summary is None else f"; no summary: {summary.problem}" if summary.problem else ", with a summary of the rest"
-    return f"the conversation was too long for {card.name}: of about {before:,} tokens it was sent {after:,}{added}"
+    return f"the conversation was too long for {card.name}: of {before:,} tokens, as we estimate them, it was sent {after:,}{added}"

@@ -44,8 +44,8 @@ class TaskState(TypedDict, total=False):
     """The current agent was told once that its reply could not be used."""
     acted: int
     """Turns of the current agent whose tool calls were run."""
-    token_ratio: float | None
-    """Tokens that the current agent counted in its last step, for each that we estimate; None before its first."""
+    counts: list[list[int]]
+    """How long the conversation was in the current agent's last two steps: tokens as we estimate them, and as it counted them."""
     is_shortened: bool
     """The current agent was sent less than its whole conversation, and the reasons say so."""
     attempts: list[Json]
@@ -99,7 +99,7 @@ TaskGraph = CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
 def fresh_start(task: Task, *, position: int, guidance: str = "") -> TaskState:
     """The state in which the candidate at `position` begins."""
     messages = [as_json(message) for message in opening(task, guidance)]
-    anew: TaskState = {"token_ratio": None, "is_shortened": False}
+    anew: TaskState = {"counts": [], "is_shortened": False}
     return {"messages": messages, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
 
 
