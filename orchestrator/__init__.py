@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .strategies.subtasks_policy import SubtasksPolicy
     from .strategies.supervision import Supervision, Trigger
     from .task import Policy
+    from .task_memory import TaskMemory
     from .tools import Tool, tool
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "SubtasksPolicy",
     "Supervision",
     "TaskEvent",
+    "TaskMemory",
     "Tool",
     "Trigger",
     "load_config",
@@ -62,6 +64,7 @@ __getattr__ = lazy_names(
         "SubtasksPolicy": "strategies.subtasks_policy",
         "Supervision": "strategies.supervision",
         "TaskEvent": "events",
+        "TaskMemory": "task_memory",
         "Tool": "tools",
         "Trigger": "strategies.supervision",
         "load_config": "config",

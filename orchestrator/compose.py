@@ -12,12 +12,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ..cloud import tokens as caller_tokens
 from ..cloud.config import ProviderConfig, build_provider, usual_key
+from ..cloud.keys import KEYRING_SERVICE, StoredKey
 from ..protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ..protocols.messages import Value
 from .hub import AttachedConfig, open_attached
 from .team import Member
 
 if TYPE_CHECKING:
+    from langgraph.store.base import TTLConfig
+
     from ..device.hardware.components import Accelerator as Accelerator
     from ..device.hardware.components import Cpu as Cpu
     from ..device.hardware.components import Engine as Engine
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from ..device.store.fit import Fits
     from ..protocols.channel import ServerTls
     from ..protocols.server import Server
+    from .memory.settings import MemoryConfig
+    from .memory.store import MemoryStore
 
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
@@ -160,6 +165,41 @@ def _is_stored(name: str) -> bool:
     """Whether the store is to say where the model is: it is one of the hub, or the store has one of that name."""
     is_name = "/" not in name and not name.endswith(".gguf")
     return name.startswith("hf:") or (is_name and model_store().find(name) is not None)
+
+
+def memory_path(config: "MemoryConfig") -> Path | None:
+    """The file that a `[memory]` section names; None: it names a database."""
+    from ..device.store.places import data_folder
+
+    if config.postgres_variable is not None:
+        return None
+    return config.path or data_folder() / "memory" / "memory.db"
+
+
+def open_memory(config: "MemoryConfig", *, database: str | None = None) -> "MemoryStore":
+    """Open the store of a `[memory]` section; `database` is a `postgres://` address in its place.
+
+    Raises `ConfigError` where a secret is not set, `StoreUnavailable` or `StoreCorrupt`.
+    """
+    from .memory.store import MemoryStore
+
+    if database is None and config.postgres_variable is not None:
+        database = secret(config.postgres_variable)
+    where = database or memory_path(config)
+    assert where is not None, "it is a file or a database"
+    ttl: TTLConfig | None = None if config.ttl is None else {"default_ttl": config.ttl / 60, "refresh_on_read": True}
+    key = None if config.key_variable is None or database is not None else partial(secret, config.key_variable)
+    embedder: Literal["shipped"] | None = "shipped" if config.embed else None
+    return MemoryStore.open(where, user=config.user, tier=config.tier, ttl=ttl, embedder=embedder, key=key)
+
+
+def secret(variable: str) -> str:
+    """What an environment variable, or the keyring under the same name, holds. Raises `ConfigError` where there is nothing."""
+    stored = StoredKey(variable)
+    if not stored.is_set():
+        hint = f"export {variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {variable}"
+        raise ConfigError(f"{variable} is not set", hint=hint)
+    return stored.reveal()
 
 
 def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:

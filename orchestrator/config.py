@@ -15,6 +15,7 @@ from ..protocols.messages import Value
 from .cache.settings import CacheSettings
 from .compose import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
 from .hub import AgentName, AttachedConfig, HubConfig
+from .memory.settings import MemoryConfig
 from .task import Policy
 
 Section = TypeVar("Section", bound=Value)
@@ -35,6 +36,8 @@ class Config(Value):
     """Further agents that other devices lend."""
     cache: CacheSettings | None = None
     """Answers that are kept; None: every task is computed."""
+    memory: MemoryConfig | None = None
+    """What tasks remember and recall; None: nothing."""
     policy: Policy = Policy()
 
     @property
@@ -98,6 +101,7 @@ def _anchored(config: Config, folder: Path) -> Config:
         "other_far": {name: _anchored_far(far, folder) for name, far in config.other_far.items()},
         "hub": None if config.hub is None else config.hub.anchored(folder),
         "cache": None if config.cache is None else config.cache.anchored(folder),
+        "memory": None if config.memory is None else config.memory.anchored(folder),
         "policy": _anchored_policy(config.policy, folder),
     }
     return config.model_copy(update=anchored)
@@ -133,7 +137,7 @@ def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Sec
 
 
 def _describe(text: str, source: str, error: ErrorDetails) -> str:
-    """What is wrong, where. Text about far agents is never quoted: a provider's key in the wrong place must not reach a log."""
+    """What is wrong, where. Text about far agents, or in place of a variable's name, is never quoted: it may be a secret."""
     tag, path = _split_union_tag([str(part) for part in error["loc"]])
     kind = error["type"]
     if kind.startswith("union_tag"):
@@ -147,7 +151,8 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
         return f"{where}: there is no provider {error['ctx']['tag']!r}; choose one of {_PROVIDERS}"
     if kind == "model_type" or kind.endswith("_attributes_type"):
         return f"{where} must be a section: [{'.'.join(path)}]"
-    is_quotable = path[:1] not in (["far"], ["other_far"]) or isinstance(error["input"], (int, float))
+    may_be_secret = path[:1] in (["far"], ["other_far"]) or "".join(path[-1:]).endswith("_variable")
+    is_quotable = not may_be_secret or isinstance(error["input"], (int, float))
     quoted = f", not {error['input']!r}" if is_quotable else ""
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{quoted}"
 

@@ -33,6 +33,8 @@ class WorkerConfig(Value):
     """`near` says that the device is your own, so that private text may be sent to it; `far`, that it is somebody else's."""
     minimum_battery: float | None = Field(default=None, ge=0, le=1)
     """Share of a full charge below which the device gets no steps while it runs on its battery."""
+    user: str | None = Field(default=None, min_length=1, max_length=200)
+    """Whose device it is: it is brought into step with what of the hub's memory is theirs or shared. None: it sees no memory."""
 
 
 class HubConfig(Value):
@@ -48,6 +50,8 @@ class HubConfig(Value):
     """PEM file of the certificate's private key."""
     socket: Path = Path("hub.sock")
     """Where tasks on this machine reach the hub; only your own user can open it."""
+    memory: bool = False
+    """Bring the memory of this machine, `[memory]`, into step with that of workers whose user is known."""
     workers: Mapping[AgentName, WorkerConfig] = {}
     """The workers that tasks may use, as further agents under these names."""
 

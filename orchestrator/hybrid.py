@@ -5,9 +5,10 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
 import anyio
 import anyio.to_thread
@@ -39,7 +40,9 @@ from .compose import FarConfig, NearConfig, far_member, near_member, other_membe
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
 from .hub import AttachedConfig
+from .memory.settings import MemoryConfig
 from .policy import Mode, Strategy
+from .recollection import Recollection
 from .results import Attempt, Call, Result, spent
 from .routing.check import require_usable
 from .routing.decision import RouteDecision
@@ -51,8 +54,12 @@ from .strategies.graphs import Graphs
 from .strategies.state import TaskContext, TaskGraph, recursion_limit
 from .strategies.supervision import Verdict
 from .task import Policy, Task, conversation
+from .task_memory import TaskMemory, task_memory
 from .team import Team
 from .tools import Tool
+
+if TYPE_CHECKING:
+    from .memory.store import MemoryStore
 
 
 class TaskOptions(TypedDict, total=False):
@@ -115,6 +122,8 @@ class Hybrid:
             under the policy that it began with.
         device_state: looks at the device, for rules about its battery and the like; None: this machine, as far as it can be read.
         cache: keeps answers, and plans where its settings say so: those of `[cache]`, or a cache that somebody else opened and closes.
+        memory: what tasks recall, and where they are written down: a `MemoryStore`, of which tasks only recall, a `TaskMemory` that says
+            more, or a `MemoryConfig`, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
         checkpointer, store: passed to LangGraph's `compile`.
     """
 
@@ -128,10 +137,12 @@ class Hybrid:
         policy: Policy | PolicyFile | None = None,
         device_state: DeviceStateSource | None = None,
         cache: AnswerCache | CacheSettings | None = None,
+        memory: "MemoryStore | TaskMemory | MemoryConfig | None" = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
-        _check_tools(tools)
+        if memory is not None and store is not None:
+            raise ConfigError("memory and store are both given", hint="memory is LangGraph's store, too: leave store out")
         self._policy = policy or Policy()
         members = [member for member in (near_member(near), far_member(far)) if member is not None]
         if not members:
@@ -146,12 +157,17 @@ class Hybrid:
         if isinstance(policy, PolicyFile):
             policy.require(self._agents)
         require_usable(self.policy, self._agents)
+        self._memory = task_memory(memory)
+        self._owns_memory = isinstance(memory, MemoryConfig)
+        tools = (*tools, *(() if self._memory is None else self._memory.tools))
+        _check_tools(tools)
         self._tools = tuple(tools)
         self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
         self._own_context = replace(TaskContext.of(tools), plans=self._plans)
         self._has_checkpointer = checkpointer is not None
         self._selector = Selector()
         self._router = Router(device_state=device_state or read_device_state, paces=self.team.pace)
+        store = store if self._memory is None else self._memory.store
         self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)
 
     @classmethod
@@ -163,7 +179,10 @@ class Hybrid:
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> Self:
-        """The same from a `nearfar.toml`, whose policy is read anew when the file changes. Raises `ConfigError` with key and line."""
+        """The same from a `nearfar.toml`, whose policy is read anew when the file changes; a `store` stands in place of its memory.
+
+        Raises `ConfigError` with key and line.
+        """
         policy: Policy | PolicyFile
         if isinstance(config, Config):
             loaded, policy = config, config.policy
@@ -171,7 +190,9 @@ class Hybrid:
             loaded = load_config(Path(config))
             policy = PolicyFile(Path(config), loaded.agents)
         agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
-        return cls(**agents, cache=loaded.cache, tools=tools, policy=policy, checkpointer=checkpointer, store=store)
+        memory = loaded.memory if store is None else None
+        parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, "policy": policy}
+        return cls(**agents, **parts, tools=tools, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,6 +206,8 @@ class Hybrid:
             await self.team.aclose()
             if self._owned_cache is not None:
                 await anyio.to_thread.run_sync(self._owned_cache.close)
+            if self._memory is not None and self._owns_memory:
+                await anyio.to_thread.run_sync(self._memory.store.close)
 
     @property
     def policy(self) -> Policy:
@@ -213,16 +236,19 @@ class Hybrid:
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
         that contradict each other.
         """
-        task, context = self._task(prompt, options)
+        asked = self._asked(prompt, options)
         started = time.monotonic()
-        with _deadline(task, started):
+        with _deadline(asked, started):
+            task, context = self._prepared(await self._recalled(asked, options), options)
             state = await cancelled_at_once(self._serve(task, context, options))
-        return self._concluded(task, context, state, time.monotonic() - started)
+        return await self._concluded(task, context, state, time.monotonic() - started)
 
     async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
-        task, context = self._task(prompt, options)
+        asked = self._asked(prompt, options)
         started = time.monotonic()
+        with _deadline(asked, started):
+            task, context = self._prepared(await self._recalled(asked, options), options)
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
         serving = asyncio.create_task(self._serve(task, replace(context, listener=events.put_nowait), options))
         serving.add_done_callback(lambda _: events.put_nowait(None))
@@ -236,17 +262,18 @@ class Hybrid:
             raise
         finally:
             await end(serving)
-        yield TaskFinished(result=self._concluded(task, context, serving.result(), time.monotonic() - started))
+        yield TaskFinished(result=await self._concluded(task, context, serving.result(), time.monotonic() - started))
 
     def explain(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> SelectionDecision:
         """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
-        task = self._router.ruled(self._asked(prompt, options), tools=list(self._context(options).tools))
+        task = self._with_memory(self._asked(prompt, options), options)
+        task = self._router.ruled(task, tools=list(self._context(options).tools))
         return self._selector.explain(task, tools=list(self._context(options).tools), sides=self._sides)
 
     def explain_route(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> RouteDecision:
         """Who would serve a task, what is expected of each agent, and why; nothing is run. Raises what `run` raises before it begins."""
-        task, context = self._task(prompt, options)
-        return self._router.explain(task, list(self.team), tools=list(context.tools))
+        task, context = self._prepared(self._with_memory(self._asked(prompt, options), options), options)
+        return self._router.explain(task.with_memory_in_prompt(), list(self.team), tools=list(context.tools))
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:
         """Tell the router, and `auto` where it chose the strategy, how good a result was: 1 for a task well done, 0 for one that failed.
@@ -264,12 +291,26 @@ class Hybrid:
         if result.selection is not None:
             self._selector.report(result, policy.auto, score=score, task_class=task_class)
 
-    def _task(self, prompt: str | Sequence[Message], options: TaskOptions) -> tuple[Task, TaskContext]:
+    async def _recalled(self, task: Task, options: TaskOptions) -> Task:
+        """The task with what the memory holds about it."""
+        if self._memory is None:
+            return task
+        may_stay = self._may_stay(task, options)
+        return await anyio.to_thread.run_sync(partial(self._memory.recall, task, may_stay=may_stay), abandon_on_cancel=True)
+
+    def _with_memory(self, task: Task, options: TaskOptions) -> Task:
+        return task if self._memory is None else self._memory.recall(task, may_stay=self._may_stay(task, options))
+
+    def _may_stay(self, task: Task, options: TaskOptions) -> bool:
+        """Whether the task could be served on this device, where it had to."""
+        policy = self._router.ruled(task, tools=list(self._context(options).tools)).policy
+        return Side.NEAR in self._sides and policy.mode is not Mode.ONLY_IN_CLOUD and policy.strategy is not Strategy.CLOUD
+
+    def _prepared(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """The task, with its strategy settled, and what it runs with."""
-        task = self._asked(prompt, options)
         context = self._context(options)
         task = self._settled(task, context)
-        context = replace(context, account=self._router.account(task))
+        context = replace(context, account=self._router.account(task), recollection=Recollection.of(task))
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
 
@@ -294,9 +335,10 @@ class Hybrid:
     async def _serve(self, task: Task, context: TaskContext, options: TaskOptions) -> dict[str, Any]:
         """The final state of the task's graph."""
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
+        whole = task.with_memory_in_prompt().model_dump(mode="json")
         with nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
-                state: dict[str, Any] = await graph.ainvoke({"task": task.model_dump(mode="json")}, config, context=context)
+                state: dict[str, Any] = await graph.ainvoke({"task": whole}, config, context=context)
             except NearfarError:
                 await self._conclude_plan(task, context, None)
                 raise
@@ -312,11 +354,15 @@ class Hybrid:
         tools = list(context.tools)
         return self._selector.settle(self._router.ruled(task, tools=tools), tools=tools, sides=self._sides)
 
-    def _concluded(self, task: Task, context: TaskContext, state: dict[str, Any], seconds: float) -> Result:
-        """The result, of which the router takes note."""
-        result = _result(task, state, seconds)
+    async def _concluded(self, task: Task, context: TaskContext, state: dict[str, Any], seconds: float) -> Result:
+        """The result, of which router and memory take note."""
+        assert context.recollection is not None, "every task is prepared with one"
+        result = _result(task, state, seconds).model_copy(update={"recalled": tuple(context.recollection.items)})
         self._router.conclude(task, result, tools=list(context.tools))
-        return result
+        if self._memory is None or not self._memory.remembers:
+            return result
+        note = partial(self._memory.remember, task, result, state["messages"])
+        return await anyio.to_thread.run_sync(note)
 
     @property
     def _sides(self) -> set[Side]:

@@ -11,6 +11,7 @@ from ..protocols.messages import Value
 from .routing.decision import RouteDecision
 from .selection.decision import SelectionDecision
 from .strategies.supervision import Cause, Verdict
+from .task import RecalledItem
 
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
 
@@ -143,6 +144,8 @@ class Result(Value):
     """How the router came to the agent, and what it expected of each."""
     selection: SelectionDecision | None = None
     """How `auto` came to the strategy; None where another strategy was asked for."""
+    recalled: tuple[RecalledItem, ...] = ()
+    """The items of the memory that were put before the task. Where one of them may not leave the device, the task did not either."""
     confidence: float | None
     near: SideUsage
     far: SideUsage

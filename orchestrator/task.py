@@ -9,6 +9,7 @@ from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .cache.scope import Caching
 from .compression.policy import CompressionPolicy
+from .memory.item import Namespace, Source, Tier
 from .policy import Mode, Needs, Strategy
 from .routing.rules import Rule
 from .routing.settings import EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
@@ -63,12 +64,27 @@ class Policy(Value):
     """How the strategy `auto` chooses another one."""
 
 
+class RecalledItem(Value):
+    """An item of the memory that was put before a task."""
+
+    namespace: Namespace
+    key: str
+    version: str
+    tier: Tier
+    source: Source
+    trust: float
+
+
 class Task(Value):
     """One task with everything that decides how it is served."""
 
     messages: tuple[Message, ...]
     context: str | None = None
     """A long text that the task is about, apart from its messages: of `minions`, which keeps it on this device, and of `subtasks`."""
+    memory: str | None = None
+    """What was recalled for it, as quoted data that stands behind its last prompt, and behind that of each of its parts."""
+    recalled: tuple[RecalledItem, ...] = Field(default=(), exclude=True)
+    """The items that it quotes; not part of the graph's state."""
     output_schema: JsonSchema | None = None
     timeout: float | None = Field(default=None, gt=0)
     """Seconds for the whole task, over all attempts."""
@@ -104,11 +120,16 @@ class Task(Value):
 
     def with_context_in_prompt(self) -> "Task":
         """The task with its context behind its last prompt, as strategies see it that do not keep it apart."""
-        if self.context is None:
-            return self
+        return self if self.context is None else self._extended(self.context).model_copy(update={"context": None})
+
+    def with_memory_in_prompt(self) -> "Task":
+        """The task with what was recalled for it behind its last prompt."""
+        return self if self.memory is None else self._extended(self.memory)
+
+    def _extended(self, text: str) -> "Task":
         place = max(index for index, message in enumerate(self.messages) if message.role == "user")
-        prompt = Message.user(f"{self.messages[place].text}\n\n{self.context}")
-        return self.model_copy(update={"messages": (*self.messages[:place], prompt, *self.messages[place + 1 :]), "context": None})
+        prompt = Message.user(f"{self.messages[place].text}\n\n{text}")
+        return self.model_copy(update={"messages": (*self.messages[:place], prompt, *self.messages[place + 1 :])})
 
 
 def conversation(prompt: str | Sequence[Message]) -> tuple[Message, ...]:

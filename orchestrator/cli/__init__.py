@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import options
+from .memory import memory
 from .models import models
 from .worker import worker
 
@@ -47,6 +48,7 @@ serve = typer.Typer(help="Serve agents to other processes and machines over gRPC
 app.add_typer(serve, name="serve")
 app.add_typer(models, name="models")
 app.add_typer(worker, name="worker")
+app.add_typer(memory, name="memory")
 
 policy = typer.Typer(help="Check, explain, calibrate and simulate a policy.", no_args_is_help=True)
 app.add_typer(policy, name="policy")

@@ -79,3 +79,20 @@ def print_json(value: object) -> None:
     """Print one line of JSON on standard output, at once."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
+
+
+def agreed(question: str, *, as_json: bool) -> bool:
+    """What the user answers. Raises `ConfigError` where nobody is there to answer, as in a script."""
+    if as_json or not sys.stdin.isatty():
+        raise ConfigError("this needs a yes, and nobody can be asked", hint="say --yes, or look first with --dry-run")
+    return typer.confirm(question, err=True)
+
+
+@contextmanager
+def working(what: str, *, shown: bool) -> Iterator[None]:
+    """Show that something is under way whose length nobody knows."""
+    if not shown:
+        yield
+        return
+    with notes.status(what):
+        yield

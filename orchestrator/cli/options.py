@@ -83,3 +83,12 @@ class Listening:
     key: Path | None
     tokens: Path | None
     insecure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChoice:
+    """Which memory a command works on."""
+
+    store: str | None
+    """A path or `postgres://...`, in place of `[memory]`."""
+    config: Path | None

@@ -76,6 +76,11 @@ class BasicStore(BaseStore):
         interval = validation.ttl_seconds((ttl or {}).get("sweep_interval_minutes"))
         self._sweeper = None if interval is None else Sweeper(engine, now, interval)
 
+    @property
+    def user(self) -> str:
+        """Whose memory it is."""
+        return self._origin.user or ""
+
     def bound(
         self,
         *,

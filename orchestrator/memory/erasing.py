@@ -19,6 +19,11 @@ def erase(engine: Engine, principal: Principal | None, *, prefix: Namespace | No
     return erased
 
 
+def traces(engine: Engine, *, prefix: Namespace | None, subject: str | None) -> list[Address]:
+    """Where the items are that would be erased, deleted ones of which something is still kept among them."""
+    return _with_derived(engine, engine.traces(prefix=prefix, subject=subject), list)
+
+
 def _with_derived(engine: Engine, found: Sequence[Address], may_erase: Callable[[Sequence[Address]], list[Address]]) -> list[Address]:
     reached: dict[Address, None] = {}
     while new := [address for address in may_erase(found) if address not in reached]:

@@ -14,7 +14,7 @@ from . import validation
 from .basic_store import BasicStore
 from .changes import MemoryChange, changes_after, watched
 from .conflicts import Conflict, conflicts, name_of, undecided
-from .erasing import erase
+from .erasing import erase, traces
 from .history import history
 from .indexing import WHOLE
 from .item import Address, Tier
@@ -197,6 +197,10 @@ class MemoryStore(BasicStore):
     def watch(self, prefix: tuple[str, ...] = (), *, since: int | None = None) -> AsyncGenerator[MemoryChange]:
         """Changes as they happen, from now on or from a position on, also those made by other processes. Close it when done."""
         return watched(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
+
+    def traces(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
+        """Where the items are that `erase` would forget, deleted ones of which something is still kept among them."""
+        return traces(self.engine, prefix=None if prefix is None else validation.prefix(prefix), subject=subject)
 
     def erase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
         """Forget for good all that is about a subject, or in or below a namespace, with its history and with all that was derived from it.

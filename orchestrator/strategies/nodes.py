@@ -9,6 +9,7 @@ import anyio
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled, ToolCall, ToolResult
 from ..events import AgentText, Routed, ToolFinished, ToolStarted
+from ..recollection import Recollection
 from ..results import Call
 from ..routing.router import Router
 from ..routing.running import StepTaken
@@ -107,6 +108,9 @@ class TaskNodes:
         calls = Message.model_validate(state["messages"][-1]).tool_calls
         results: list[ToolResult | None] = [None] * len(calls)
         context = self.context(runtime)
+        draft = state["draft"]
+        assert draft is not None, "an attempt is under way"
+        recollection = context.recollection or Recollection.of(Task.model_validate(state["task"]))
 
         async def run(index: int, call: ToolCall) -> None:
             emit(runtime, ToolStarted(call=call))
@@ -116,12 +120,11 @@ class TaskNodes:
 
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
-            async with anyio.create_task_group() as running:
-                for index, call in enumerate(calls):
-                    running.start_soon(run, index, call)
+            with recollection.in_use(draft["agent"]):
+                async with anyio.create_task_group() as running:
+                    for index, call in enumerate(calls):
+                        running.start_soon(run, index, call)
         answers = [as_json(Message.tool(result)) for result in results if result is not None]
-        draft = state["draft"]
-        assert draft is not None, "an attempt is under way"
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {"messages": [*state["messages"], *answers], "draft": draft, "acted": state["acted"] + 1}
 

@@ -15,6 +15,7 @@ from ...protocols.messages import Value
 from ..cache.plans import PlanCache
 from ..events import TaskEvent
 from ..policy import Strategy
+from ..recollection import Recollection
 from ..routing.spending import Account
 from ..task import Policy, Task
 from ..tools import Tool
@@ -78,6 +79,8 @@ class TaskContext:
     """What the task may spend; None where a graph runs by itself in another app."""
     plans: PlanCache | None = None
     """Plans of earlier tasks; None: every plan is made anew."""
+    recollection: Recollection | None = None
+    """What was recalled for the task; None where a graph runs by itself in another app."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
 

@@ -181,7 +181,7 @@ class PlanRun:
             "reasons": (),
             "unstick": True,  # each part is routed by itself; the session is that of the whole
         }
-        return self._task.model_copy(update=changes).with_context_in_prompt()
+        return self._task.model_copy(update=changes).with_context_in_prompt().with_memory_in_prompt()
 
     def _fail(self, subtask: Subtask, outcome: Outcome, problem: str) -> None:
         self._parts.reasons.append(f"subtask {subtask.id} {outcome}: {problem}")

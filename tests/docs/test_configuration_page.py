@@ -15,6 +15,7 @@ from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConf
 from nearfar.orchestrator.compression.policy import CompressionPolicy
 from nearfar.orchestrator.config import Config
 from nearfar.orchestrator.hub import HubConfig, WorkerConfig
+from nearfar.orchestrator.memory.settings import MemoryConfig, PeerConfig, RecallConfig
 from nearfar.orchestrator.routing.rules import Rule, When
 from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from nearfar.orchestrator.selection.settings import AutoPolicy
@@ -33,6 +34,9 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "gateway": GatewayConfig,
     "hub": HubConfig,
     "worker": WorkerConfig,
+    "memory": MemoryConfig,
+    "recall": RecallConfig,
+    "peer": PeerConfig,
     "policy": Policy,
     "rule": Rule,
     "when": When,

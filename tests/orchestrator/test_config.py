@@ -163,3 +163,41 @@ def test_a_certificate_is_found_beside_the_file_and_shipped_models_keep_their_na
     assert config.near.model == "near"
     assert isinstance(config.far, GatewayConfig)
     assert config.far.certificate == tmp_path / "ca.pem"
+
+
+def test_memory_section_is_read_and_its_paths_start_at_the_file(tmp_path: Path) -> None:
+    text = '[memory]\npath = "own.db"\nuser = "ana"\ntier = "user"\n[memory.recall]\nnamespaces = ["notes/ana"]\n'
+    text += '[memory.peers.hub]\naddress = "hub.example:7445"\ncertificate = "hub.pem"\n'
+    file = tmp_path / "nearfar.toml"
+    file.write_text(text, encoding="utf-8")
+    memory = load_config(file).memory
+    assert memory is not None
+    assert memory.recall is not None
+    assert (memory.path, memory.user, memory.tier, memory.remember) == (tmp_path / "own.db", "ana", "user", False)
+    assert (memory.recall.prefixes, memory.recall.may_leave) == ((("notes", "ana"),), "shared")
+    assert memory.peers["hub"].certificate == tmp_path / "hub.pem"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('tier = "everybody"', "line 2: memory.tier"),
+        ("ttl = 0", "line 2: memory.ttl"),
+        ("remembers = true", "did you mean 'remember'?"),
+        ('recall = {may_leave = "device"}', "memory.recall.may_leave"),
+        ('recall = {namespaces = ["notes//ana"]}', "a label in it is empty"),
+        ('path = "own.db"\npostgres_variable = "DATABASE"', "give one or the other"),
+        ('peers = {hub = {address = "h:1", certificate = "a.pem", fingerprint = "sha256:%s"}}' % ("0" * 64), "give one of them"),
+    ],
+)
+def test_mistake_in_the_memory_section_is_explained(line: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(f"[memory]\n{line}\n", "nearfar.toml")
+    assert problem in raised.value.message
+
+
+def test_a_database_with_its_password_in_place_of_the_variable_is_not_quoted() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config('[memory]\npostgres_variable = "postgres://ana:hunter2@db/memory"\n', "nearfar.toml")
+    assert "memory.postgres_variable" in raised.value.message
+    assert "hunter2" not in str(raised.value)

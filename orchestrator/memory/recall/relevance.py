@@ -1,8 +1,10 @@
 """How well what was found at one granularity fits a question, and how far that granularity is to be trusted with it."""
 
 import math
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection, Hashable, Mapping
+from typing import Final, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 MEANING: Final = 3.0
 """What a cosine similarity of 1 counts, where the best match by words counts 1. Similarities of unlike texts lie close together."""
@@ -10,7 +12,7 @@ _TEMPERATURE: Final = 0.1
 """Differences in relevance of this size matter when a granularity's certainty is measured."""
 
 
-def relevance(keyword: Mapping[str, float], semantic: Mapping[str, float]) -> dict[str, float]:
+def relevance(keyword: Mapping[Key, float], semantic: Mapping[Key, float]) -> dict[Key, float]:
     """By key, from scores by words and cosine similarities. What only one of the two searches found is as bad in the other as its last hit.
 
     Unlike ranks, this keeps how much better one item is than the next.

@@ -1,0 +1,160 @@
+"""`nearfar memory list | search | show`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ...protocols import InvalidRequest
+from ..memory.namespace_text import namespace_text, parse_namespace
+from ..memory.reading import Mode
+from .console import notes, output, print_json, reported
+from .memory_store import item_at, items_of, opened, parse_tier
+from .memory_text import (
+    TIER_MEANINGS,
+    address_text,
+    ago,
+    counted,
+    moment_text,
+    one_line,
+    origin_text,
+    printable,
+    tier_text,
+    value_text,
+)
+from .options import StoreChoice
+
+if TYPE_CHECKING:
+    from ..memory.memory_item import MemoryItem
+
+_SEARCHED = 100
+"""Items that are looked for at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which items a command is about."""
+
+    namespace: str
+    tier: str | None
+    limit: int
+    offset: int
+
+
+def list_items(wanted: Wanted, choice: StoreChoice, *, as_json: bool) -> None:
+    """Print items, the last changed first."""
+    with reported(as_json=as_json), opened(choice) as store:
+        found = items_of(store, parse_namespace(wanted.namespace), parse_tier(wanted.tier))
+        _show_page(_page(found, wanted), wanted, as_json=as_json)
+
+
+def search_items(query: str, mode: str, wanted: Wanted, choice: StoreChoice, *, as_json: bool) -> None:
+    """Print what matches, the best first."""
+    with reported(as_json=as_json), opened(choice) as store:
+        prefix, tier = parse_namespace(wanted.namespace), parse_tier(wanted.tier)
+
+        def matching() -> Iterator["MemoryItem"]:
+            offset = 0
+            while page := store.search(prefix, query=query, mode=parse_mode(mode), limit=_SEARCHED, offset=offset, refresh_ttl=False):
+                yield from (item for item in page if tier is None or item.tier is tier)
+                offset += len(page)
+
+        _show_page(_page(matching(), wanted), wanted, as_json=as_json)
+
+
+def parse_mode(text: str) -> Mode:
+    """The mode of an option."""
+    try:
+        return Mode(text)
+    except ValueError:
+        raise InvalidRequest(f"there is no mode {text!r}", hint=f"the modes are {', '.join(Mode)}") from None
+
+
+def show_item(namespace: str, key: str, choice: StoreChoice, *, as_json: bool) -> None:
+    """Print an item with all that is known of it."""
+    with reported(as_json=as_json), opened(choice) as store:
+        item = item_at(store, namespace, key)
+        earlier = [each for each in store.history(item.namespace, item.key) if each.version != item.version]
+        here = store.engine.device
+    if as_json:
+        print_json({"item": item.dict(), "history": [each.dict() for each in earlier]})
+        return
+    output.print(Text(address_text(item.address), style="bold"), soft_wrap=True)
+    output.print(Padding(Text(value_text(item.value)), (1, 2)))
+    output.print(_provenance_table(item, here))
+    for each in earlier:
+        until = "" if each.invalid_from is None else f" until {moment_text(each.invalid_from)}"
+        output.print(Text(f"\nbefore{until}, by {origin_text(each)}", style="dim"))
+        output.print(Padding(Text(value_text(each.value), style="dim"), (0, 2)))
+    if item.conflicts:
+        place = escape(address_text(item.address))
+        notes.print(f"\n[yellow]{counted(item.conflicts, 'value')} lost against it: nearfar memory conflicts {place}[/yellow]")
+
+
+def _provenance_table(item: "MemoryItem", here: str) -> Table:
+    """What was stamped on an item, as seen on the device `here`."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, told in _provenance(item, here):
+        table.add_row(name, told)
+    return table
+
+
+def _provenance(item: "MemoryItem", here: str) -> Iterator[tuple[str, Text | str]]:
+    yield "tier", Text.assemble(tier_text(item.tier), f": {TIER_MEANINGS[item.tier]}")
+    yield "from", f"{origin_text(item)}, trust {item.trust:g}"
+    yield "written", f"{moment_text(item.updated_at)}, {ago(item.updated_at)}"
+    if item.created_at != item.updated_at:
+        yield "first written", moment_text(item.created_at)
+    yield "on device", f"{item.device}, this one" if item.device == here else item.device
+    yield "version", item.version
+    for name, told in (("user", item.user), ("about", item.subject)):
+        if told:
+            yield name, printable(told)
+    if item.lineage:
+        yield "derived from", "\n".join(map(address_text, item.lineage))
+    for name, moment in (("true from", item.valid_from), ("true until", item.invalid_from), ("forgotten", item.expires_at)):
+        if moment is not None:
+            yield name, moment_text(moment)
+
+
+def _page(found: Iterable["MemoryItem"], wanted: Wanted) -> list["MemoryItem"]:
+    """What is asked for, and one more where there is one."""
+    return list(islice(found, wanted.offset, wanted.offset + wanted.limit + 1))
+
+
+def _show_page(page: Sequence["MemoryItem"], wanted: Wanted, *, as_json: bool) -> None:
+    shown, has_more = page[: wanted.limit], len(page) > wanted.limit
+    if as_json:
+        print_json({"items": [item.dict() for item in shown], "more": has_more})
+        return
+    if not shown:
+        notes.print("[dim]nothing there[/dim]" if not wanted.offset else "[dim]nothing further[/dim]")
+        return
+    output.print(items_table(shown))
+    if has_more:
+        notes.print(f"[dim]more: --offset {wanted.offset + len(shown)}[/dim]")
+
+
+def items_table(items: Sequence["MemoryItem"]) -> Table:
+    """A line for each."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("namespace", overflow="fold")
+    table.add_column("key", overflow="fold")
+    table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("tier", no_wrap=True)
+    table.add_column("from", overflow="fold")
+    table.add_column("changed", no_wrap=True)
+    for item in items:
+        place, key = printable(namespace_text(item.namespace)), printable(item.key)
+        mark = Text(f"  {counted(item.conflicts, 'conflict')}", style="yellow") if item.conflicts else Text()
+        row = (Text(place), Text(key), Text(one_line(item.value)) + mark, tier_text(item.tier), origin_text(item), ago(item.updated_at))
+        table.add_row(*row)
+    return table

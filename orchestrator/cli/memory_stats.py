@@ -1,0 +1,63 @@
+"""`nearfar memory stats`."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from ..memory.item import TIERS
+from ..memory.namespace_text import namespace_text
+from .console import notes, output, print_json, reported, working
+from .memory_store import items_of, opened
+from .memory_text import counted, printable, size_text, tier_text
+from .options import StoreChoice
+
+_SHOWN = 15
+"""Namespaces in the table; the rest is one line."""
+
+
+def show_stats(choice: StoreChoice, *, as_json: bool) -> None:
+    """Print what there is."""
+    with reported(as_json=as_json), opened(choice) as store, working("counting", shown=not as_json):
+        known = store.stats()
+        by_namespace: Counter[tuple[str, ...]] = Counter()
+        by_tier: Counter[str] = Counter()
+        by_source: Counter[str] = Counter()
+        for item in items_of(store, (), None):
+            by_namespace[item.namespace] += 1
+            by_tier[item.tier.value] += 1
+            by_source[item.source.value] += 1
+        device = store.engine.device
+    if as_json:
+        namespaces = [{"namespace": namespace, "items": count} for namespace, count in by_namespace.most_common()]
+        print_json({"device": device, **known, "tiers": by_tier, "sources": by_source, "namespaces": namespaces})
+        return
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("items", _items_line(known))
+    table.add_row("tiers", Text(", ").join(Text.assemble(f"{by_tier[tier]:,} ", tier_text(tier)) for tier in TIERS))
+    table.add_row("from", ", ".join(f"{count:,} {source.replace('_', ' ')}" for source, count in by_source.most_common()) or "nobody")
+    table.add_row("vectors", f"{known['vectors']:,}")
+    table.add_row("size", size_text(known["bytes"]))
+    table.add_row("device", device)
+    output.print(table)
+    _show_namespaces(by_namespace)
+
+
+def _items_line(known: Mapping[str, int]) -> str:
+    conflicts = f", {counted(known['conflicts'], 'conflict')} to decide on: nearfar memory conflicts" if known["conflicts"] else ""
+    return f"{known['items']:,}, and {known['deleted']:,} deleted{conflicts}"
+
+
+def _show_namespaces(counts: Counter[tuple[str, ...]]) -> None:
+    if not counts:
+        return
+    table = Table("namespace", "items", box=SIMPLE_HEAD, pad_edge=False)
+    for namespace, count in counts.most_common(_SHOWN):
+        table.add_row(Text(printable(namespace_text(namespace))), f"{count:,}")
+    output.print(table)
+    if len(counts) > _SHOWN:
+        notes.print(f"[dim]and {len(counts) - _SHOWN:,} namespaces more[/dim]")

@@ -1,0 +1,39 @@
+"""How namespaces are written in configuration, on the command line and in what is printed."""
+
+import json
+
+from ...protocols import InvalidRequest
+from .item import Namespace
+
+
+def parse_namespace(text: str) -> Namespace:
+    """The labels of `notes/ana`; none of an empty text. Labels that hold a slash are written as JSON: `["and/or"]`.
+
+    Raises `InvalidRequest` for a text that is neither.
+    """
+    if not text:
+        return ()
+    if not text.startswith("["):
+        return _checked(text.strip("/").split("/"), text)
+    try:
+        labels = json.loads(text)
+    except ValueError:
+        labels = None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise InvalidRequest(f"{text!r} is no namespace", hint='write labels with / between them, or as JSON: ["notes", "and/or"]')
+    return _checked(labels, text)
+
+
+def namespace_text(namespace: Namespace) -> str:
+    """The inverse of `parse_namespace`."""
+    if any("/" in label for label in namespace) or namespace[:1] and namespace[0].startswith("["):
+        return json.dumps(namespace, ensure_ascii=False)
+    return "/".join(namespace)
+
+
+def _checked(labels: list[str], text: str) -> Namespace:
+    if not all(labels):
+        raise InvalidRequest(
+            f"{text!r} is no namespace: a label in it is empty", hint="write labels with / between them, such as notes/ana"
+        )
+    return tuple(labels)

@@ -1,0 +1,57 @@
+"""What a running task has recalled: whatever it writes down is derived from that, and what may not leave the device it is not told."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from ..protocols import Sensitivity
+from .memory.item import Address, Tier
+from .memory.provenance import Origin, writing_as
+from .task import RecalledItem, Task
+
+if TYPE_CHECKING:
+    from .memory.memory_item import MemoryItem
+
+_running: ContextVar["Recollection | None"] = ContextVar("nearfar_recollection", default=None)
+
+
+class Recollection:
+    """Of one task. Its tools add to it."""
+
+    def __init__(self, sensitivity: Sensitivity, recalled: Sequence[RecalledItem]) -> None:
+        self.is_private = sensitivity is Sensitivity.PRIVATE
+        """No far agent sees what the task is told."""
+        self.items = list(recalled)
+
+    @classmethod
+    def of(cls, task: Task) -> "Recollection":
+        return cls(task.policy.sensitivity, task.recalled)
+
+    def add(self, recalled: Sequence[RecalledItem]) -> None:
+        self.items += [item for item in recalled if item not in self.items]
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The items, as the lineage of what is written."""
+        return tuple(dict.fromkeys(Address(item.namespace, item.key) for item in self.items))
+
+    @contextmanager
+    def in_use(self, agent: str) -> Iterator[None]:
+        """What tools write within this block, on behalf of `agent`, goes no further and is believed no more than what the task knows."""
+        token = _running.set(self)
+        try:
+            with writing_as(Origin(agent=agent, tier=Tier.DEVICE if self.is_private else None, lineage=self.addresses)):
+                yield
+        finally:
+            _running.reset(token)
+
+
+def running() -> Recollection | None:
+    """That of the task whose tool runs now; None outside of any task."""
+    return _running.get()
+
+
+def recalled_item(item: "MemoryItem") -> RecalledItem:
+    """What a result tells of an item."""
+    return RecalledItem(namespace=item.namespace, key=item.key, version=item.version, tier=item.tier, source=item.source, trust=item.trust)

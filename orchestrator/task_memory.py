@@ -1,0 +1,142 @@
+"""What tasks have to do with the memory: what is recalled is put before them as quoted data, and what came of them is written down."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ..protocols import Message, Sensitivity, StoreError
+from .compose import open_memory
+from .memory.item import Address, Source, Tier
+from .memory.provenance import Origin, writing_as
+from .memory.recall.episodic import EpisodicMemory
+from .memory.recall.turn import Kind, Turn
+from .memory.relevant import relevant
+from .memory.rendering import render
+from .memory.settings import MemoryConfig, RecallConfig
+from .memory_tools import memory_tools
+from .recollection import recalled_item
+from .results import Result
+from .selection.profile import last_words
+from .task import Task
+from .tools import Tool
+
+if TYPE_CHECKING:
+    from .memory.memory_item import MemoryItem
+    from .memory.store import MemoryStore
+
+SCOPE: Final = ("tasks",)
+"""Below it, tasks are written down."""
+
+log = logging.getLogger(__name__)
+
+
+class TaskMemory:
+    """A store as tasks use it.
+
+    `recall` says what of it is put before each task, None: nothing. With `remember`, each task that was served is written down verbatim:
+    what the user said, what tools returned, what the model answered, each as what it is. A private task is for this device alone.
+    Agents may call `tools` in every task, see `memory_tools`.
+    """
+
+    def __init__(
+        self,
+        store: "MemoryStore",
+        *,
+        recall: RecallConfig | None = RecallConfig(),  # noqa: B008 - immutable
+        remember: bool = False,
+        tools: Sequence[Tool] = (),
+    ) -> None:
+        self.store = store
+        self.remembers = remember
+        self.tools = tuple(tools)
+        self._recall = recall
+        self._episodes = EpisodicMemory(store, SCOPE)
+
+    def recall(self, task: Task, *, may_stay: bool) -> Task:
+        """The task with what the memory holds about it. Where one of the items may not leave the device, the task may not either.
+
+        A task that could not be served here, as `may_stay` says, is told only what may leave the device. A store that fails leaves
+        the task as it is, with the reason. No cache keeps what is made of the memory: it would outlive what is erased.
+        """
+        if self.tools:
+            task = task.model_copy(update={"cache": "no-store"})
+        if self._recall is None:
+            return task
+        is_public = task.policy.sensitivity is Sensitivity.PUBLIC
+        try:
+            found = relevant(self.store, last_words(task.messages), self._recall)
+        except StoreError as error:
+            return _with_reasons(task, f"memory: nothing could be recalled: {error.message}")
+        allowed = found if may_stay or not is_public else [item for item in found if self._recall.may_go(item.tier)]
+        rendered = render(allowed, self._recall.tokens)
+        task = _with_reasons(task, *_reasons(rendered.items, withheld=len(found) - len(allowed)))
+        if is_public and (kept := [item for item in rendered.items if not self._recall.may_go(item.tier)]):
+            task = _made_private(task, kept)
+        recalled = tuple(map(recalled_item, rendered.items))
+        if not recalled:
+            return task
+        return task.model_copy(update={"memory": rendered.text, "recalled": recalled, "cache": "no-store"})
+
+    def remember(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
+        """Write down what was said; the result says so where it could not be."""
+        tier = Tier.DEVICE if task.policy.sensitivity is Sensitivity.PRIVATE else None
+        lineage = tuple(Address(item.namespace, item.key) for item in result.recalled)
+        session = task.session or task.idempotency_key
+        try:
+            for turn in episode(task, messages, result.agent):
+                is_users = turn.source is Source.USER
+                with writing_as(Origin(agent="" if is_users else result.agent, tier=tier, lineage=() if is_users else lineage)):
+                    self._episodes.remember(turn, session)
+            self._episodes.close(session)
+        except StoreError as error:
+            log.warning("a task could not be written down: %s", type(error).__name__)
+            reason = f"memory: the task was not written down: {error.message}"
+            return result.model_copy(update={"reasons": (*result.reasons, reason)})
+        return result
+
+
+def episode(task: Task, messages: Sequence[Mapping[str, Any]], agent: str) -> Iterator[Turn]:
+    """What was said in a task, each on the word of who said it. Tools may bring in whatever strangers wrote, and so count as strangers."""
+    yield Turn(speaker="user", text=last_words(task.messages), source=Source.USER)
+    for said in messages[len(task.messages) :]:
+        message = Message.model_validate(said)
+        if message.tool_result is not None:
+            name, text = message.tool_result.name, message.tool_result.content
+            yield Turn(speaker=name, text=text, kind=Kind.TOOL_RESULT, source=Source.EXTERNAL_TOOL)
+        elif message.text.strip():
+            yield Turn(speaker=agent, text=message.text, source=Source.MODEL)
+        for call in message.tool_calls:
+            text = f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
+            yield Turn(speaker=agent, text=text, kind=Kind.TOOL_CALL, source=Source.MODEL)
+
+
+def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | None") -> TaskMemory | None:
+    """What a `Hybrid` is given, as tasks use it. A store that is opened here is the caller's to close."""
+    if isinstance(given, MemoryConfig):
+        store = open_memory(given)
+        tools = memory_tools(store, recall=given.recall or RecallConfig()) if given.tools else ()
+        return TaskMemory(store, recall=given.recall, remember=given.remember, tools=tools)
+    return given if given is None or isinstance(given, TaskMemory) else TaskMemory(given)
+
+
+def _made_private(task: Task, kept: Sequence["MemoryItem"]) -> Task:
+    tiers = ", ".join(sorted({item.tier.value for item in kept}))
+    policy = task.policy.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
+    reason = f"private: {_items(len(kept))} of the memory that it recalls may not leave the device (tier {tiers})"
+    return _with_reasons(task.model_copy(update={"policy": policy}), reason)
+
+
+def _reasons(items: Sequence["MemoryItem"], *, withheld: int) -> Iterator[str]:
+    if items:
+        yield f"memory: {_items(len(items))} recalled"
+    if withheld:
+        yield f"memory: {_items(withheld)} left out, since the task can only be served in the cloud and they may not leave the device"
+
+
+def _items(count: int) -> str:
+    return f"{count} item{'' if count == 1 else 's'}"
+
+
+def _with_reasons(task: Task, *reasons: str) -> Task:
+    return task.model_copy(update={"reasons": (*task.reasons, *reasons)})

@@ -1,0 +1,335 @@
+"""What tasks recall of the memory, what that makes of them, and what they leave in it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nearfar.orchestrator import Hybrid, Result, tool
+from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
+from nearfar.orchestrator.memory.engine import Engine
+from nearfar.orchestrator.memory.in_memory import InMemoryEngine
+from nearfar.orchestrator.memory.item import TRUST
+from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
+from nearfar.orchestrator.memory.settings import MemoryConfig, RecallConfig
+from nearfar.orchestrator.memory_tools import NOTES, memory_tools
+from nearfar.orchestrator.policy import Strategy
+from nearfar.orchestrator.task_memory import SCOPE, TaskMemory
+from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = "What milk does Ana drink?"
+FACT = "Ana drinks oat milk."
+MILK = Address(("people", "ana"), "milk")
+TURNS = episodic(SCOPE, Granularity.TURN)
+
+
+def store_with(tier: Tier, *, store_tier: Tier = Tier.DEVICE, engine: Engine | None = None) -> MemoryStore:
+    """One that knows a fact which may go so far. It searches by words, so that no test depends on a model."""
+    store = MemoryStore(engine or InMemoryEngine(), tier=store_tier)
+    store.bound(source=Source.USER).put(MILK.namespace, MILK.key, {"text": FACT}, tier=tier)
+    return store
+
+
+def near(*script: str | ToolCall) -> ScriptedAgent:
+    return ScriptedAgent(list(script) or ["Oat milk."], name="near")
+
+
+def far(*script: str) -> ScriptedAgent:
+    return ScriptedAgent(list(script) or ["Oat milk."], name="far", side=Side.FAR)
+
+
+def shown(agent: ScriptedAgent) -> str:
+    """The prompt of the agent's first step."""
+    return agent.requests[0].messages[-1].text
+
+
+def turns_of(store: MemoryStore) -> dict[str, tuple[str, Source, str, Tier, tuple[Address, ...]]]:
+    """By what they say, the turns that were written down."""
+    kept = store.search(TURNS, limit=100)
+    return {item.value["text"]: (item.value["speaker"], item.source, item.agent, item.tier, item.lineage) for item in kept}
+
+
+async def test_what_is_known_stands_behind_the_prompt_as_quoted_data() -> None:
+    agent = near()
+    async with Hybrid(near=agent, memory=store_with(Tier.DEVICE)) as hybrid:
+        result = await hybrid.run(PROMPT)
+    prompt, _, quoted = shown(agent).partition("\n\n")
+    assert prompt == PROMPT
+    assert f' user 1.0 "{FACT}"\n</memory ' in quoted
+    (recalled,) = result.recalled
+    assert (recalled.namespace, recalled.key, recalled.tier, recalled.source) == (*MILK, Tier.DEVICE, Source.USER)
+    assert recalled.version
+
+
+@pytest.mark.parametrize("tier", [Tier.DEVICE, Tier.USER])
+async def test_public_task_that_recalls_what_may_not_leave_the_device_is_private_and_says_so(tier: Tier) -> None:
+    cloud = far()
+    async with Hybrid(near=near(), far=cloud, memory=store_with(tier)) as hybrid:
+        result = await hybrid.run(PROMPT, sensitivity="public", mode="prefer_in_cloud", strategy="route")
+    assert (result.served_on_device, cloud.requests) == (True, [])
+    assert f"private: 1 item of the memory that it recalls may not leave the device (tier {tier})" in result.reasons
+
+
+async def test_the_far_side_does_not_step_in_for_a_task_that_recalls_what_is_private() -> None:
+    async with Hybrid(near=near("Perhaps?"), far=far(), memory=store_with(Tier.DEVICE)) as hybrid:
+        decision = hybrid.explain_route(PROMPT, sensitivity="public")
+    assert decision.candidates == ("near",)
+    assert any(reason.startswith("private: 1 item") for reason in decision.reasons)
+
+
+async def test_what_is_shared_goes_to_the_cloud_with_a_public_task() -> None:
+    cloud = far()
+    async with Hybrid(near=near(), far=cloud, memory=store_with(Tier.SHARED)) as hybrid:
+        result = await hybrid.run(PROMPT, sensitivity="public", mode="prefer_in_cloud", strategy="route")
+    assert (result.side, FACT in shown(cloud), len(result.recalled)) == (Side.FAR, True, 1)
+
+
+async def test_policy_may_let_what_is_the_users_go_to_the_cloud_but_never_what_is_the_devices() -> None:
+    recall = RecallConfig(may_leave="user")
+    for tier, side in ((Tier.USER, Side.FAR), (Tier.DEVICE, Side.NEAR)):
+        async with Hybrid(near=near(), far=far(), memory=TaskMemory(store_with(tier), recall=recall)) as hybrid:
+            assert (await hybrid.run(PROMPT, sensitivity="public", mode="prefer_in_cloud", strategy="route")).side is side
+
+
+@pytest.mark.parametrize("options", [{"strategy": "cloud"}, {"mode": "only_in_cloud"}])
+async def test_task_that_only_the_cloud_can_serve_is_told_nothing_private(options: dict[str, str]) -> None:
+    cloud = far()
+    async with Hybrid(near=near(), far=cloud, memory=store_with(Tier.DEVICE)) as hybrid:
+        result = await hybrid.run(PROMPT, sensitivity="public", **options)  # type: ignore[arg-type]  # names of enum members are taken, too
+    assert (shown(cloud), result.recalled) == (PROMPT, ())
+    assert any("1 item left out" in reason for reason in result.reasons)
+
+
+async def test_without_a_near_side_nothing_private_is_recalled_for_a_public_task() -> None:
+    cloud = far()
+    async with Hybrid(far=cloud, memory=store_with(Tier.DEVICE)) as hybrid:
+        assert (await hybrid.run(PROMPT, sensitivity="public")).side is Side.FAR
+        with pytest.raises(PrivacyViolation):
+            await hybrid.run(PROMPT)
+    assert shown(cloud) == PROMPT
+
+
+async def test_prompt_that_has_nothing_to_do_with_the_memory_recalls_nothing_and_stays_public() -> None:
+    cloud = far()
+    async with Hybrid(near=near(), far=cloud, memory=store_with(Tier.DEVICE)) as hybrid:
+        result = await hybrid.run("Summarise RFC 2119.", sensitivity="public", mode="prefer_in_cloud", strategy="route")
+    assert (result.side, result.recalled, shown(cloud)) == (Side.FAR, (), "Summarise RFC 2119.")
+
+
+async def test_recall_keeps_to_namespaces_trust_and_budget() -> None:
+    store = store_with(Tier.SHARED)
+    store.bound(source=Source.EXTERNAL_TOOL).put(("web",), "1", {"text": "Ana drinks cow milk."}, tier=Tier.SHARED)
+    for number in range(50):
+        store.put(("people", "bob"), str(number), {"text": f"Ana drinks oat milk number {number}. {'So it goes. ' * 20}"})
+    for recall, expected in (
+        (RecallConfig(namespaces=("people/ana",)), {("people", "ana")}),
+        (RecallConfig(namespaces=("web", "people/ana"), minimum_trust=0.5), {("people", "ana")}),
+        (RecallConfig(namespaces=("web",), minimum_trust=0.5), set()),
+    ):
+        async with Hybrid(near=near(), memory=TaskMemory(store, recall=recall)) as hybrid:
+            assert {item.namespace for item in (await hybrid.run(PROMPT)).recalled} == expected
+    agent = near()
+    async with Hybrid(near=agent, memory=TaskMemory(store, recall=RecallConfig(tokens=400))) as hybrid:
+        assert len((await hybrid.run(PROMPT)).recalled) > 2
+    assert len(shown(agent)) <= len(PROMPT) + 2 + 4 * 400
+
+
+def in_every_role(request: StepRequest) -> str:
+    """Whatever a strategy asks for."""
+    match sorted((request.output_schema or {}).get("properties", {})):
+        case ["subtasks"]:
+            return json.dumps({"subtasks": [{"id": "a", "task": "Who?", "needs": []}, {"id": "b", "task": "What?", "needs": ["a"]}]})
+        case ["answer", "jobs", "scratchpad"]:
+            return json.dumps({"answer": "Oat milk.", "scratchpad": "", "jobs": []})
+        case ["jobs"]:
+            return json.dumps({"jobs": [{"instruction": "Find milk.", "advice": ""}]})
+        case ["answer", "citation", "explanation"]:
+            return json.dumps({"answer": "oat", "citation": "oat", "explanation": "it says so"})
+        case _:
+            return "Oat milk."
+
+
+@pytest.mark.parametrize("strategy", [one for one in Strategy if one is not Strategy.AUTO])
+async def test_every_strategy_works_with_what_is_recalled(strategy: Strategy) -> None:
+    agents = [ScriptedAgent(in_every_role, name=side.value, side=side) for side in Side]
+    options = {"context": "Some oat and more. " * 20} if strategy is Strategy.MINIONS else {}
+    async with Hybrid(near=agents[0], far=agents[1], memory=store_with(Tier.SHARED)) as hybrid:
+        result = await hybrid.run(PROMPT, strategy=strategy, sensitivity="public", **options)  # type: ignore[arg-type]  # none but context
+    assert result.recalled
+    requests = [request for agent in agents for request in agent.requests]
+    readers = [request for request in requests if "jobs" not in str(request.output_schema) and strategy is Strategy.MINIONS]
+    told = [request for request in requests if request not in readers]
+    assert told
+    assert all(any(FACT in message.text for message in request.messages) for request in told)
+
+
+class Broken(InMemoryEngine):
+    """An engine whose database cannot be reached while `is_away`."""
+
+    is_away = False
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("keyword", "transaction") and object.__getattribute__(self, "is_away"):
+            raise StoreUnavailable("the database is away", hint="bring it back")
+        return super().__getattribute__(name)
+
+
+async def test_task_is_served_without_a_memory_that_fails_and_says_so() -> None:
+    engine = Broken()
+    store = store_with(Tier.DEVICE, engine=engine)
+    engine.is_away = True
+    async with Hybrid(near=near(), memory=TaskMemory(store, remember=True)) as hybrid:
+        result = await hybrid.run(PROMPT)
+    assert (result.text, result.recalled) == ("Oat milk.", ())
+    assert "memory: nothing could be recalled: the database is away" in result.reasons
+    assert "memory: the task was not written down: the database is away" in result.reasons
+
+
+@tool
+def look(place: str) -> str:
+    """Look into a place."""
+    return f"In the {place} there is oat milk."
+
+
+async def test_task_is_written_down_verbatim_each_part_on_the_word_of_who_said_it() -> None:
+    store = store_with(Tier.DEVICE, store_tier=Tier.USER)
+    call = ToolCall(id="1", name="look", arguments={"place": "fridge"})
+    async with Hybrid(near=near(call, "Oat milk."), tools=[look], memory=TaskMemory(store, remember=True)) as hybrid:
+        await hybrid.run(PROMPT)
+    assert turns_of(store) == {
+        PROMPT: ("user", Source.USER, "", Tier.DEVICE, ()),
+        'look({"place": "fridge"})': ("near", Source.MODEL, "near", Tier.DEVICE, (MILK,)),
+        "In the fridge there is oat milk.": ("look", Source.EXTERNAL_TOOL, "near", Tier.DEVICE, (MILK,)),
+        "Oat milk.": ("near", Source.MODEL, "near", Tier.DEVICE, (MILK,)),
+    }
+
+
+async def test_public_task_is_written_down_as_far_as_the_store_lets_it_go_and_recalled_later() -> None:
+    store = MemoryStore(InMemoryEngine(), tier=Tier.SHARED)
+    agent, cloud = near("Noted."), far("It is Thursday.")
+    async with Hybrid(near=agent, far=cloud, memory=TaskMemory(store, remember=True)) as hybrid:
+        await hybrid.run("My dentist appointment is on Thursday.", sensitivity="public")
+        later = await hybrid.run("When is my dentist appointment?", sensitivity="public", mode="prefer_in_cloud", strategy="route")
+    assert turns_of(store)["My dentist appointment is on Thursday."][3] is Tier.SHARED
+    assert later.side is Side.FAR
+    assert '"user: My dentist appointment is on Thursday."' in shown(cloud)
+
+
+async def test_store_alone_is_only_read() -> None:
+    store = store_with(Tier.DEVICE)
+    async with Hybrid(near=near(), memory=store) as hybrid:
+        await hybrid.run(PROMPT)
+    assert turns_of(store) == {}
+
+
+def calls(name: str, **arguments: str) -> ToolCall:
+    return ToolCall(id="1", name=name, arguments=arguments)
+
+
+async def with_tools(store: MemoryStore, call: ToolCall, *, sensitivity: str) -> tuple[Result, str]:
+    """What a task comes to whose agent makes one call, and what the call returned."""
+    agent = near(call, "Done.")
+    memory = TaskMemory(store, recall=None, tools=memory_tools(store))
+    async with Hybrid(near=agent, far=far(), memory=memory) as hybrid:
+        result = await hybrid.run("Do it.", sensitivity=sensitivity, strategy="device")
+    returned = agent.requests[1].messages[-1].tool_result
+    assert returned is not None
+    return result, returned.content
+
+
+async def test_note_of_a_model_is_stamped_as_its_word_and_goes_no_further_than_its_task() -> None:
+    for sensitivity, tier in (("private", Tier.DEVICE), ("public", Tier.SHARED)):
+        store = MemoryStore(InMemoryEngine(), tier=Tier.SHARED, user="ana")
+        await with_tools(store, calls("remember", text="Ana moved to Oslo."), sensitivity=sensitivity)
+        (note,) = store.search(NOTES)
+        assert (note.value, note.user, note.agent) == ({"text": "Ana moved to Oslo."}, "ana", "near")
+        assert (note.source, note.trust, note.tier) == (Source.MODEL, TRUST[Source.MODEL], tier)
+
+
+@pytest.mark.parametrize("name", ["tier", "user", "subject", "source", "trust"])
+async def test_model_has_no_say_in_what_is_stamped_on_its_note(name: str) -> None:
+    store = MemoryStore(InMemoryEngine())
+    remember, _ = memory_tools(store)
+    result = await remember.run(calls("remember", text="x", **{name: "shared"}))
+    assert (result.is_error, store.search(())) == (True, [])
+
+
+async def test_note_of_what_the_user_said_does_not_take_the_place_of_their_word() -> None:
+    store = MemoryStore(InMemoryEngine())
+    await with_tools(store, calls("remember", text="Ana moved."), sensitivity="private")
+    (note,) = store.search(NOTES)
+    store.bound(source=Source.USER).put(NOTES, note.key, {"text": "Ana moved."})
+    await with_tools(store, calls("remember", text="Ana moved."), sensitivity="private")
+    assert [item.source for item in store.search(NOTES)] == [Source.USER]
+
+
+async def test_private_task_may_look_up_everything_and_the_result_tells_what() -> None:
+    result, answer = await with_tools(store_with(Tier.DEVICE), calls("recall", query=PROMPT), sensitivity="private")
+    assert FACT in answer
+    assert [item.key for item in result.recalled] == [MILK.key]
+
+
+async def test_public_task_may_look_up_only_what_may_leave_the_device() -> None:
+    result, answer = await with_tools(store_with(Tier.DEVICE), calls("recall", query=PROMPT), sensitivity="public")
+    assert FACT not in answer
+    assert "1 more may not leave the device" in answer
+    assert result.recalled == ()
+    shared, answer = await with_tools(store_with(Tier.SHARED), calls("recall", query=PROMPT), sensitivity="public")
+    assert (FACT in answer, len(shared.recalled)) == (True, 1)
+
+
+def test_outside_of_a_task_the_tool_tells_only_what_may_leave_the_device() -> None:
+    _, recall = memory_tools(store_with(Tier.DEVICE))
+    assert FACT not in recall(PROMPT)
+
+
+async def test_note_is_derived_from_all_that_the_task_has_looked_up() -> None:
+    store = store_with(Tier.DEVICE, store_tier=Tier.SHARED)
+    store.bound(source=Source.EXTERNAL_TOOL).put(("web",), "1", {"text": "Cats drink milk."}, tier=Tier.SHARED)
+    first, second = calls("recall", query="Do cats drink milk?"), calls("remember", text="Cats drink milk, it seems.")
+    memory = TaskMemory(store, recall=None, tools=memory_tools(store))
+    async with Hybrid(near=near(first, second, "Done."), memory=memory) as hybrid:
+        await hybrid.run("Do it.", sensitivity="public")
+    (note,) = store.search(NOTES)
+    assert note.lineage == (Address(("web",), "1"),)
+    assert note.trust == TRUST[Source.EXTERNAL_TOOL]
+
+
+async def test_what_a_tool_writes_in_a_private_task_stays_on_the_device_and_knows_what_it_is_derived_from() -> None:
+    store = store_with(Tier.DEVICE, store_tier=Tier.SHARED)
+
+    @tool
+    def save(text: str) -> str:
+        """Save."""
+        store.put(("saved",), "1", {"text": text}, tier=Tier.SHARED)
+        return "saved"
+
+    async with Hybrid(near=near(calls("save", text="oat"), "Done."), tools=[save], memory=store) as hybrid:
+        await hybrid.run(PROMPT)
+    (saved,) = store.search(("saved",))
+    assert (saved.tier, saved.agent, saved.source, saved.lineage) == (Tier.DEVICE, "near", Source.INTERNAL_TOOL, (MILK,))
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> MemoryConfig:
+    path = tmp_path / "memory.db"
+    with MemoryStore.open(path, embedder=None) as store:
+        store.put(MILK.namespace, MILK.key, {"text": FACT})
+    return MemoryConfig(path=path, embed=False, recall=RecallConfig(), tools=True)
+
+
+async def test_configured_memory_is_opened_and_closed_with_the_hybrid(configured: MemoryConfig) -> None:
+    agent = near()
+    async with Hybrid(near=agent, memory=configured) as hybrid:
+        assert [item.key for item in (await hybrid.run(PROMPT)).recalled] == [MILK.key]
+        assert {spec.name for spec in agent.requests[0].tools} == {"remember", "recall"}
+        assert isinstance(hybrid.graph.store, MemoryStore)
+        assert hybrid.graph.store.get(*MILK) is not None
+
+
+def test_memory_and_store_exclude_each_other() -> None:
+    store = MemoryStore(InMemoryEngine())
+    with pytest.raises(ConfigError, match="both given"):
+        Hybrid(near=near(), memory=store, store=store)
