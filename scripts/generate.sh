@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 
 # The mapping gives protoc the path that the module has once installed; without it the stubs import a module that does not exist.
 "$venv/bin/python" -m grpc_tools.protoc -Inearfar/protocols=protocols \
-  --python_out="$work" --pyi_out="$work" --grpc_python_out="$work" nearfar/protocols/v1/agent.proto nearfar/protocols/v1/hub.proto
+  --python_out="$work" --pyi_out="$work" --grpc_python_out="$work" nearfar/protocols/v1/{agent,hub,memory}.proto
 
 if [[ $check == --check ]]; then
   for fresh in "$work"/nearfar/protocols/v1/*; do

@@ -1,6 +1,6 @@
 """Operations as bytes: how engines keep them, and how they travel. What is read may come from a stranger, so that all of it is checked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import orjson
@@ -13,18 +13,25 @@ _SOURCES: Final = {source.value: source for source in Source}
 
 
 class Sealer(Protocol):
-    """Makes operations about a subject readable only for as long as the subject's key exists.
+    """Makes operations about somebody readable only for as long as the keys of all these subjects exist.
 
     Engines keep what `seal` returns, and leave out operations that `unseal` cannot read any more: they were erased.
     """
 
-    def seal(self, dot: Dot, subject: str, payload: bytes) -> bytes:
-        """The payload as it may be written to a log; that of an operation about nobody stays as it is."""
+    def seal(self, dot: Dot, subjects: Sequence[str], payload: bytes) -> bytes:
+        """The payload as it may be written to a log; without subjects it stays as it is."""
         ...
 
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
         """The payload; None where its key was destroyed. Raises `ValueError` for what is damaged, or was sealed for another dot."""
         ...
+
+
+def subjects_of(operation: Operation) -> list[str]:
+    """Whom an operation is about, its siblings included."""
+    if not operation.siblings:
+        return [operation.meta.subject] if operation.meta.subject else []
+    return sorted({meta.subject for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) if meta.subject})
 
 
 def encode(operation: Operation) -> bytes:

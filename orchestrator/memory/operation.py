@@ -82,7 +82,9 @@ class Operation:
         """Whether nothing of `other` is needed any longer. Never both of each other, whatever a hostile device says that it knew."""
         if not self.knew(other.dot) or self.stamp <= other.stamp:
             return False
-        return not self.unseen or (other.dot not in self.unseen and not any(sibling.dot in self.unseen for sibling in other.siblings))
+        # The notice of a withdrawal has no content that could be lost.
+        is_content_unseen = other.dot in self.unseen and not other.is_withdrawn
+        return not is_content_unseen and not any(sibling.dot in self.unseen for sibling in other.siblings)
 
 
 def version_of(heads: Iterable[Operation]) -> str:

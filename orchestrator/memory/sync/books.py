@@ -1,0 +1,140 @@
+"""What a replica keeps of its own about synchronising, among the settings of its engine."""
+
+import secrets
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+
+import orjson
+
+from ....protocols import StoreCorrupt
+from ..engine import Transaction
+from ..operation import Dot
+from .facts import Facts, decode_facts, encode_facts
+from .peer import Peer
+
+_FACTS: Final = "sync facts"
+_LOG: Final = "sync log"
+_RESTORED: Final = "sync restored"
+_ERASING: Final = "sync erasing"
+_CHUNK: Final = 4096
+"""Numbers of one device whose arrival is kept together, one bit each."""
+
+
+def facts(transaction: Transaction) -> Facts:
+    """All that the replica knows beside the items."""
+    kept = transaction.setting(_FACTS)
+    try:
+        return _decoded(kept) if kept else Facts()
+    except ValueError as error:
+        raise StoreCorrupt("the replica's list of what was erased is damaged", hint="nearfar memory recover") from error
+
+
+@lru_cache(maxsize=16)
+def _decoded(kept: str) -> Facts:
+    return decode_facts(kept.encode())
+
+
+def keep_facts(transaction: Transaction, known: Facts) -> None:
+    transaction.set(_FACTS, encode_facts(known).decode())
+
+
+def log(transaction: Transaction) -> str:
+    """The name of the replica's log, in which its positions count."""
+    name = transaction.setting(_LOG)
+    if name is None:
+        name = _new_name()
+        transaction.set(_LOG, name)
+    return name
+
+
+def note_restored(transaction: Transaction, sequence: int) -> None:
+    """Remember up to where the replica has its own writes, having been put back from an older copy: peers may have the later ones."""
+    transaction.set(_RESTORED, str(sequence))
+    transaction.set(_LOG, _new_name())  # positions are no longer what they were to peers
+
+
+def had(transaction: Transaction, own: str) -> dict[str, int]:
+    """The version vector, without writes of its own that the replica has lost."""
+    restored = transaction.setting(_RESTORED)
+    known = transaction.known()
+    return known if restored is None else {**known, own: int(restored)}
+
+
+def position(transaction: Transaction, peer: Peer, log: str) -> int:
+    """Up to where the replica has a peer's log."""
+    return int(transaction.setting(_place(peer, log)) or 0)
+
+
+def keep_position(transaction: Transaction, peer: Peer, log: str, position: int) -> None:
+    transaction.set(_place(peer, log), str(position))
+
+
+def _new_name() -> str:
+    return secrets.token_hex(8)
+
+
+def _place(peer: Peer, log: str) -> str:
+    # What the sender picks out of its log is another matter for another user.
+    return f"sync position {log} {peer.is_relay:d} {peer.user}"
+
+
+def introducer(transaction: Transaction, device: str) -> str | None:
+    """The credential with which a device came first."""
+    return transaction.setting(f"sync device {device}")
+
+
+def introduce(transaction: Transaction, device: str, credential: str) -> None:
+    transaction.set(f"sync device {device}", credential)
+    transaction.set(f"sync credential {credential}", orjson.dumps([*introduced(transaction, credential), device]).decode())
+
+
+def introduced(transaction: Transaction, credential: str) -> list[str]:
+    """All devices that came with a credential."""
+    kept = transaction.setting(f"sync credential {credential}")
+    return [] if kept is None else [str(device) for device in orjson.loads(kept)]
+
+
+def note_arrivals(transaction: Transaction, dots: Iterable[Dot]) -> None:
+    """Keep which writes of others have ever been here with their content."""
+    chunks: dict[tuple[str, int], int] = {}
+    for device, sequence in dots:
+        chunk, bit = divmod(sequence, _CHUNK)
+        chunks[device, chunk] = chunks.get((device, chunk), 0) | 1 << bit
+    for (device, chunk), bits in chunks.items():
+        transaction.set(_chunk(device, chunk), f"{bits | _arrivals(transaction, device, chunk):x}")
+
+
+def holes(transaction: Transaction, device: str) -> Iterator[tuple[int, int]]:
+    """First and last number of each run of writes of a device which the replica counts, and which were never here."""
+    last = transaction.known().get(device, 0)
+    start: int | None = None
+    for chunk in range(last // _CHUNK + 1):
+        bits = _arrivals(transaction, device, chunk)
+        for sequence in range(max(1, chunk * _CHUNK), min(last + 1, (chunk + 1) * _CHUNK)):
+            if bits >> (sequence % _CHUNK) & 1:
+                if start is not None:
+                    yield start, sequence - 1
+                start = None
+            elif start is None:
+                start = sequence
+    if start is not None:
+        yield start, last
+
+
+def _arrivals(transaction: Transaction, device: str, chunk: int) -> int:
+    return int(transaction.setting(_chunk(device, chunk)) or "0", 16)
+
+
+def _chunk(device: str, chunk: int) -> str:
+    return f"sync arrivals {device} {chunk}"
+
+
+def pending_keys(transaction: Transaction) -> list[bytes] | None:
+    """The keys that an erasure has still to destroy before the files are scrubbed; None: no erasure is under way."""
+    kept = transaction.setting(_ERASING)
+    return None if kept is None else [bytes.fromhex(id) for id in orjson.loads(kept)]
+
+
+def keep_pending_keys(transaction: Transaction, ids: Iterable[bytes] | None) -> None:
+    transaction.set(_ERASING, None if ids is None else orjson.dumps([id.hex() for id in ids]).decode())

@@ -1,0 +1,184 @@
+"""What all replicas get to know beside the items: what was erased, which devices are shut out, and whose each device is. It only grows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from ..item import Address, Meta, Namespace, Tier
+from ..operation import Operation, VersionVector
+from .keys import tag_of
+
+_LONGEST = 256
+"""Characters of a device's, a user's or an erasure's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """Something to forget, said without naming it."""
+
+    id: str
+    subject: str | None
+    """Tag of whom it is about, see `keys.tag_of`."""
+    prefix: str | None
+    """Tag of a namespace with all below it, see `prefix_tag`."""
+    user: str | None
+    """Whose items are meant; None: everybody's."""
+    boundaries: Mapping[str, int] = field(default_factory=dict)
+    """By device that has heard of it, its last write before. What a device wrote later is meant to be, all else is to go."""
+    overwritten: Mapping[str, VersionVector] = field(default_factory=dict)
+    """By tag of an item of which a write was erased, the writes in whose place that one was: others may have them still."""
+
+    def covers(self, operation: Operation) -> bool:
+        """Whether the operation has to go, by what is said of it itself."""
+        return (self.precedes(operation) and self.names(operation.address, operation.meta)) or self._has_overwritten(operation)
+
+    def names(self, address: Address, meta: Meta) -> bool:
+        """Whether it is meant for a value with this meta."""
+        if self.user not in (None, meta.user):
+            return False
+        if self.prefix is not None:
+            return self.prefix in _prefix_tags(address.namespace)
+        return bool(meta.subject) and _tag(meta.subject) == self.subject
+
+    def __or__(self, other: "Erasure") -> "Erasure":
+        """What two replicas know of it."""
+        overwritten = {tag: _joined(self.overwritten.get(tag, {}), vector) for tag, vector in other.overwritten.items()}
+        return replace(self, boundaries={**other.boundaries, **self.boundaries}, overwritten={**self.overwritten, **overwritten})
+
+    def precedes(self, operation: Operation) -> bool:
+        """Whether the device that wrote it had not heard of the erasure yet."""
+        heard = self.boundaries.get(operation.dot.device)
+        return heard is None or operation.dot.sequence <= heard
+
+    def _has_overwritten(self, operation: Operation) -> bool:
+        meta = operation.meta
+        if not self.overwritten or (meta.tier is not Tier.SHARED and self.user not in (None, meta.user)):
+            return False
+        device, sequence = operation.dot
+        return self.overwritten.get(address_tag(operation.address), {}).get(device, 0) >= sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts of two replicas are put together by `|`, in any order and as often as one likes."""
+
+    erasures: Mapping[str, Erasure] = field(default_factory=dict)
+    """By their ids."""
+    revoked: frozenset[str] = frozenset()
+    """Devices that are shut out."""
+    users: Mapping[str, str] = field(default_factory=dict)
+    """By device, whose it is. A hub's, which writes for several users, is not in it."""
+
+    def __or__(self, other: "Facts") -> "Facts":
+        erasures = {**other.erasures, **self.erasures}
+        for id in self.erasures.keys() & other.erasures.keys():
+            erasures[id] = self.erasures[id] | other.erasures[id]
+        return Facts(erasures, self.revoked | other.revoked, {**other.users, **self.users})
+
+    def left_of(self, operation: Operation) -> Operation | None:
+        """What is to be kept of an operation that arrives; None: nothing."""
+        erasures = self.erasures.values()
+        if not erasures:
+            return operation
+        if any(erasure.covers(operation) for erasure in erasures):
+            return None
+        naming = [erasure for erasure in erasures if erasure.precedes(operation)]
+        return without_siblings(operation, lambda meta: any(erasure.names(operation.address, meta) for erasure in naming))
+
+    def stated_for(self, user: str, known: "Facts") -> "Facts":
+        """Those that somebody who speaks for one user alone may state to a replica that knows `known`."""
+        users = {device: owner for device, owner in self.users.items() if owner == known.users.get(device, user) == user}
+        return Facts(
+            {id: erasure for id, erasure in self.erasures.items() if erasure.user == user},
+            frozenset(device for device in self.revoked if users.get(device) == user),
+            users,
+        )
+
+
+def without_siblings(operation: Operation, goes: Callable[[Meta], bool]) -> Operation:
+    """The operation without those siblings that have to go."""
+    kept = tuple(sibling for sibling in operation.siblings if not goes(sibling.meta))
+    return operation if len(kept) == len(operation.siblings) else replace(operation, siblings=kept)
+
+
+def encode_facts(facts: Facts) -> bytes:
+    """As JSON, the same bytes for the same facts."""
+    erasures = [
+        (
+            one.id,
+            one.subject,
+            one.prefix,
+            one.user,
+            dict(sorted(one.boundaries.items())),
+            {tag: dict(sorted(vector.items())) for tag, vector in sorted(one.overwritten.items())},
+        )
+        for _, one in sorted(facts.erasures.items())
+    ]
+    return orjson.dumps((erasures, sorted(facts.revoked), dict(sorted(facts.users.items()))))
+
+
+def decode_facts(encoded: bytes) -> Facts:
+    """Raises `ValueError` for what `encode_facts` never makes."""
+    try:
+        erasures, revoked, users = orjson.loads(encoded)
+        read = [_erasure(*one) for one in erasures]
+        return Facts(
+            {one.id: one for one in read},
+            frozenset(_name(device) for device in revoked),
+            {_name(device): _user(user) for device, user in users.items()},
+        )
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError("what a replica states of erasures and devices cannot be read") from error
+
+
+def prefix_tag(namespace: Namespace) -> str:
+    """Stands for a namespace where its name must not be."""
+    return sha256(b"nearfar prefix\0" + orjson.dumps(namespace)).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def address_tag(address: Address) -> str:
+    """Stands for an item where its name must not be."""
+    return sha256(b"nearfar item\0" + orjson.dumps((*address,))).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _tag(subject: str) -> str:
+    return tag_of(subject)
+
+
+@lru_cache(maxsize=4096)
+def _prefix_tags(namespace: Namespace) -> frozenset[str]:
+    return frozenset(prefix_tag(namespace[:depth]) for depth in range(len(namespace) + 1))
+
+
+def _erasure(
+    id: object, subject: object, prefix: object, user: object, boundaries: Mapping[str, Any], overwritten: Mapping[str, Any]
+) -> Erasure:
+    if (subject is None) == (prefix is None):
+        raise ValueError("an erasure is of a subject or of a prefix")
+    vectors = {_name(tag): _vector(vector) for tag, vector in overwritten.items()}
+    subject, prefix = (None if tag is None else _name(tag) for tag in (subject, prefix))
+    return Erasure(_name(id), subject, prefix, None if user is None else _user(user), _vector(boundaries), vectors)
+
+
+def _vector(value: Mapping[str, Any]) -> VersionVector:
+    return {_name(device): int(sequence) for device, sequence in value.items()}
+
+
+def _joined(one: VersionVector, other: VersionVector) -> VersionVector:
+    return {device: max(one.get(device, 0), other.get(device, 0)) for device in one.keys() | other.keys()}
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST:
+        raise ValueError("a name is missing or too long")
+    return value
+
+
+def _user(value: object) -> str:
+    return "" if value == "" else _name(value)

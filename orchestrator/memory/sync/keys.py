@@ -1,0 +1,209 @@
+"""A key for each subject, in a file beside the store, so that what is about a subject can be made unreadable wherever copies of it are."""
+
+import os
+import secrets
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
+from ..operation import Dot
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_SEALED: Final = b"\x01"
+"""First byte of a sealed payload, which plain ones never begin with: they are JSON."""
+_ID_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_HEADER_BYTES: Final = 1 + _ID_BYTES + _NONCE_BYTES
+_KEY_BYTES: Final = 32
+_PATIENCE: Final = 10.0
+"""Seconds that another process may take to write a key."""
+_SCHEMA: Final = "CREATE TABLE IF NOT EXISTS keys (id BLOB PRIMARY KEY, tag TEXT NOT NULL, key BLOB NOT NULL, is_current INTEGER NOT NULL)"
+
+
+class SubjectKey(NamedTuple):
+    """A key as replicas hand it on."""
+
+    id: bytes
+    tag: str
+    """Of the subject, see `tag_of`."""
+    key: bytes
+
+
+def tag_of(subject: str) -> str:
+    """Stands for a subject where its name must not be. Whoever guesses the name can check the guess."""
+    return sha256(b"nearfar subject\0" + subject.encode()).hexdigest()
+
+
+def opener(keys: Iterable[SubjectKey]) -> Callable[[Dot, bytes], bytes | None]:
+    """Unseals with keys that a peer handed on. They are not kept: what is taken over is sealed with a key of one's own."""
+    given = {key.id: key.key for key in keys}
+
+    def unseal(dot: Dot, sealed: bytes) -> bytes | None:
+        return _unsealed(dot, sealed, lambda id: _aes_gcm()(given[id]) if id in given else None)
+
+    return unseal
+
+
+class SubjectKeys:
+    """The keys of one replica, in the file at `path`; None: in memory. A `Sealer`.
+
+    Any thread and several processes may use the file. Raises `StoreUnavailable` and `StoreCorrupt` as engines do.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._lock = threading.RLock()
+        self._ciphers: dict[bytes, AESGCM] = {}
+        self._current: dict[str, bytes] = {}
+        self._version: int | None = None
+        """Of the file, as SQLite counts what other connections change."""
+        self._connection = _connect(path)
+
+    def seal(self, dot: Dot, subjects: Sequence[str], payload: bytes) -> bytes:
+        """With AES-256-GCM under a key of each subject, one around the other."""
+        for subject in subjects:
+            id, cipher = self._current_cipher(tag_of(subject))
+            nonce = os.urandom(_NONCE_BYTES)
+            payload = _SEALED + id + nonce + cipher.encrypt(nonce, payload, _bound_to(dot))
+        return payload
+
+    def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
+        return _unsealed(dot, sealed, self._cipher)
+
+    def handed_on(self, subjects: Iterable[str]) -> list[SubjectKey]:
+        """The keys with which `seal` seals now, for a peer that is to read it."""
+        with self._lock:
+            ids = [self._current_cipher(tag_of(subject))[0] for subject in subjects]
+            return [SubjectKey(*row) for id in ids for row in self._rows("SELECT id, tag, key FROM keys WHERE id = ?", id)]
+
+    def retire(self, tag: str) -> list[bytes]:
+        """Seal with a new key from now on; returns the ids of all the subject's keys so far, which are to be destroyed."""
+        with self._writing() as connection:
+            self._current.pop(tag, None)
+            connection.execute("UPDATE keys SET is_current = 0 WHERE tag = ?", (tag,))
+            return [id for (id,) in connection.execute("SELECT id FROM keys WHERE tag = ?", (tag,))]
+
+    def destroy(self, ids: Iterable[bytes]) -> None:
+        """What was sealed with these keys can never be read again. Durable when it returns."""
+        with self._writing() as connection:
+            connection.executemany("DELETE FROM keys WHERE id = ?", [(id,) for id in ids])
+            self._ciphers.clear()
+            self._current.clear()
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _current_cipher(self, tag: str) -> "tuple[bytes, AESGCM]":
+        with self._lock:
+            self._forget_if_changed()
+            if tag not in self._current:
+                self._current[tag] = self._make_current(tag)
+            id = self._current[tag]
+            cipher = self._cipher(id)
+            assert cipher is not None  # a key is retired before it is destroyed
+            return id, cipher
+
+    def _make_current(self, tag: str) -> bytes:
+        with self._writing() as connection:
+            found = connection.execute("SELECT id FROM keys WHERE tag = ? AND is_current", (tag,)).fetchone()
+            if found is not None:
+                return bytes(found[0])
+            id = secrets.token_bytes(_ID_BYTES)
+            connection.execute("INSERT INTO keys VALUES (?, ?, ?, 1)", (id, tag, secrets.token_bytes(_KEY_BYTES)))
+            return id
+
+    def _cipher(self, id: bytes) -> "AESGCM | None":
+        with self._lock:
+            self._forget_if_changed()
+            if id not in self._ciphers:
+                found = self._rows("SELECT key FROM keys WHERE id = ?", id)
+                if not found:
+                    return None
+                self._ciphers[id] = _aes_gcm()(found[0][0])
+            return self._ciphers[id]
+
+    def _forget_if_changed(self) -> None:
+        """Other processes retire and destroy keys, too."""
+        ((version,),) = self._rows("PRAGMA data_version")
+        if version != self._version:
+            self._ciphers.clear()
+            self._current.clear()
+            self._version = version
+
+    def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with self._lock, _reported():
+            return self._connection.execute(query, parameters).fetchall()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _reported(), self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield self._connection
+
+
+def _unsealed(dot: Dot, sealed: bytes, cipher_of: "Callable[[bytes], AESGCM | None]") -> bytes | None:
+    while sealed[:1] == _SEALED:
+        cipher = cipher_of(sealed[1 : 1 + _ID_BYTES])
+        if cipher is None:
+            return None
+        sealed = _decrypted(cipher, dot, sealed)
+    return sealed
+
+
+def _decrypted(cipher: "AESGCM", dot: Dot, sealed: bytes) -> bytes:
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return cipher.decrypt(sealed[1 + _ID_BYTES : _HEADER_BYTES], sealed[_HEADER_BYTES:], _bound_to(dot))
+    except (InvalidTag, ValueError) as error:
+        raise ValueError(f"the operation {dot.sequence} of device {dot.device} was not sealed as it is") from error
+
+
+def _bound_to(dot: Dot) -> bytes:
+    return f"{dot.device}\0{dot.sequence}".encode()
+
+
+def _aes_gcm() -> "type[AESGCM]":
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise ConfigError("items about a subject need the package cryptography", hint="pip install 'nearfar[memory]'") from error
+    return AESGCM
+
+
+def _connect(path: str | os.PathLike[str] | None) -> sqlite3.Connection:
+    if path is not None:
+        Path(path).parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR))
+        except OSError as error:
+            raise StoreUnavailable(f"the keys at {path} cannot be opened: {error.strerror}") from error
+    with _reported():
+        connection = sqlite3.connect(path or ":memory:", timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            # No write-ahead log, and a journal that is overwritten: a destroyed key must be in no file.
+            for pragma in ("secure_delete = ON", "synchronous = EXTRA", "journal_mode = DELETE"):
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute(_SCHEMA)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreUnavailable(f"the subjects' keys cannot be used: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreCorrupt(f"the file of the subjects' keys is damaged: {error}", hint="put it back from a backup") from error

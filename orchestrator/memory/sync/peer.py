@@ -1,0 +1,64 @@
+"""Who a replica synchronises with, and which operations are for them."""
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from ..item import Meta, Tier
+from ..operation import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another replica as its credential, or our own configuration, says who it is. Nothing of it comes from its messages."""
+
+    name: str
+    user: str
+    """Whose devices it may speak for, and whose items it may have."""
+    is_relay: bool = False
+    """A hub: it holds the items of all its users and speaks for every device. A device trusts its hub; a hub trusts no device so far."""
+    maximum_trust: float = 1.0
+    """What it sends may not claim to be believed more than this."""
+
+    def may_have(self, user: str, tier: Tier) -> bool:
+        """Whether items of this user and tier may go to the peer."""
+        match tier:
+            case Tier.SHARED:
+                return True
+            case Tier.USER:
+                return self.is_relay or user == self.user
+            case Tier.DEVICE:
+                return False
+
+
+class Part(Enum):
+    """How much of an operation goes to a peer."""
+
+    WHOLE = auto()
+    NOTICE = auto()
+    """That the item is withdrawn, of which it may have an earlier state."""
+    NUMBER = auto()
+    """Nothing but that there is a write of this number: a hole."""
+
+
+def for_peer(operation: Operation, peer: Peer) -> tuple[Part, Operation]:
+    """What of an operation is for the peer. Where it gets a number only, the operation must not be used."""
+    user = operation.meta.user
+    if peer.may_have(user, operation.meta.tier):
+        return Part.WHOLE, _without_hidden_siblings(operation, peer)
+    if peer.may_have(user, operation.reach):
+        return Part.NOTICE, _without_hidden_siblings(_notice(operation), peer)
+    return Part.NUMBER, operation
+
+
+def _notice(operation: Operation) -> Operation:
+    meta = Meta(user=operation.meta.user, tier=operation.reach, created_at=operation.meta.created_at)
+    unseen = tuple(sorted({*operation.unseen, operation.dot}))
+    return replace(operation, value=None, meta=meta, stamps={}, unseen=unseen)
+
+
+def _without_hidden_siblings(operation: Operation, peer: Peer) -> Operation:
+    if not operation.siblings:
+        return operation
+    shown = tuple(one for one in operation.siblings if peer.may_have(one.meta.user, one.meta.tier))
+    hidden = {one.dot for one in operation.siblings} - {one.dot for one in shown}
+    return operation if not hidden else replace(operation, siblings=shown, unseen=tuple(sorted({*operation.unseen, *hidden})))

@@ -1,0 +1,191 @@
+"""One replica as its peers meet it: what it knows, what it is told, and what it forgets."""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ....protocols import PermissionDenied, SyncRefused
+from ..clock import MAXIMUM_SKEW
+from ..engine import Engine, Transaction
+from ..item import Address, Namespace
+from . import books
+from .erasing import Forgetting, forget
+from .facts import Erasure, Facts, prefix_tag
+from .keys import SubjectKeys, tag_of
+from .messages import SCHEMA, Hello, Request
+from .peer import Peer
+
+logger = logging.getLogger(__name__)
+
+_ID_BYTES: Final = 16
+_LARGEST_LOSS: Final = 1 << 32
+"""So many writes nobody makes between two backups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A store's engine with what synchronising needs beside it. Its methods block, and may be called from any thread."""
+
+    engine: Engine
+    keys: SubjectKeys
+    """The same that the engine seals with."""
+    user: str | None
+    """Whose device it is; None: it is a hub, which writes for several users."""
+    fields: Sequence[str] = ()
+    """Paths into values that are searched where an item does not say which."""
+    now: Callable[[], float] = field(repr=False)
+    """The clock, in seconds since the epoch."""
+    maximum_bytes: int = 1 << 20
+    """Of a value as JSON."""
+
+    def hello(self) -> Hello:
+        """How it introduces itself."""
+        with self.engine.transaction() as transaction:
+            return Hello(self.engine.device, self.now(), transaction.known(), self.known_facts(transaction), books.log(transaction))
+
+    def meet(self, peer: Peer, hello: Hello, *, is_caller: bool) -> float:
+        """Take in how a peer introduced itself, and return by how many seconds its clock is ahead of ours.
+
+        A device that called is bound to the credential which it came with. Raises `SyncRefused` for a peer of another schema, one that is
+        this replica itself, and one that is shut out, and `PermissionDenied` for a device that came with another credential before.
+        """
+        check_schema(hello)
+        if hello.device == self.engine.device:
+            raise SyncRefused("the peer is this store itself, or a copy of it", hint="give the copy a file of its own, and let it sync")
+        with self.engine.transaction() as transaction:
+            self._check_device(transaction, peer, hello.device, is_caller=is_caller)
+            self._check_own_number(transaction, peer, hello)
+        self.absorb(peer, hello.facts)
+        skew = hello.now - self.now()
+        if abs(skew) * 1000 > MAXIMUM_SKEW:
+            logger.warning("the clock of device %s is %+.0f s off ours", hello.device, skew)
+        return skew
+
+    def absorb(self, peer: Peer, stated: Facts) -> None:
+        """Learn what a peer states beside the items, as far as it may, and forget what has been erased."""
+        with self.engine.transaction() as transaction:
+            known = self.known_facts(transaction)
+            learned = known | (stated if peer.is_relay else stated.stated_for(peer.user, known))
+            if learned != known:
+                self._learn(transaction, known, learned)
+        self.finish_erasing()
+
+    def check_not_revoked(self, transaction: Transaction, peer: Peer, device: str) -> None:
+        """Raises `SyncRefused` if the device, or another one of its credential, is shut out."""
+        if revoked := self.known_facts(transaction).revoked.intersection([device, *books.introduced(transaction, peer.name)]):
+            raise SyncRefused(f"device {min(revoked)} is shut out", hint="pair the device anew if it is yours")
+
+    def erase(self, *, subject: str | None = None, prefix: Namespace | None = None) -> list[Address]:
+        """Forget everything about a subject, or below a prefix, and have all peers forget it: items of the replica's user, or at a hub
+        those of all users.
+
+        Returns which items are gone here. What cannot be scrubbed from the files now is so when the store is opened next.
+        """
+        tags = (None if subject is None else tag_of(subject), None if prefix is None else prefix_tag(prefix))
+        erasure = Erasure(secrets.token_hex(_ID_BYTES), *tags, self.user)
+        with self.engine.transaction() as transaction:
+            known = self.known_facts(transaction)
+            gone = self._learn(transaction, known, known | Facts({erasure.id: erasure}))
+        self.finish_erasing()
+        return gone
+
+    def finish_erasing(self) -> None:
+        """Destroy keys and scrub the files where an erasure was interrupted before it had; call it when the store is opened."""
+        with self.engine.transaction() as transaction:
+            pending = books.pending_keys(transaction)
+        if pending is None:
+            return
+        self.keys.destroy(pending)
+        self.engine.scrub()
+        with self.engine.transaction() as transaction:
+            if books.pending_keys(transaction) == pending:
+                books.keep_pending_keys(transaction, None)
+
+    def revoke(self, device: str) -> None:
+        """Shut a device out, here and at every replica that hears of it. What it wrote before stays."""
+        if device == self.engine.device:
+            raise PermissionDenied("a device cannot shut itself out", hint="do it on another one")
+        with self.engine.transaction() as transaction:
+            books.keep_facts(transaction, self.known_facts(transaction) | Facts(revoked=frozenset({device})))
+
+    def request(self, peer: Peer, log: str) -> Request:
+        """Where it wants to go on in a peer's log."""
+        with self.engine.transaction() as transaction:
+            position = books.position(transaction, peer, log)
+            return Request(books.had(transaction, self.engine.device), log, position, takes_all=peer.is_relay)
+
+    def facts(self) -> Facts:
+        """What it knows beside the items."""
+        with self.engine.transaction() as transaction:
+            return self.known_facts(transaction)
+
+    def known_facts(self, transaction: Transaction) -> Facts:
+        """The same inside a transaction."""
+        facts = books.facts(transaction)
+        return facts if self.user is None else facts | Facts(users={self.engine.device: self.user})
+
+    def holes(self, device: str) -> list[tuple[int, int]]:
+        """First and last number of each run of a device's writes that this replica counts, and whose content was never here."""
+        if device == self.engine.device:
+            return []
+        with self.engine.transaction() as transaction:
+            return list(books.holes(transaction, device))
+
+    def _learn(self, transaction: Transaction, known: Facts, learned: Facts) -> list[Address]:
+        """Keep facts that are new, and forget what they say is to be forgotten."""
+        fresh = [
+            one for id, one in learned.erasures.items() if id not in known.erasures or known.erasures[id].overwritten != one.overwritten
+        ]
+        if not fresh:
+            books.keep_facts(transaction, learned)
+            return []
+        heard = Facts({one.id: replace(one, boundaries={self.engine.device: self._own_number(transaction)}) for one in fresh})
+        learned |= heard
+        erasures = [learned.erasures[one.id] for one in fresh]
+        gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), erasures)
+        books.keep_facts(transaction, learned | Facts({one.id: one for one in grown}))
+        fresh = [one for one in fresh if one.id not in known.erasures]
+        ids = [id for erasure in fresh if erasure.subject is not None for id in self.keys.retire(erasure.subject)]
+        books.keep_pending_keys(transaction, [*(books.pending_keys(transaction) or ()), *ids])
+        return gone
+
+    def _own_number(self, transaction: Transaction) -> int:
+        return transaction.known().get(self.engine.device, 0)
+
+    def _check_device(self, transaction: Transaction, peer: Peer, device: str, *, is_caller: bool) -> None:
+        if is_caller and peer.name:
+            introducer = books.introducer(transaction, device)
+            if introducer is None:
+                books.introduce(transaction, device, peer.name)
+            elif introducer != peer.name:
+                raise PermissionDenied(f"device {device} came with another credential before", hint="pair the device again")
+        self.check_not_revoked(transaction, peer, device)
+        facts = self.known_facts(transaction)
+        if not peer.is_relay and facts.users.get(device) != peer.user:
+            # Its credential says whose it is, whatever was told of it before.
+            known = books.facts(transaction)
+            books.keep_facts(transaction, replace(known, users={**known.users, device: peer.user}))
+
+    def _check_own_number(self, transaction: Transaction, peer: Peer, hello: Hello) -> None:
+        """Notice that this replica was put back from an older copy: others know writes of it that it has forgotten."""
+        own = self.engine.device
+        had, remembered = transaction.known().get(own, 0), hello.known.get(own, 0)
+        may_say_so = peer.is_relay or self.user is None or peer.user == self.user
+        if may_say_so and had < remembered < had + _LARGEST_LOSS:
+            logger.warning(
+                "this store was put back from an older copy: it knows %d of the %d writes that its peers have of it", had, remembered
+            )
+            books.note_restored(transaction, had)
+            transaction.learn({own: remembered}, 0)
+
+
+def check_schema(hello: Hello) -> None:
+    """Raises `SyncRefused` for a peer that understands operations in another way."""
+    if hello.schema != SCHEMA:
+        older = "the peer" if hello.schema < SCHEMA else "this side"
+        raise SyncRefused(
+            f"the peer synchronises by schema {hello.schema} and this side by {SCHEMA}",
+            hint=f"update nearfar on {older}: it is the older one",
+        )

@@ -1,0 +1,155 @@
+"""Reading a replica's log for a peer: what it may have goes as it is, the rest as numbers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from ..encoding import encode, subjects_of
+from ..item import Address, Namespace
+from ..operation import Operation
+from . import books
+from .facts import Facts
+from .keys import SubjectKey
+from .messages import Batch, Range, Request, SealedOperation
+from .peer import Part, Peer, for_peer
+from .replica import Replica
+
+_PAGE: Final = 1000
+"""Operations that are read at once."""
+BATCH_BYTES: Final = 1 << 18
+"""A few batches fit into memory, whatever is sent."""
+_EXAMPLES: Final = 3
+
+
+@dataclass(slots=True)
+class Leaving:
+    """What of one namespace would leave this replica for a peer."""
+
+    items: int = 0
+    bytes: int = 0
+    withdrawn: int = 0
+    """Items of which the peer would hear only that they are withdrawn."""
+    held_back: int = 0
+    """Items that stay here."""
+    examples: list[Address] = field(default_factory=list)
+    """A few of those that would leave."""
+
+
+def outgoing(replica: Replica, peer: Peer, request: Request) -> dict[Namespace, Leaving]:
+    """What `batches` would send, by namespace."""
+    plan: dict[Namespace, Leaving] = {}
+    for _, operation in _Log(replica, peer, request).operations():
+        part, shown = for_peer(operation, peer)
+        leaving = plan.setdefault(operation.address.namespace, Leaving())
+        match part:
+            case Part.NUMBER:
+                leaving.held_back += 1
+            case Part.NOTICE:
+                leaving.withdrawn += 1
+            case Part.WHOLE:
+                leaving.items += 1
+                leaving.bytes += len(encode(shown))
+                if len(leaving.examples) < _EXAMPLES:
+                    leaving.examples.append(operation.address)
+    return plan
+
+
+def batches(replica: Replica, peer: Peer, request: Request, *, batch_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
+    """The replica's log behind what is requested. The last batch says what the peer knows once it has them all.
+
+    A batch ends with the operation that brings it over `batch_bytes`. It is in no transaction while it waits for its reader.
+    """
+    log = _Log(replica, peer, request)
+    packer = _Packer(replica, peer, log.name, log.end)
+    for position, operation in log.operations():
+        if packer.add(operation) >= batch_bytes:
+            yield packer.packed(position)
+    yield replace(packer.packed(log.end), known=log.claims())
+
+
+class _Log:
+    """The part of the replica's log that the peer lacks."""
+
+    def __init__(self, replica: Replica, peer: Peer, request: Request) -> None:
+        with replica.engine.transaction() as transaction:
+            self.name = books.log(transaction)
+            # Before the log is read, which then has all that this says: a superseded write has its successor further behind.
+            self._own = transaction.known()
+        self._replica = replica
+        self._request = request
+        self._users = replica.facts().users
+        self.end = request.position if request.log == self.name else 0
+        """Up to where it was read."""
+
+    def operations(self) -> Iterator[tuple[int, Operation]]:
+        while page := self._replica.engine.operations(self.end, limit=_PAGE):
+            for position, operation in page:
+                if operation.dot.sequence > self._request.known.get(operation.dot.device, 0) and self._may_tell(operation):
+                    yield position, operation
+            self.end = page[-1][0]
+
+    def claims(self) -> dict[str, int]:
+        """What the peer may count as known when it has the whole log."""
+        return {device: sequence for device, sequence in self._own.items() if self._may_speak_for(device)}
+
+    def _may_tell(self, operation: Operation) -> bool:
+        user = operation.meta.user
+        return self._may_speak_for(operation.dot.device) and (self._request.takes_all or user == self._replica.user)
+
+    def _may_speak_for(self, device: str) -> bool:
+        """Whether the peer believes this replica what it says of the device's writes."""
+        return self._request.takes_all or (self._replica.user is not None and self._users.get(device) == self._replica.user)
+
+
+class _Packer:
+    """Puts operations into batches."""
+
+    def __init__(self, replica: Replica, peer: Peer, log: str, start: int) -> None:
+        self._replica = replica
+        self._peer = peer
+        self._log = log
+        self._start = start
+        self._facts: Facts | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._operations: list[SealedOperation] = []
+        self._holes: dict[str, list[int]] = {}
+        self._keys: set[SubjectKey] = set()
+        self._bytes = 0
+
+    def add(self, operation: Operation) -> int:
+        """Put one more into the batch; returns how large that is now."""
+        part, shown = for_peer(operation, self._peer)
+        if part is Part.NUMBER:
+            self._holes.setdefault(operation.dot.device, []).append(operation.dot.sequence)
+            return self._bytes
+        subjects = subjects_of(shown)
+        payload = encode(shown)
+        if subjects:
+            payload = self._replica.keys.seal(shown.dot, subjects, payload)
+            self._keys.update(self._replica.keys.handed_on(subjects))
+        self._operations.append(SealedOperation(shown.dot, payload))
+        self._bytes += len(payload)
+        return self._bytes
+
+    def packed(self, end: int) -> Batch:
+        """The batch up to here; another one is begun."""
+        facts = self._replica.facts()  # read behind the operations: it has all that was known to whoever wrote them
+        holes = tuple(one for device, numbers in self._holes.items() for one in _ranges(device, numbers))
+        fresh = None if facts == self._facts else facts
+        batch = Batch(self._log, self._start, end, tuple(self._operations), holes, tuple(sorted(self._keys)), fresh)
+        self._facts = facts
+        self._start = end
+        self._begin()
+        return batch
+
+
+def _ranges(device: str, numbers: list[int]) -> Iterator[Range]:
+    """The numbers as few ranges."""
+    numbers = sorted(numbers)
+    first = 0
+    for index, number in enumerate(numbers):
+        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
+            yield Range(device, numbers[first], number)
+            first = index + 1

@@ -1,0 +1,77 @@
+"""Messages between replicas as protobuf."""
+
+from ....protocols import InvalidRequest
+from ....protocols.v1 import memory_pb2 as pb
+from ..operation import Dot
+from .facts import Facts, decode_facts, encode_facts
+from .keys import SubjectKey
+from .messages import Batch, Hello, Range, Received, Request, SealedOperation
+
+
+def hello_to_proto(hello: Hello) -> pb.Hello:
+    return pb.Hello(
+        schema=hello.schema, device=hello.device, now=hello.now, known=hello.known, facts=encode_facts(hello.facts), log=hello.log
+    )
+
+
+def hello_from_proto(message: pb.Hello) -> Hello:
+    """Raises `InvalidRequest` for what no replica says."""
+    if not message.device or not message.log:
+        raise InvalidRequest("a replica says its name and that of its log", hint="the peer is broken, or no nearfar store")
+    return Hello(message.device, message.now, dict(message.known), _facts(message.facts), message.log, message.schema)
+
+
+def request_to_proto(request: Request) -> pb.Continuation:
+    return pb.Continuation(known=request.known, log=request.log, position=request.position, takes_all=request.takes_all)
+
+
+def request_from_proto(message: pb.Continuation) -> Request:
+    return Request(dict(message.known), message.log, message.position, message.takes_all)
+
+
+def batch_to_proto(batch: Batch) -> pb.Batch:
+    return pb.Batch(
+        log=batch.log,
+        start=batch.start,
+        end=batch.end,
+        operations=[
+            pb.SealedOperation(device=device, sequence=sequence, payload=payload) for (device, sequence), payload in batch.operations
+        ],
+        holes=[pb.Hole(device=hole.device, first=hole.first, last=hole.last) for hole in batch.holes],
+        keys=[pb.SubjectKey(id=key.id, tag=key.tag, key=key.key) for key in batch.keys],
+        facts=None if batch.facts is None else encode_facts(batch.facts),
+        known=None if batch.known is None else pb.Knowledge(known=batch.known),
+    )
+
+
+def batch_from_proto(message: pb.Batch) -> Batch:
+    """Raises `InvalidRequest` for what no replica sends."""
+    if not message.log or message.end < message.start:
+        raise InvalidRequest("a batch goes from one position of a log to a later one", hint="the peer is broken, or no nearfar store")
+    return Batch(
+        message.log,
+        message.start,
+        message.end,
+        tuple(SealedOperation(Dot(one.device, one.sequence), one.payload) for one in message.operations),
+        tuple(Range(hole.device, hole.first, hole.last) for hole in message.holes),
+        tuple(SubjectKey(key.id, key.tag, key.key) for key in message.keys),
+        _facts(message.facts) if message.facts else None,
+        dict(message.known.known) if message.HasField("known") else None,
+    )
+
+
+def received_to_proto(received: Received) -> pb.Received:
+    return pb.Received(operations=received.operations, holes=received.holes, refused=received.refused, conflicts=received.conflicts)
+
+
+def received_from_proto(message: pb.Received) -> Received:
+    return Received(message.operations, message.holes, message.refused, message.conflicts)
+
+
+def _facts(encoded: bytes) -> Facts:
+    if not encoded:
+        return Facts()
+    try:
+        return decode_facts(encoded)
+    except ValueError as error:
+        raise InvalidRequest(str(error), hint="the peer is broken, or no nearfar store") from error
