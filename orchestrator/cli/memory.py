@@ -117,6 +117,36 @@ def conflicts(
         list_conflicts(choice, limit=limit, offset=offset, as_json=as_json)
 
 
+@memory.command("export")
+def export_items(
+    file: Annotated[str, typer.Argument(help="A file that does not exist yet, readable by you alone; - for standard output.")],
+    namespace: Prefix = "",
+    tier: TierName = None,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write items to a file, one JSON object in each line, with where they came from."""
+    from .memory_files import export_to
+
+    export_to(file, namespace, tier, options.StoreChoice(store, config), as_json=as_json)
+
+
+@memory.command("import")
+def import_items(
+    file: Annotated[str, typer.Argument(help="What `export` wrote; - for standard input.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace items that say something else here.")] = False,
+    dry_run: DryRun = False,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Take in items from a file. All lines are checked first; what differs here already stays, and is told."""
+    from .memory_files import import_from
+
+    import_from(file, options.StoreChoice(store, config), overwrite=overwrite, dry_run=dry_run, as_json=as_json)
+
+
 @memory.command("erase")
 def erase(
     subject: Annotated[str, typer.Option(help="Erase all that is about them, wherever it stands.")] = "",

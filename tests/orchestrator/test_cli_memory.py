@@ -198,6 +198,7 @@ def test_what_is_no_json_any_more_is_kept(store: MemoryStore, editor: Path, home
         (["list", "--namespace", "[1"], "InvalidRequest"),
         (["conflicts", "notes"], "InvalidRequest"),
         (["conflicts", "notes", "milk"], "NotFound"),
+        (["import", "missing.jsonl"], "ConfigError"),
         (["erase"], "InvalidRequest"),
         (["erase", "--subject", "ana", "--prefix", "notes"], "InvalidRequest"),
     ],
@@ -297,3 +298,41 @@ def test_stats_count_by_tier_source_and_namespace(store: MemoryStore) -> None:
     assert known["sources"] == {"external_tool": 1, "user": 2}
     assert known["namespaces"] == [{"namespace": ["notes", "ana"], "items": 2}, {"namespace": ["web"], "items": 1}]
     assert "1 device, 1 user, 1 shared" in memory("stats").stdout
+
+
+def test_export_is_a_file_of_ones_own_and_overwrites_nothing(store: MemoryStore, home: Path) -> None:
+    filled(store)
+    assert memory("export", "all.jsonl").stdout == "3 items in all.jsonl\n"
+    assert stat.S_IMODE((home / "all.jsonl").stat().st_mode) == 0o600
+    before = (home / "all.jsonl").read_bytes()
+    assert told("export", "all.jsonl")["error"]["type"] == "ConfigError"
+    assert (home / "all.jsonl").read_bytes() == before
+    lines = [json.loads(line) for line in memory("export", "-", "--tier", "user").stdout.splitlines()]
+    assert [(line["key"], line["source"]) for line in lines] == [("milk", "user")]
+    assert told("export", "notes.jsonl", "--namespace", "notes")["items"] == 2
+
+
+def test_import_brings_items_in_once_and_tells_what_stays(store: MemoryStore, home: Path) -> None:
+    filled(store)
+    memory("export", "all.jsonl")
+    told("edit", "notes/ana", "milk", "--set", "text=soy", "--store", "other.db")
+    would = told("import", "all.jsonl", "--store", "other.db", "--dry-run")
+    assert (would["added"], would["dry_run"], [place["key"] for place in would["kept"]]) == (2, True, ["milk"])
+    assert [item["key"] for item in told("list", "--store", "other.db")["items"]] == ["milk"]
+    assert told("import", "all.jsonl", "--store", "other.db")["added"] == 2
+    again = memory("import", "all.jsonl", "--store", "other.db")
+    assert again.stdout == "0 items added, 2 there already\n"
+    assert "notes/ana milk" in again.stderr
+    assert told("import", "all.jsonl", "--store", "other.db", "--overwrite")["replaced"] == 1
+    imported = told("show", "notes/ana", "nuts", "--store", "other.db")["item"]
+    assert (imported["source"], imported["tier"], imported["subject"]) == ("user", "device", "ana")
+
+
+def test_import_of_a_damaged_file_takes_in_nothing(store: MemoryStore, home: Path) -> None:
+    filled(store)
+    memory("export", "all.jsonl")
+    with (home / "all.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"namespace": ["a"]}\n')
+    error = told("import", "all.jsonl", "--store", "other.db")["error"]
+    assert error["message"].startswith("line 4")
+    assert told("list", "--store", "other.db")["items"] == []
