@@ -142,9 +142,14 @@ class PostgresEngine:
 
     def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
         statement = "SELECT position, device, sequence, payload FROM operations WHERE position > %s ORDER BY position LIMIT %s"
-        found = self._query(statement, after, limit)
-        heads = ((position, opened(Dot(device, sequence), payload, self._sealer)) for position, device, sequence, payload in found)
-        return [(position, head) for position, head in heads if head is not None]
+        while found := self._query(statement, after, limit):
+            heads = ((position, opened(Dot(device, sequence), payload, self._sealer)) for position, device, sequence, payload in found)
+            readable = [(position, head) for position, head in heads if head is not None]
+            if readable:
+                return readable
+            # An empty answer would say that this is the end.
+            after = found[-1][0]
+        return []
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         """Rows that wait for their vectors, and for the time being are left to this process."""

@@ -139,7 +139,7 @@ class Vectors:
 
         if self.embedder is None or connection.execute("SELECT to_regtype('vector')").fetchone() != (None,):
             return
-        hint = "CREATE EXTENSION vector, as a user who may; or open the store without an embedder: search by words works without it"
+        hint = "CREATE EXTENSION vector, as a user who may; or search by words alone, without an embedder: embed = false in [memory]"
         try:
             connection.execute("CREATE EXTENSION vector SCHEMA public")
         except (FeatureNotSupported, InsufficientPrivilege, UndefinedFile) as error:

@@ -6,6 +6,7 @@ from postgres_server import PostgresServer
 from postgres_writes import ALL, Opener, forget, put, put_all, unit, value_of
 
 from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
 
@@ -80,3 +81,23 @@ def test_traces_are_found_in_heads_and_siblings_alone(engine: PostgresEngine) ->
     assert engine.traces(prefix=("people",)) == [deleted, SECRET]
     assert engine.traces(prefix=()) == [deleted, SECRET, derived]
     assert engine.traces() == []
+
+
+class Shredder:
+    """A sealer that has destroyed the keys of everybody."""
+
+    def seal(self, dot: Dot, subject: str, payload: bytes) -> bytes:
+        return payload[::-1] if subject else payload
+
+    def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
+        return sealed if sealed.startswith(b"[") else None
+
+
+def test_operations_whose_key_is_destroyed_do_not_end_the_log(opened: Opener) -> None:
+    engine = opened(sealer=Shredder())
+    for number in range(5):
+        put(engine, Address(("people",), str(number)), {"n": number}, meta=Meta(subject="ana"))
+    put(engine, SECRET, {"n": 5})
+    assert [head.address for _, head in engine.operations(0, limit=2)] == [SECRET]
+    with engine.transaction() as transaction:
+        assert transaction.heads([Address(("people",), "1")]) == {}
