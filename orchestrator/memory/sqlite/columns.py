@@ -1,16 +1,16 @@
 """How items are written into columns."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
 
 import orjson
 
-from ....protocols import StoreCorrupt
 from ..encoding import meta_fields, read_meta
 from ..engine import Row
 from ..item import Address, Namespace
-from .errors import RECOVER
+from .errors import damaged
 
 END: Final = "\x01"
 """Behind every label of a namespace, so that `a` and `ab` are told apart and everything in and below a namespace is one range."""
@@ -28,7 +28,8 @@ def encode_namespace(namespace: Namespace) -> str:
 
 
 def decode_namespace(text: str) -> Namespace:
-    return tuple(re.sub(f"{ESCAPE}.", lambda escape: _PLAIN[escape[0]], label) for label in text.split(END)[:-1])
+    """Raises `KeyError` for what `encode_namespace` never makes."""
+    return tuple(re.sub(f"{ESCAPE}.?", lambda escape: _PLAIN[escape[0]], label) for label in text.split(END)[:-1])
 
 
 def namespace_range(prefix: Namespace) -> tuple[str, str]:
@@ -47,7 +48,11 @@ def end_of_prefix(prefix: str) -> str | None:
 
 
 def decode_address(namespace: str, key: str) -> Address:
-    return Address(decode_namespace(namespace), key)
+    """Raises `StoreCorrupt` where it is none."""
+    try:
+        return Address(decode_namespace(namespace), key)
+    except (AttributeError, KeyError) as error:
+        raise damaged("an address") from error
 
 
 def pack(address: Address, data: bytes) -> bytes:
@@ -57,10 +62,9 @@ def pack(address: Address, data: bytes) -> bytes:
 
 def unpack(address: Address, packed: bytes) -> bytes:
     """Raises `StoreCorrupt` where it is not what was packed for this address."""
-    data = packed[_CHECKSUM_BYTES:]
-    if packed[:_CHECKSUM_BYTES] != _checksum(address, data):
-        raise StoreCorrupt("an item of the memory store is damaged", hint=RECOVER)
-    return data
+    if not isinstance(packed, bytes) or packed[:_CHECKSUM_BYTES] != _checksum(address, packed[_CHECKSUM_BYTES:]):
+        raise damaged("what is kept of an item")
+    return packed[_CHECKSUM_BYTES:]
 
 
 def _checksum(address: Address, data: bytes) -> bytes:
@@ -77,6 +81,14 @@ def decode_row(namespace: str, key: str, content: bytes, expires_at: float | Non
     address = decode_address(namespace, key)
     value, meta, version, device, updated_at, conflicts = orjson.loads(unpack(address, content))
     return Row(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
+
+
+def encode_texts(address: Address, texts: Sequence[str]) -> bytes | None:
+    return pack(address, orjson.dumps(texts)) if texts else None
+
+
+def decode_texts(address: Address, packed: bytes) -> tuple[str, ...]:
+    return tuple(orjson.loads(unpack(address, packed)))
 
 
 def value_of(content: bytes) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """SQLite as the standard library has it, or SQLCipher, which encrypts the file."""
 
+import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,17 +33,28 @@ class Driver:
     """What its connections raise."""
 
 
-def plain() -> Driver:
-    return Driver(lambda path: _connect(sqlite3, path, None), sqlite3.Error)
+def of(key: Callable[[], str] | None) -> Driver:
+    """The one for files that are encrypted with a key, which is asked for at each connection and kept nowhere here.
 
-
-def encrypted(key: Callable[[], str]) -> Driver:
-    """Raises `ConfigError` where sqlcipher3 is not installed. The key is asked for at each connection, and kept nowhere here."""
+    Raises `ConfigError` where sqlcipher3 is not installed.
+    """
+    if key is None:
+        return Driver(lambda path: _connect(sqlite3, path, None), sqlite3.Error)
     try:
         from sqlcipher3 import dbapi2
     except ImportError as error:
         raise ConfigError("an encrypted memory store needs sqlcipher3", hint="pip install 'nearfar[encryption]'") from error
-    return Driver(lambda path: _connect(dbapi2, path, key()), dbapi2.Error)
+    return Driver(lambda path: _connect(dbapi2, path, _literal(key())), dbapi2.Error)
+
+
+def _literal(key: str) -> str:
+    """As `PRAGMA key` takes it. From a passphrase SQLCipher derives a key, which takes a moment; 64 hexadecimal digits are one."""
+    if not key or "\0" in key:
+        raise ConfigError("the key of the memory store is empty, or has a zero character", hint="64 random hexadecimal digits are best")
+    if re.fullmatch("[0-9a-fA-F]{64}", key):
+        return f"\"x'{key}'\""
+    doubled = key.replace("'", "''")
+    return f"'{doubled}'"
 
 
 def _connect(
@@ -54,15 +66,10 @@ def _connect(
     connection: sqlite3.Connection = module.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
         if key is not None:
-            connection.execute(f"PRAGMA key = {_quoted(key)}")
+            connection.execute(f"PRAGMA key = {key}")
         for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'"

@@ -16,11 +16,11 @@ from ..item import Address, Namespace
 from ..operation import Dot, Operation
 from ..selection import Selection
 from . import driver, files
-from .columns import decode_address, decode_row, encode_namespace, namespace_range
+from .columns import decode_address, decode_row, decode_texts, encode_namespace, namespace_range
 from .connections import Connection, Connections
 from .keyword import KeywordSearch
 from .operations import OperationTable
-from .schema import create, is_new
+from .schema import check, create, is_new
 from .scrubbing import forget_removals, has_many_removals, is_due, scrub
 from .selecting import Where, add_functions
 from .transaction import SqliteTransaction
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ..engine import Vector
     from .nearest import VectorCache
 
+MOST_CHECKED: Final = 1 << 24
+"""Bytes that are looked through in about 50 ms when they are opened. In a larger file, damage is noticed when what is damaged is read."""
 _ROW: Final = "namespace, key, content, expires_at"
 _IN_ORDER: Final = "ORDER BY updated_at DESC, namespace, key"
 _NEWEST: Final = 8
@@ -57,6 +59,7 @@ class SqliteEngine:
 
     `embedder` names what makes the vectors, with its version; vectors of others are left alone. With a `key`, the file is encrypted by
     SQLCipher; the callable is asked for it at each connection. With a `sealer`, so is each operation about somebody, by their own key.
+    A new replica is named `device`, or at random.
 
     Raises `StoreCorrupt` where the file is damaged, none of this store, or the key is wrong, `SyncRefused` where a newer nearfar made it,
     and `StoreUnavailable` where it cannot be opened.
@@ -69,6 +72,7 @@ class SqliteEngine:
         embedder: str | None = None,
         key: Callable[[], str] | None = None,
         sealer: Sealer | None = None,
+        device: str | None = None,
     ) -> None:
         self._path = os.path.abspath(path)
         files.prepare(self._path)
@@ -77,11 +81,13 @@ class SqliteEngine:
         self._keyword = KeywordSearch()
         self._cache: VectorCache | None = None
         self._cache_lock = threading.Lock()
-        self._connections = Connections(self._path, driver.encrypted(key) if key else driver.plain(), add_functions)
+        self._connections = Connections(self._path, driver.of(key), add_functions)
         try:
             with self._connections.writing() as connection:
                 if is_new(connection):
-                    create(connection, secrets.token_hex(8))
+                    create(connection, device or secrets.token_hex(8))
+                if files.size(self._path) <= MOST_CHECKED:
+                    check(connection)
                 (self.device,) = connection.execute("SELECT device FROM replica").fetchone()
             self._tidy()
         except BaseException:
@@ -184,7 +190,8 @@ class SqliteEngine:
         with self._connections.reading() as connection:
             embedder, _ = self._vectors.registered(connection) or (None, 0)
             found = connection.execute(query, (embedder, limit))
-            return [Unembedded(item, decode_row(*columns).version, tuple(orjson.loads(texts))) for item, texts, *columns in found]
+            rows = ((item, texts, decode_row(*columns)) for item, texts, *columns in found)
+            return [Unembedded(item, row.version, decode_texts(row.address, texts)) for item, texts, row in rows]
 
     def embed(self, rows: "Sequence[tuple[Unembedded, Sequence[Vector]]]") -> None:
         with self.transaction() as transaction:

@@ -8,11 +8,21 @@ from typing import Final
 from ....protocols import NearfarError, StoreCorrupt, StoreUnavailable
 
 RECOVER: Final = "nearfar memory recover saves what can be read"
+KEY: Final = "look whether it is the right key, and the right file"
 
 _PRIMARY: Final = 0xFF
 """The part of a result code that says its kind (https://www.sqlite.org/rescode.html)."""
-_CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_SCHEMA})
-_HINTS: Final = {
+_CORRUPT: Final = frozenset(
+    {
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_FORMAT,
+        sqlite3.SQLITE_ERROR,  # the statements are right, so the tables are not
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+    }
+)
+_HINTS: Final[dict[int | None, str]] = {
     sqlite3.SQLITE_BUSY: "another process is writing for very long; try again",
     sqlite3.SQLITE_LOCKED: "another process is writing for very long; try again",
     sqlite3.SQLITE_FULL: "free some disk space; what was acknowledged is kept",
@@ -33,7 +43,17 @@ def translated(path: str, kind: type[Exception]) -> Iterator[None]:
 
 
 def translate(error: Exception, path: str) -> NearfarError:
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
-    if code in _CORRUPT or "malformed" in str(error):
-        return StoreCorrupt(f"the memory store {path} is damaged: {error}", hint=RECOVER)
-    return StoreUnavailable(f"the memory store {path} cannot be used: {error}", hint=_HINTS.get(code, ""))
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:  # not SQLite's own error, but the driver's
+        kind = None if "decode" not in str(error) else sqlite3.SQLITE_CORRUPT
+    else:
+        kind = code & _PRIMARY
+    if kind == sqlite3.SQLITE_NOTADB:
+        return StoreCorrupt(f"{path} is no memory store, or the key is not the one that it was encrypted with", hint=f"{KEY}; {RECOVER}")
+    if kind in _CORRUPT:
+        return damaged(f"{path}: {error}")
+    return StoreUnavailable(f"the memory store {path} cannot be used: {error}", hint=_HINTS.get(kind, ""))
+
+
+def damaged(what: str) -> StoreCorrupt:
+    return StoreCorrupt(f"the memory store is damaged ({what})", hint=RECOVER)

@@ -1,11 +1,13 @@
 """The files of a database: for their owner alone, and where they are said to be."""
 
+import contextlib
 import os
 import stat
+import threading
 from typing import Final
 
-from ....protocols import StoreCorrupt, StoreUnavailable
-from .errors import RECOVER
+from ....protocols import StoreUnavailable
+from .errors import damaged
 
 LOG: Final = "-wal"
 LOG_INDEX: Final = "-shm"
@@ -13,6 +15,8 @@ SUFFIXES: Final = ("", LOG, LOG_INDEX)
 """Of the database, its write-ahead log, and the index of that, which SQLite gives the database's permissions."""
 _OWNER_ONLY: Final = 0o600
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+_creating: Final = threading.Lock()
 
 
 def prepare(path: str) -> None:
@@ -26,17 +30,19 @@ def prepare(path: str) -> None:
             _refuse_links(path + suffix)
         # Whoever has the database open has both, and whoever closes it last removes both, the index first.
         if os.path.exists(path + LOG_INDEX) and not os.path.exists(path + LOG):
-            raise StoreCorrupt(f"{path}{LOG}, with the last writes, was removed", hint=RECOVER)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _OWNER_ONLY)
-        try:
-            if os.fstat(descriptor).st_mode & _OTHERS:
-                os.fchmod(descriptor, _OWNER_ONLY)
-        finally:
-            os.close(descriptor)
+            raise damaged(f"{path}{LOG}, with the last writes, was removed")
+        _create(path)
+        if stat.S_IMODE(os.stat(path).st_mode) & _OTHERS:
+            os.chmod(path, _OWNER_ONLY)
     except OSError as error:
-        raise StoreUnavailable(
-            f"the memory store {path} cannot be opened: {error.strerror}", hint="look at the folder's permissions"
-        ) from error
+        message = f"the memory store {path} cannot be opened: {error.strerror}"
+        raise StoreUnavailable(message, hint="look at the folder's permissions") from error
+
+
+def _create(path: str) -> None:
+    # A process that closes a file gives up all locks that it has on it, SQLite's among them: nobody may use it before it is closed here.
+    with _creating, contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY))
 
 
 def size(path: str) -> int:

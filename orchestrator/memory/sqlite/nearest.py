@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy
 
-from ....protocols import StoreCorrupt
 from ..engine import Hit
 from .connections import Connection
-from .errors import RECOVER
+from .errors import damaged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,9 +80,12 @@ class VectorCache:
             self._matrix[slice(*slots)] = 0.0
 
     def _add(self, item: int, passages: bytes) -> None:
-        vectors = numpy.frombuffer(passages, "<f4").reshape(-1, self._width)
+        try:
+            vectors = numpy.frombuffer(passages, "<f4").reshape(-1, self._width)
+        except (TypeError, ValueError) as error:
+            raise damaged("the size of a vector") from error
         if not numpy.isfinite(vectors).all():
-            raise StoreCorrupt("a vector of the memory store is damaged", hint=RECOVER)
+            raise damaged("a vector")
         first, end = self._used, self._used + len(vectors)
         if end > len(self._items):
             self._grow(end)

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from ....protocols import StoreCorrupt
 from ..encoding import Sealer, decode, encode
 from ..item import Address
 from ..operation import Dot, Operation
 from .columns import pack, unpack
 from .connections import Connection
-from .errors import RECOVER
+from .errors import damaged
 
 _OF_ITEM: Final = "SELECT position, device, sequence, payload FROM operations WHERE item = ? ORDER BY position"
 
@@ -46,7 +45,7 @@ class OperationTable:
                 payload = self._sealer.unseal(dot, payload)
             return None if payload is None else decode(dot, payload)
         except ValueError as error:
-            raise StoreCorrupt(f"the memory store has a damaged operation: {error}", hint=RECOVER) from error
+            raise damaged(str(error)) from error
 
     def of_item(self, connection: Connection, address: Address, item: int) -> Heads:
         found = connection.execute(_OF_ITEM, (item,)).fetchall()

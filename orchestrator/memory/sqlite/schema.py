@@ -4,6 +4,7 @@ from typing import Final
 
 from ....protocols import StoreCorrupt, SyncRefused
 from .connections import Connection
+from .errors import damaged
 
 APPLICATION: Final = 0x4E665253
 """Marks the file as one of this store (`PRAGMA application_id`)."""
@@ -31,7 +32,7 @@ CREATE TABLE items (
   conflicts INTEGER NOT NULL,
   user TEXT, device TEXT, tier TEXT, trust REAL, valid_from REAL, invalid_from REAL, updated_at REAL, ttl REAL,  -- parts of the row
   expires_at REAL,
-  texts BLOB,                         -- JSON; NULL: none
+  texts BLOB,                         -- packed; NULL: none
   content BLOB                        -- the row, packed; NULL: deleted. Last, as what is behind a long column is slow to reach
 );
 CREATE UNIQUE INDEX items_by_address ON items (namespace, key);
@@ -70,6 +71,13 @@ def create(connection: Connection, device: str) -> None:
     connection.execute("INSERT INTO replica VALUES (1, ?, 0, 0, 0, 0, 0)", (device,))
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def check(connection: Connection) -> None:
+    """Look through the whole database. Raises `StoreCorrupt`."""
+    (finding,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if finding != "ok":
+        raise damaged(finding)
 
 
 def is_new(connection: Connection) -> bool:

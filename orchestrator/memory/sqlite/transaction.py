@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
 from ..clock import tick
 from ..engine import Change, Row, Unembedded
 from ..item import Address
 from ..operation import Operation, VersionVector
 from . import words
-from .columns import decode_row, encode_namespace, encode_row
+from .columns import decode_row, decode_texts, encode_namespace, encode_row, encode_texts
 from .connections import Connection
 from .operations import Heads, OperationTable, State
 from .vectors import Passages, VectorTable
@@ -122,7 +120,7 @@ class SqliteTransaction:
             return
         item, texts = found
         if texts is not None:
-            words.remove(self._connection, item, orjson.loads(texts))
+            words.remove(self._connection, item, decode_texts(address, texts))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
             self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
 
@@ -134,7 +132,7 @@ class SqliteTransaction:
 
     def _columns(self, item: int, change: Change) -> tuple[object, ...]:
         namespace, key = encode_namespace(change.address.namespace), change.address.key
-        texts = orjson.dumps(change.texts) if change.texts else None
+        texts = encode_texts(change.address, change.texts)
         self._found[change.address] = item, texts
         return (item, namespace, key, self._next_position(), change.conflicts, *_row_columns(change.row, texts))
 

@@ -1,0 +1,205 @@
+"""Saving what can be read of a damaged database."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from ....protocols import StoreCorrupt
+from ..encoding import Sealer
+from ..engine import Change, Row, Transaction
+from ..indexing import WHOLE
+from ..item import Address
+from ..merge import merge, succeed
+from ..operation import Dot, Operation
+from ..projection import change_of
+from . import driver, files
+from .columns import decode_address, decode_row, decode_texts
+from .connections import Connection
+from .driver import Driver
+from .engine import SqliteEngine
+from .errors import translated
+from .operations import OperationTable
+
+LEAP: Final = 1_000_000
+"""Writes of this device that may be lost. Their numbers are not used again: others who have them would take new writes for those."""
+_AT_ONCE: Final = 1000
+"""Rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What became of a damaged store."""
+
+    items: int
+    """That are there again, deleted ones among them."""
+    remade: int
+    """Items among them of which a part was lost and made anew from the other: of these, an older state may be back."""
+    unreadable: int
+    """Places in the file of which nothing could be read: at most so many items are lost, or their latest writes."""
+    is_same_device: bool
+    """Else the store has a new name, and what was written under the old one counts as another device's."""
+    damaged: str
+    """Where the old file is now. It still has whatever it had, also of what is erased later: delete it when it is not needed."""
+
+
+def recover(
+    path: str | os.PathLike[str],
+    *,
+    key: Callable[[], str] | None = None,
+    sealer: Sealer | None = None,
+    now: Callable[[], float] = time.time,
+) -> Recovery:
+    """Put a new store with all that can be read of the old one in its place. Nobody may have it open. Vectors are made anew, later.
+
+    Raises `StoreCorrupt` where nothing can be read, and then leaves everything as it is.
+    """
+    place = os.path.abspath(path)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(place), prefix=".recovering-") as workshop:
+        copy, new = os.path.join(workshop, "copy.db"), os.path.join(workshop, "new.db")
+        for suffix in ("", files.LOG):
+            if os.path.exists(place + suffix):
+                shutil.copyfile(place + suffix, copy + suffix)
+        salvage = _Salvage(driver.of(key), copy, OperationTable(sealer))
+        with contextlib.closing(SqliteEngine(new, key=key, sealer=sealer, device=salvage.device)) as engine:
+            remade = _write(engine, salvage, now())
+        aside = f"{place}.damaged-{int(now())}"
+        for suffix in files.SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(place + suffix, aside + suffix)
+        os.rename(new, place)
+    return Recovery(len(salvage.items), remade, salvage.unreadable, engine.device == salvage.device, aside)
+
+
+@dataclass(slots=True)
+class _Remains:
+    """What is left of an item."""
+
+    row: Row | None = None
+    texts: tuple[str, ...] = ()
+    heads: list[Operation] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the row, which is None for a deleted item, is what the heads come to."""
+        if not self.heads:
+            return False
+        state = merge(self.heads)
+        return state.value is None if self.row is None else self.row.version == state.version
+
+
+class _Salvage:
+    """What can be read of a damaged database."""
+
+    def __init__(self, opened: Driver, path: str, operations: OperationTable) -> None:
+        self.device: str | None = None
+        self.sequence = 0
+        self.clock = 0
+        self.known: dict[str, int] = {}
+        self.settings: dict[str, str] = {}
+        self.items: dict[Address, _Remains] = {}
+        self.unreadable = 0
+        self._driver = opened
+        self._operations = operations
+        with translated(path, opened.errors), contextlib.closing(opened.connect(path)) as connection:
+            self._read(connection)
+
+    def _read(self, connection: Connection) -> None:
+        for device, sequence, clock in self._all(connection, "SELECT device, sequence, clock FROM replica"):
+            self.device, self.sequence, self.clock = device, sequence, clock
+        self.known = dict(self._all(connection, "SELECT device, sequence FROM known"))
+        self.settings = dict(self._all(connection, "SELECT name, value FROM settings"))
+        addresses: dict[int, Address] = {}
+        for item, *columns in self._by_number(connection, "items", "item", "item, namespace, key, content, expires_at, texts"):
+            address = self._decoded(self._add_row, *columns)
+            if address is not None:
+                addresses[item] = address
+        for item, *columns in self._by_number(connection, "operations", "position", "item, device, sequence, payload"):
+            if item in addresses:
+                self._decoded(self._add_head, addresses[item], *columns)
+            else:
+                self.unreadable += 1
+        self.items = {address: remains for address, remains in self.items.items() if remains.row is not None or remains.heads}
+
+    def _add_row(self, namespace: str, key: str, content: bytes | None, expires_at: float | None, texts: bytes | None) -> Address:
+        address = decode_address(namespace, key)
+        remains = self.items.setdefault(address, _Remains())
+        if content is not None:
+            self._decoded(self._add_content, remains, namespace, key, content, expires_at, texts)
+        return address
+
+    def _add_content(
+        self, remains: _Remains, namespace: str, key: str, content: bytes, expires_at: float | None, texts: bytes | None
+    ) -> None:
+        row = decode_row(namespace, key, content, expires_at)
+        remains.texts = () if texts is None else decode_texts(row.address, texts)
+        remains.row = row
+
+    def _add_head(self, address: Address, device: str, sequence: int, packed: bytes) -> None:
+        head = self._operations.decode(address, Dot(device, sequence), packed)
+        if head is not None:
+            self.items[address].heads.append(head)
+
+    def _decoded(self, decode: Callable[..., Any], *columns: object) -> Any:  # noqa: ANN401  # what `decode` returns, or None
+        try:
+            return decode(*columns)
+        except StoreCorrupt:
+            self.unreadable += 1
+            return None
+
+    def _all(self, connection: Connection, query: str) -> list[tuple[Any, ...]]:
+        try:
+            return connection.execute(query).fetchall()
+        except self._driver.errors:
+            self.unreadable += 1
+            return []
+
+    def _by_number(self, connection: Connection, table: str, number: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        """All rows that can be read. Around those that cannot, ever smaller ranges of numbers are tried."""
+        query = f"SELECT {columns} FROM {table} WHERE {number} BETWEEN ? AND ?"
+        (last,) = next(iter(self._all(connection, f"SELECT max({number}) FROM {table}")), (None,))
+        ranges = [(first, first + _AT_ONCE - 1) for first in range(1, (last or 0) + 1, _AT_ONCE)]
+        while ranges:
+            first, end = ranges.pop(0)
+            try:
+                rows = connection.execute(query, (first, end)).fetchall()
+            except self._driver.errors:
+                middle = (first + end) // 2
+                if first < end:
+                    ranges[:0] = [(first, middle), (middle + 1, end)]
+                else:
+                    self.unreadable += 1
+            else:
+                yield from rows
+
+
+def _write(engine: SqliteEngine, salvage: _Salvage, now: float) -> int:
+    """Put what was saved into an empty store. Returns how many items had to be made anew."""
+    remade = 0
+    with engine.transaction() as transaction:
+        known = {**salvage.known, **({salvage.device: salvage.sequence + LEAP} if salvage.device else {})}
+        transaction.learn(known, salvage.clock)
+        for name, value in salvage.settings.items():
+            transaction.set(name, value)
+    remains = iter(salvage.items.items())
+    while batch := list(islice(remains, _AT_ONCE)):
+        with engine.transaction() as transaction:
+            transaction.apply([_change(transaction, engine.device, address, left, now) for address, left in batch])
+        remade += sum(not left.is_whole for _, left in batch)
+    return remade
+
+
+def _change(transaction: Transaction, device: str, address: Address, left: _Remains, now: float) -> Change:
+    if left.is_whole:
+        conflicts = len(merge(left.heads).siblings)
+        return Change(address, tuple(left.heads), left.row, left.texts, conflicts=conflicts)
+    heads = left.heads
+    if not heads and left.row is not None:
+        sequence, clock = transaction.reserve(1, now)
+        heads = [succeed((), dot=Dot(device, sequence), clock=clock, address=address, value=left.row.value, meta=left.row.meta)]
+    return change_of(address, heads, now=now, fields=(WHOLE,))
