@@ -34,6 +34,7 @@ from .memory_item import MemoryItem
 from .provenance import Origin, current
 from .reading import Matches, Mode, Query, Reader
 from .sweeping import Sweeper
+from .sync.keys import SubjectKeys
 from .vectors import Embedder
 from .watching import Watchers
 from .writing import Edit, Writer
@@ -62,7 +63,9 @@ class BasicStore(BaseStore):
         maximum_bytes: int = validation.MAXIMUM_BYTES,
         mode: Mode = Mode.HYBRID,
         now: Callable[[], float] = time.time,
+        keys: SubjectKeys | None = None,
     ) -> None:
+        """`keys` are those of the engine's sealer, if it has one."""
         self.engine = engine
         self.ttl_config = _checked(ttl)
         self._embedder = embedder
@@ -73,6 +76,7 @@ class BasicStore(BaseStore):
         self._origin = Origin(user=user, tier=Tier(tier))
         self._principal: Principal | None = None
         self._watchers = Watchers()
+        self._keys = keys or SubjectKeys(None)
         interval = validation.ttl_seconds((ttl or {}).get("sweep_interval_minutes"))
         self._sweeper = None if interval is None else Sweeper(engine, now, interval)
 

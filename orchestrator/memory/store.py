@@ -8,20 +8,21 @@ from typing import Any, Literal, Self
 
 from langgraph.store.base import IndexConfig, PutOp, TTLConfig
 
-from ...protocols import InvalidRequest, NotFound
+from ...protocols import InvalidRequest, NotFound, PermissionDenied
 from ..threads import in_thread
 from . import validation
 from .basic_store import BasicStore
 from .changes import MemoryChange, changes_after, watched
 from .conflicts import Conflict, conflicts, name_of, undecided
-from .erasing import erase, traces
+from .erasing import traces
 from .history import history
 from .indexing import WHOLE
-from .item import Address, Tier
+from .item import Address, Namespace, Tier, within
 from .memory_item import MemoryItem
-from .opening import EmbedderChoice, choose_embedder, open_engine
+from .opening import EmbedderChoice, choose_embedder, open_engine, open_keys
 from .reading import Mode
 from .sweeping import sweep
+from .sync.replica import Replica
 from .transfer import Imported, batches, edits_of, export
 from .writing import Edit, Value
 
@@ -57,9 +58,22 @@ class MemoryStore(BasicStore):
         """
         chosen = choose_embedder(embedder, index)
         fields = (None if index is None else index.get("fields")) or [WHOLE]
-        engine = open_engine(where, chosen, key)
+        keys = open_keys(where)
+        engine = open_engine(where, chosen, key, keys)
         default = Mode.SEMANTIC if index is not None and index.get("embed") is not None else Mode.HYBRID
-        return cls(engine, embedder=chosen, fields=fields, user=user, ttl=ttl, tier=tier, maximum_bytes=maximum_bytes, mode=mode or default)
+        store = cls(
+            engine,
+            embedder=chosen,
+            fields=fields,
+            user=user,
+            ttl=ttl,
+            tier=tier,
+            maximum_bytes=maximum_bytes,
+            mode=mode or default,
+            keys=keys,
+        )
+        store.replica().finish_erasing()
+        return store
 
     def append(self, namespace: tuple[str, ...], key: str, field: str, items: Sequence[Any]) -> str:
         """Add to the end of the list in a field, and return the new version; whoever else appends meanwhile loses nothing.
@@ -205,12 +219,13 @@ class MemoryStore(BasicStore):
     def erase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
         """Forget for good all that is about a subject, or in or below a namespace, with its history and with all that was derived from it.
 
-        Rows, vectors and index are overwritten in every file. Returns where the items were.
+        Rows, vectors and index are overwritten in every file, and other devices do the same with their next sync. A view erases what is
+        its principal's own. Returns where the items were.
         """
         if (subject is None) == (prefix is None) or subject == "":
             raise InvalidRequest("what to erase is named by a subject or by a namespace prefix", hint="give one of them")
         place = None if prefix is None else validation.prefix(prefix)
-        erased = erase(self.engine, self._principal, prefix=place, subject=subject)
+        erased = self.replica().erase(subject=subject, prefix=place, on_behalf_of=self._eraser(place))
         self._watchers.notify()
         return erased
 
@@ -231,6 +246,13 @@ class MemoryStore(BasicStore):
         for batch in () if dry_run else batches(edits):
             self._write(batch)
         return imported
+
+    def replica(self, *, is_hub: bool = False) -> Replica:
+        """The store as it is synchronised, see docs/sync.md. A hub has the items of several users, and is trusted by them."""
+        user = None if is_hub else self._origin.user or ""
+        return Replica(
+            engine=self.engine, keys=self._keys, user=user, fields=self._fields, now=self._now, maximum_bytes=self._maximum_bytes
+        )
 
     def stats(self) -> dict[str, int]:
         """Numbers of items, deleted items, operations, conflicts, vectors and bytes, in the whole store."""
@@ -258,6 +280,7 @@ class MemoryStore(BasicStore):
         if self._sweeper is not None:
             self._sweeper.close()
         self.engine.close()
+        self._keys.close()
 
     async def aclose(self) -> None:
         await in_thread(self.close)
@@ -288,6 +311,16 @@ class MemoryStore(BasicStore):
 
         address = validation.address(namespace, key)
         return self._write([Edit(address=address, value=checked, is_total=False, if_version=if_version, tier=tier)])[0]
+
+    def _eraser(self, place: Namespace | None) -> str | None:
+        if self._principal is None:
+            return None
+        if (
+            not any(place is not None and within(place, prefix) for prefix in self._principal.prefixes)
+            and () not in self._principal.prefixes
+        ):
+            raise PermissionDenied("not all of what would be erased may be seen", hint="erase below a namespace that is yours")
+        return self._principal.user
 
 
 def _same(value: Value | None) -> Value | None:

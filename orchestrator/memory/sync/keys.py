@@ -64,7 +64,8 @@ class SubjectKeys:
         self._current: dict[str, bytes] = {}
         self._version: int | None = None
         """Of the file, as SQLite counts what other connections change."""
-        self._connection = _connect(path)
+        self._path = path
+        self._opened: sqlite3.Connection | None = None
 
     def seal(self, dot: Dot, subjects: Sequence[str], payload: bytes) -> bytes:
         """With AES-256-GCM under a key of each subject, one around the other."""
@@ -85,6 +86,8 @@ class SubjectKeys:
 
     def retire(self, tag: str) -> list[bytes]:
         """Seal with a new key from now on; returns the ids of all the subject's keys so far, which are to be destroyed."""
+        if self._opened is None and (self._path is None or not os.path.exists(self._path)):
+            return []
         with self._writing() as connection:
             self._current.pop(tag, None)
             connection.execute("UPDATE keys SET is_current = 0 WHERE tag = ?", (tag,))
@@ -92,14 +95,28 @@ class SubjectKeys:
 
     def destroy(self, ids: Iterable[bytes]) -> None:
         """What was sealed with these keys can never be read again. Durable when it returns."""
-        with self._writing() as connection:
-            connection.executemany("DELETE FROM keys WHERE id = ?", [(id,) for id in ids])
-            self._ciphers.clear()
-            self._current.clear()
+        rows = [(id,) for id in ids]
+        if rows:
+            with self._writing() as connection:
+                connection.executemany("DELETE FROM keys WHERE id = ?", rows)
+                self._ciphers.clear()
+                self._current.clear()
 
     def close(self) -> None:
+        """Release the file. The keys may be used again."""
         with self._lock:
-            self._connection.close()
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
+                self._ciphers.clear()
+                self._current.clear()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        """Opened when it is first needed: most stores have nothing about anybody."""
+        if self._opened is None:
+            self._opened = _connect(self._path)
+        return self._opened
 
     def _current_cipher(self, tag: str) -> "tuple[bytes, AESGCM]":
         with self._lock:

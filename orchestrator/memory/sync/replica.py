@@ -77,17 +77,21 @@ class Replica:
         if revoked := self.known_facts(transaction).revoked.intersection([device, *books.introduced(transaction, peer.name)]):
             raise SyncRefused(f"device {min(revoked)} is shut out", hint="pair the device anew if it is yours")
 
-    def erase(self, *, subject: str | None = None, prefix: Namespace | None = None) -> list[Address]:
-        """Forget everything about a subject, or below a prefix, and have all peers forget it: items of the replica's user, or at a hub
-        those of all users.
+    def erase(self, *, subject: str | None = None, prefix: Namespace | None = None, on_behalf_of: str | None = None) -> list[Address]:
+        """Forget everything about a subject, or in and below a prefix, and have all peers forget it.
 
-        Returns which items are gone here. What cannot be scrubbed from the files now is so when the store is opened next.
+        Here all goes, whoever's it is; peers forget what is the replica's user's, and those of a hub what is anybody's. `on_behalf_of` a
+        user, only what is theirs goes, everywhere. Returns which items are gone here.
         """
         tags = (None if subject is None else tag_of(subject), None if prefix is None else prefix_tag(prefix))
-        erasure = Erasure(secrets.token_hex(_ID_BYTES), *tags, self.user)
         with self.engine.transaction() as transaction:
             known = self.known_facts(transaction)
-            gone = self._learn(transaction, known, known | Facts({erasure.id: erasure}))
+            user = self.user if on_behalf_of is None else on_behalf_of
+            erasure = Erasure(secrets.token_hex(_ID_BYTES), *tags, user, {self.engine.device: self._own_number(transaction)})
+            local = erasure if on_behalf_of is not None else replace(erasure, user=None)
+            gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), [local])
+            books.keep_facts(transaction, known | Facts({erasure.id: replace(grown[0], user=user)}))
+            self._retire_keys(transaction, [erasure])
         self.finish_erasing()
         return gone
 
@@ -133,23 +137,24 @@ class Replica:
         with self.engine.transaction() as transaction:
             return list(books.holes(transaction, device))
 
-    def _learn(self, transaction: Transaction, known: Facts, learned: Facts) -> list[Address]:
+    def _learn(self, transaction: Transaction, known: Facts, learned: Facts) -> None:
         """Keep facts that are new, and forget what they say is to be forgotten."""
         fresh = [
             one for id, one in learned.erasures.items() if id not in known.erasures or known.erasures[id].overwritten != one.overwritten
         ]
-        if not fresh:
-            books.keep_facts(transaction, learned)
-            return []
-        heard = Facts({one.id: replace(one, boundaries={self.engine.device: self._own_number(transaction)}) for one in fresh})
-        learned |= heard
-        erasures = [learned.erasures[one.id] for one in fresh]
-        gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), erasures)
-        books.keep_facts(transaction, learned | Facts({one.id: one for one in grown}))
-        fresh = [one for one in fresh if one.id not in known.erasures]
-        ids = [id for erasure in fresh if erasure.subject is not None for id in self.keys.retire(erasure.subject)]
+        if fresh:
+            heard = {self.engine.device: self._own_number(transaction)}
+            learned |= Facts({one.id: replace(one, boundaries=heard) for one in fresh})
+            erasures = [learned.erasures[one.id] for one in fresh]
+            _, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), erasures)
+            learned |= Facts({one.id: one for one in grown})
+            self._retire_keys(transaction, [one for one in fresh if one.id not in known.erasures])
+        books.keep_facts(transaction, learned)
+
+    def _retire_keys(self, transaction: Transaction, erasures: Sequence[Erasure]) -> None:
+        """Have the keys destroyed, and the files scrubbed, once the transaction is done."""
+        ids = [id for erasure in erasures if erasure.subject is not None for id in self.keys.retire(erasure.subject)]
         books.keep_pending_keys(transaction, [*(books.pending_keys(transaction) or ()), *ids])
-        return gone
 
     def _own_number(self, transaction: Transaction) -> int:
         return transaction.known().get(self.engine.device, 0)

@@ -230,7 +230,7 @@ class World:
         node = self.random.choice([node for node in self.live if node.user is not None])
         subject = self.random.choice(["carl", "dora"])
         before = set(node.replica.facts().erasures)
-        node.replica.erase(subject=subject)
+        node.replica.erase(subject=subject, on_behalf_of=node.user)
         (id,) = set(node.replica.facts().erasures) - before
         self.erased[id] = subject
 
