@@ -27,7 +27,7 @@ def prepare(path: str) -> None:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         for suffix in SUFFIXES:
-            _refuse_links(path + suffix)
+            _refuse_other_than_files(path + suffix)
         # Whoever has the database open has both, and whoever closes it last removes both, the index first.
         if os.path.exists(path + LOG_INDEX) and not os.path.exists(path + LOG):
             raise damaged(f"{path}{LOG}, with the last writes, was removed")
@@ -50,6 +50,8 @@ def size(path: str) -> int:
     return sum(os.path.getsize(path + suffix) for suffix in SUFFIXES if os.path.exists(path + suffix))
 
 
-def _refuse_links(path: str) -> None:
+def _refuse_other_than_files(path: str) -> None:
     if os.path.islink(path):
         raise StoreUnavailable(f"{path} is a symbolic link", hint="name the file itself: what stands behind a link may change")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise StoreUnavailable(f"{path} is no file", hint="name a file for the memory store")

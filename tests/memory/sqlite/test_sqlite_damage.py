@@ -184,7 +184,9 @@ def test_another_programs_database_and_one_of_a_newer_nearfar_are_refused(tmp_pa
         SqliteEngine(other)
 
 
-def test_a_folder_that_cannot_be_made_is_said_to_be_unavailable(tmp_path: Path) -> None:
+def test_a_place_where_no_file_can_be_is_said_to_be_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreUnavailable, match="cannot be opened"):
         SqliteEngine(tmp_path / "file" / "memory.db")
+    with pytest.raises(StoreUnavailable, match="no file"):
+        SqliteEngine(tmp_path)
