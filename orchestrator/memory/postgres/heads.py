@@ -1,13 +1,13 @@
 """Operations as they are kept: packed, and sealed where they are about somebody."""
 
 from ....protocols import StoreCorrupt
-from ..encoding import Sealer, decode, encode
+from ..encoding import Sealer, decode, encode, subjects_of
 from ..operation import Dot, Operation
 
 
 def sealed(head: Operation, sealer: Sealer | None) -> bytes:
     payload = encode(head)
-    return payload if sealer is None else sealer.seal(head.dot, head.meta.subject, payload)
+    return payload if sealer is None else sealer.seal(head.dot, subjects_of(head), payload)
 
 
 def opened(dot: Dot, payload: bytes, sealer: Sealer | None) -> Operation | None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from ..encoding import subjects_of
 from ..engine import Change, Row
 from ..item import Address, Meta
 from ..operation import Operation
@@ -37,7 +38,7 @@ def columns(number: int, change: Change, words: Sequence[str], embedder: int | N
     """The parameters of `INSERT`."""
     namespace, key = change.address
     metas = list(chain.from_iterable(map(_metas, change.heads)))
-    subjects = sorted({meta.subject for meta in metas if meta.subject})
+    subjects = sorted({subject for head in change.heads for subject in subjects_of(head)})
     origins = sorted({digest(origin) for meta in metas for origin in meta.lineage})
     place = number, digest(change.address), list(namespace), key, numbers_above(namespace)
     texts = orjson.dumps(change.texts) if change.texts else None

@@ -1,54 +1,106 @@
 """Search by words: bm25 in SQL, as Postgres's own ranking does not know how rare a word is.
 
-Robertson and Zaragoza, *The Probabilistic Relevance Framework: BM25 and Beyond*, 2009.
+Robertson and Zaragoza, *The Probabilistic Relevance Framework: BM25 and Beyond*, 2009. Rarity and length are those of the whole store.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from ..engine import Hit
 from ..selection import Selection
-from .selecting import Where
+from .selecting import Where, is_small
 from .words import words_asked
 
 if TYPE_CHECKING:
     from .connections import Connection
 
-_SATURATION: Final = 1.2
-_LENGTH_WEIGHT: Final = 0.75
+_MOST_RANKED: Final = 3_000
+"""In a larger selection, only what has the rarest of the words is ranked: as many words as are not in more items than this together. Where
+they find too little, all words are looked for, in the items that changed last."""
+_COUNTED: Final = 1_000
+"""In how many items a word is, is counted up to this; for more common ones it is estimated."""
+_SAMPLED: Final = 1_000
+"""Items from which it is estimated."""
 
-# `stem` makes of each word what the index has; words with the same stem are one.
-_FREQUENCIES: Final = """
-SELECT stem, (SELECT count(*) FROM items WHERE items.words @@ quote_literal(stem)::tsquery), documents, words
+# The index has stems; words with the same one are one word.
+_COUNTS: Final = """
+SELECT stem, (
+  SELECT count(*) FROM (SELECT FROM items WHERE items.words @@ quote_literal(stem)::tsquery LIMIT %s) AS containing
+), documents, words
 FROM replica, (SELECT DISTINCT (tsvector_to_array(to_tsvector('words', word)))[1] AS stem FROM unnest(%s::text[]) AS word) AS stems
 WHERE stem IS NOT NULL
 """
+_SHARES: Final = """
+SELECT stem, count(*) FILTER (WHERE items.words @@ quote_literal(stem)::tsquery)::float8 / count(*)
+FROM items TABLESAMPLE SYSTEM (%s) REPEATABLE (0), unnest(%s::text[]) AS stem WHERE items.words IS NOT NULL GROUP BY stem
+"""
+# For one word that occurs n times, ts_rank is 6/π² (1 + 1/2² + ... + 1/n²); what is missing of 1 is very nearly 6/π² / (n + 1/2).
 _RANKED: Final = """
-SELECT number, sum(rarity * frequency * (%s + 1) / (frequency + %s * (1 - %s + %s * length / %s::float8))) AS score
-FROM items
-CROSS JOIN LATERAL (SELECT lexeme, cardinality(positions)::float8 AS frequency FROM unnest(items.words)) AS occurring
-JOIN unnest(%s::text[], %s::float8[]) AS asked (stem, rarity) ON stem = lexeme
-WHERE {where} AND items.words @@ %s::tsquery
-GROUP BY number ORDER BY score DESC, number LIMIT %s
+SELECT number, (
+  SELECT sum(rarity * occurrences * 2.2 / (occurrences + 1.2 * (0.25 + 0.75 * length / %s::float8)))
+  FROM (
+    SELECT rarity, round(6 / (pi() * pi() * (1 - ts_rank('{{1, 1, 1, 1}}', words, stem))) - 0.5) AS occurrences
+    FROM unnest(%s::tsquery[], %s::float8[]) AS asked (stem, rarity) OFFSET 0
+  ) AS terms
+) AS score
+FROM (SELECT number, words, length FROM items WHERE {where} AND words @@ %s::tsquery ORDER BY number DESC LIMIT %s) AS candidates
+ORDER BY score DESC, number LIMIT %s
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """What is asked for."""
+
+    rarity: dict[str, float]
+    """Of each stem, the rarest first."""
+    rarest: list[str]
+    """So many that not too many items have any of them, but at least one."""
+    average_length: float
+    """Of all documents, in words."""
+
+
 def best_by_words(connection: "Connection", query: str, selection: Selection, limit: int) -> list[Hit]:
-    """The best by bm25, with rarity and length as they are in the whole store."""
-    found = connection.execute(_FREQUENCIES, [words_asked(query)]).fetchall()
-    rarity = {
-        stem: math.log(1 + (documents - containing + 0.5) / (containing + 0.5)) for stem, containing, documents, _ in found if containing
-    }
-    if not rarity:
+    asked = _understood(connection, words_asked(query))
+    if asked is None:
         return []
-    _, _, documents, words = found[0]
     where = Where(selection)
-    weights = [_SATURATION, _SATURATION, _LENGTH_WEIGHT, _LENGTH_WEIGHT, words / documents]
-    parameters = [*weights, list(rarity), list(rarity.values()), *where.parameters, _any(list(rarity)), limit]
+    stems = list(asked.rarity)
+    used = stems if asked.rarest == stems or is_small(connection, where, _MOST_RANKED) else asked.rarest
+    hits = _ranked(connection, asked, used, where, limit)
+    return hits if len(hits) == limit or used == stems else _ranked(connection, asked, stems, where, limit)
+
+
+def _understood(connection: "Connection", words: Sequence[str]) -> _Query | None:
+    """None: nothing has any of the words."""
+    rows = connection.execute(_COUNTS, [_COUNTED, list(words)]).fetchall()
+    counts = {stem: float(count) for stem, count, _, _ in rows if count}
+    if not counts:
+        return None
+    _, _, documents, length = rows[0]
+    common = [stem for stem, count in counts.items() if count >= _COUNTED]
+    if common:
+        sample = connection.execute(_SHARES, [min(100, 100 * _SAMPLED / documents), common])
+        counts.update({stem: max(counts[stem], share * documents) for stem, share in sample})
+    ordered = sorted(counts, key=lambda stem: (counts[stem], stem))
+    rarity = {stem: math.log(1 + (documents - counts[stem] + 0.5) / (counts[stem] + 0.5)) for stem in ordered}
+    return _Query(rarity, _rarest(ordered, counts), length / documents)
+
+
+def _rarest(ordered: Sequence[str], counts: Mapping[str, float]) -> list[str]:
+    totals = accumulate(counts[stem] for stem in ordered)
+    return [stem for stem, total in zip(ordered, totals, strict=True) if total <= _MOST_RANKED] or list(ordered[:1])
+
+
+def _ranked(connection: "Connection", asked: _Query, used: Sequence[str], where: Where, limit: int) -> list[Hit]:
+    queries = [_matching([stem]) for stem in asked.rarity]
+    parameters = [asked.average_length, queries, list(asked.rarity.values()), *where.parameters, _matching(used), _MOST_RANKED, limit]
     return [Hit(*row) for row in connection.execute(_RANKED.format(where=where.sql), parameters)]
 
 
-def _any(stems: Sequence[str]) -> str:
-    """The tsquery for items that have any of the words, which are letters and digits."""
+def _matching(stems: Sequence[str]) -> str:
+    """The tsquery for items that have any of the stems, which are letters and digits."""
     return " | ".join(f"'{stem}'" for stem in stems)

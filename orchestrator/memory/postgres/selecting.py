@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..item import Namespace, Principal, Tier
 from ..selection import Comparison, Condition, Selection
 from .encoding import as_json, number_of
+
+if TYPE_CHECKING:
+    from .connections import Connection
 
 _Term = tuple[str, list[object]]
 """A condition with its parameters."""
@@ -38,6 +41,12 @@ class Where:
         terms += map(_meets, selection.conditions)
         self.sql = " AND ".join(sql for sql, _ in terms)
         self.parameters = [parameter for _, parameters in terms for parameter in parameters]
+
+
+def is_small(connection: "Connection", where: Where, most: int) -> bool:
+    """Whether it lets no more than so many items through."""
+    statement = f"SELECT count(*) FROM (SELECT FROM items WHERE {where.sql} LIMIT %s) AS selected"
+    return connection.execute(statement, [*where.parameters, most + 1]).fetchone() != (most + 1,)
 
 
 def below(prefixes: Iterable[Namespace]) -> _Term:

@@ -13,7 +13,7 @@ import orjson
 from ....protocols import ConfigError, InvalidRequest
 from ..engine import Hit
 from ..selection import Selection
-from .selecting import Where
+from .selecting import Where, is_small
 
 if TYPE_CHECKING:
     from ..engine import Vector
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 _INDEXED_AS_FLOAT: Final = 2000
 _INDEXED_AT_ALL: Final = 4000
 """The widest vectors that pgvector's index takes, in single and in half precision."""
-_SMALL: Final = 4_000
+_SMALL: Final = 2_000
 """Items of a selection that is searched without the index."""
+_PASSAGES: Final = 4
+"""So many passages are looked for at first for each item that is wanted."""
 _MOST_CANDIDATES: Final = 1000
 """The highest `hnsw.ef_search`."""
 
@@ -96,13 +98,8 @@ class VectorTable:
         """Raises `InvalidRequest` where the vector is of another width."""
         self.check([vector])
         where = Where(selection)
-        hits = None if self._is_small(connection, where) else self._by_index(connection, where, written(vector), limit)
+        hits = None if is_small(connection, where, _SMALL) else self._by_index(connection, where, written(vector), limit)
         return hits if hits is not None else self._exactly(connection, where, written(vector), limit)
-
-    def _is_small(self, connection: "Connection", where: Where) -> bool:
-        statement = f"SELECT count(*) FROM (SELECT FROM items WHERE {where.sql} LIMIT %s) AS selected"
-        row = connection.execute(statement, [*where.parameters, _SMALL + 1]).fetchone()
-        return row is None or row[0] <= _SMALL
 
     def _exactly(self, connection: "Connection", where: Where, vector: str, limit: int) -> list[Hit]:
         statement = _EXACT.format(type=self.type, table=self.name, where=where.sql)
@@ -111,10 +108,10 @@ class VectorTable:
     def _by_index(self, connection: "Connection", where: Where, vector: str, limit: int) -> list[Hit] | None:
         """None where the index has given up before it found enough."""
         statement = _INDEXED.format(type=self.type, table=self.name, where=where.sql)
-        candidates = limit
+        candidates = _PASSAGES * limit
         with connection.transaction():
             # It goes on until the selection has let enough through. What comes out of order is sorted here.
-            settings = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": str(min(_MOST_CANDIDATES, max(100, 2 * limit)))}
+            settings = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": str(min(_MOST_CANDIDATES, max(100, candidates)))}
             calls = ", ".join("set_config(%s, %s, true)" for _ in settings)
             connection.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
             while True:
@@ -123,7 +120,7 @@ class VectorTable:
                     return [Hit(number, score) for number, score, _ in rows[:limit]]
                 if sum(passages for _, _, passages in rows) < candidates:
                     return None
-                candidates *= 2  # several passages are of the same item
+                candidates *= 2
 
 
 class Vectors:

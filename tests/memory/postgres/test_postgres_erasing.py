@@ -1,5 +1,7 @@
 """What is deleted leaves the database's files."""
 
+from collections.abc import Sequence
+
 import psycopg
 import pytest
 from postgres_server import PostgresServer
@@ -86,8 +88,8 @@ def test_traces_are_found_in_heads_and_siblings_alone(engine: PostgresEngine) ->
 class Shredder:
     """A sealer that has destroyed the keys of everybody."""
 
-    def seal(self, dot: Dot, subject: str, payload: bytes) -> bytes:
-        return payload[::-1] if subject else payload
+    def seal(self, dot: Dot, subjects: Sequence[str], payload: bytes) -> bytes:
+        return payload[::-1] if "ana" in subjects else payload
 
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
         return sealed if sealed.startswith(b"[") else None

@@ -106,7 +106,7 @@ def many(engine: PostgresEngine, count: int) -> dict[Address, Vector]:
     return made
 
 
-@pytest.mark.parametrize("small", [0, 4000])
+@pytest.mark.parametrize("small", [0, 2000])
 def test_a_narrow_selection_gets_as_many_hits_as_it_has(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
     made = many(engine, 1500)
     monkeypatch.setattr(vectors, "_SMALL", small)
