@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
-from ..memory.namespace_text import namespace_text, parse_namespace
+from ..memory.namespace_text import parse_namespace
 from ..memory.reading import Mode
 from .console import notes, output, print_json, reported
 from .memory_store import item_at, items_of, opened, parse_tier
@@ -138,23 +137,17 @@ def _show_page(page: Sequence["MemoryItem"], wanted: Wanted, *, as_json: bool) -
     if not shown:
         notes.print("[dim]nothing there[/dim]" if not wanted.offset else "[dim]nothing further[/dim]")
         return
-    output.print(items_table(shown))
+    for item in shown:
+        _show(item)
     if has_more:
         notes.print(f"[dim]more: --offset {wanted.offset + len(shown)}[/dim]")
 
 
-def items_table(items: Sequence["MemoryItem"]) -> Table:
-    """A line for each."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("namespace", overflow="fold")
-    table.add_column("key", overflow="fold")
-    table.add_column("value", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("tier", no_wrap=True)
-    table.add_column("from", overflow="fold")
-    table.add_column("changed", no_wrap=True)
-    for item in items:
-        place, key = printable(namespace_text(item.namespace)), printable(item.key)
-        mark = Text(f"  {counted(item.conflicts, 'conflict')}", style="yellow") if item.conflicts else Text()
-        row = (Text(place), Text(key), Text(one_line(item.value)) + mark, tier_text(item.tier), origin_text(item), ago(item.updated_at))
-        table.add_row(*row)
-    return table
+def _show(item: "MemoryItem") -> None:
+    """Two lines: where it is and what is stamped on it, and as much of its value as the width of the terminal has room for."""
+    head = Text.assemble((address_text(item.address), "bold"), "  ", tier_text(item.tier))
+    head.append(f"  {origin_text(item)}, {ago(item.updated_at)}", style="dim")
+    if item.conflicts:
+        head.append(f"  {counted(item.conflicts, 'conflict')}", style="yellow")
+    output.print(head, soft_wrap=True)
+    output.print(Text(f"  {one_line(item.value)}"), no_wrap=True, overflow="ellipsis", crop=True)

@@ -69,8 +69,13 @@ def contended(store: MemoryStore, *values: str) -> None:
 def test_list_shows_what_is_there_the_last_changed_first(store: MemoryStore) -> None:
     filled(store)
     lines = memory("list").stdout.splitlines()
-    assert [line.split()[1] for line in lines[3:6]] == ["1", "nuts", "milk"]
-    assert "external tool web" in lines[3]
+    assert [line.split()[:3] for line in lines[::2]] == [
+        ["web", "1", "shared"],
+        ["notes/ana", "nuts", "device"],
+        ["notes/ana", "milk", "user"],
+    ]
+    assert "external tool web" in lines[0]
+    assert lines[1::2] == ['  {"title": "Milk", "n": 3}', "  Ana is allergic to peanuts.", "  Ana drinks oat milk."]
     assert [item["key"] for item in told("list", "--tier", "user")["items"]] == ["milk"]
     assert [item["key"] for item in told("list", "--namespace", "notes")["items"]] == ["nuts", "milk"]
 
