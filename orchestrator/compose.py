@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..protocols.channel import ServerTls
     from ..protocols.server import Server
     from .memory.settings import MemoryConfig
+    from .memory.sqlite.recovering import Recovery
     from .memory.store import MemoryStore
 
 EMBEDDED = ("near", "far")
@@ -191,6 +192,17 @@ def open_memory(config: "MemoryConfig", *, database: str | None = None) -> "Memo
     key = None if config.key_variable is None or database is not None else partial(secret, config.key_variable)
     embedder: Literal["shipped"] | None = "shipped" if config.embed else None
     return MemoryStore.open(where, user=config.user, tier=config.tier, ttl=ttl, embedder=embedder, key=key)
+
+
+def recover_memory(config: "MemoryConfig") -> "Recovery":
+    """Put what can be read of the file of a `[memory]` section in its place. Raises `StoreCorrupt` where nothing can be read."""
+    from .memory.opening import open_keys
+    from .memory.sqlite.recovering import recover
+
+    path = memory_path(config)
+    assert path is not None, "only files are recovered"
+    with closing(open_keys(path)) as keys:
+        return recover(path, key=None if config.key_variable is None else partial(secret, config.key_variable), sealer=keys)
 
 
 def secret(variable: str) -> str:

@@ -169,3 +169,11 @@ def stats(store: Store = None, config: options.Config = None, as_json: options.A
     from .memory_stats import show_stats
 
     show_stats(options.StoreChoice(store, config), as_json=as_json)
+
+
+@memory.command("recover")
+def recover(store: Store = None, config: options.Config = None, yes: Yes = False, as_json: options.AsJson = False) -> None:
+    """Save what can be read of a damaged file into a new one in its place. The damaged one is kept beside it."""
+    from .memory_recover import recover_store
+
+    recover_store(options.StoreChoice(store, config), yes=yes, as_json=as_json)

@@ -341,3 +341,22 @@ def test_import_of_a_damaged_file_takes_in_nothing(store: MemoryStore, home: Pat
     error = told("import", "all.jsonl", "--store", "other.db")["error"]
     assert error["message"].startswith("line 4")
     assert told("list", "--store", "other.db")["items"] == []
+
+
+def test_recovered_store_has_what_could_be_read_and_the_damaged_one_stays_beside_it(home: Path) -> None:
+    for number in range(20):
+        told("edit", "notes", str(number), "--set", f"text={'word ' * 200}", "--store", "own.db")
+    with (home / "own.db").open("r+b") as file:
+        file.seek(40 * 4096)
+        file.write(b"\xff" * 8192)
+    recovery = told("recover", "--store", "own.db", "--yes")
+    assert 0 < recovery["items"] <= 20
+    assert len(told("list", "--store", "own.db", "--limit", "50")["items"]) <= recovery["items"]
+    assert Path(recovery["damaged"]).exists()
+
+
+def test_recover_asks_first_and_is_for_files(home: Path) -> None:
+    told("edit", "notes", "k", "--set", "a=1", "--store", "own.db")
+    assert "--yes" in told("recover", "--store", "own.db")["error"]["hint"]
+    assert told("recover", "--store", "postgres://localhost/x", "--yes")["error"]["type"] == "ConfigError"
+    assert told("recover", "--store", "none.db", "--yes")["error"]["type"] == "NotFound"
