@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 MOST_CHECKED: Final = 1 << 24
 """Bytes that are looked through in about 50 ms when they are opened. In a larger file, damage is noticed when what is damaged is read."""
 _ROW: Final = "namespace, key, content, expires_at"
+_ROWS: Final = "items JOIN contents USING (item)"
 _IN_ORDER: Final = "ORDER BY updated_at DESC, namespace, key"
 _NEWEST: Final = 8
 """Times as many as are asked for are looked at before the selection narrows the search itself."""
@@ -46,8 +47,8 @@ _NAMESPACES: Final = (
 )
 """From each to the next one by the index, however many items are in one."""
 _COUNTS: Final = {
-    "items": "SELECT count(*) FROM items WHERE content IS NOT NULL",
-    "deleted": "SELECT count(*) FROM items WHERE content IS NULL",
+    "items": "SELECT count(*) FROM items WHERE NOT is_deleted",
+    "deleted": "SELECT count(*) FROM items WHERE is_deleted",
     "operations": "SELECT count(*) FROM operations",
     "conflicts": "SELECT count(*) FROM items WHERE conflicts > 0",
     "vectors": "SELECT count(*) FROM vectors",
@@ -103,7 +104,7 @@ class SqliteEngine:
 
     def rows(self, addresses: Sequence[Address], selection: Selection) -> dict[Address, Row]:
         where = Where(selection)
-        query = f"SELECT {_ROW} FROM items WHERE namespace = ? AND key = ? AND {where.sql}"
+        query = f"SELECT {_ROW} FROM {_ROWS} WHERE namespace = ? AND key = ? AND {where.sql}"
         found = {}
         with self._connections.reading() as connection, where.active():
             for address in addresses:
@@ -113,7 +114,7 @@ class SqliteEngine:
         return found
 
     def numbered(self, numbers: Sequence[int]) -> dict[int, Row]:
-        query = f"SELECT item, {_ROW} FROM items WHERE item IN (SELECT value FROM json_each(?)) AND content IS NOT NULL"
+        query = f"SELECT item, {_ROW} FROM {_ROWS} WHERE item IN (SELECT value FROM json_each(?))"
         with self._connections.reading() as connection:
             return {item: decode_row(*columns) for item, *columns in connection.execute(query, (orjson.dumps(list(numbers)),))}
 
@@ -121,8 +122,8 @@ class SqliteEngine:
         where = Where(selection)
         with self._connections.reading() as connection, where.active():
             few = _NEWEST * (offset + limit)
-            newest = f"(SELECT * FROM items INDEXED BY items_in_order WHERE content IS NOT NULL {_IN_ORDER} LIMIT {few})"
-            query = f"SELECT {_ROW} FROM {{}} WHERE {where.sql} {_IN_ORDER} LIMIT ? OFFSET ?"
+            newest = f"(SELECT * FROM items INDEXED BY items_in_order WHERE NOT is_deleted {_IN_ORDER} LIMIT {few})"
+            query = f"SELECT {_ROW} FROM {{}} AS items JOIN contents USING (item) WHERE {where.sql} {_IN_ORDER} LIMIT ? OFFSET ?"
             parameters = (*where.parameters, limit, offset)
             found = connection.execute(query.format(newest), parameters).fetchall()
             if len(found) < limit:
@@ -164,7 +165,7 @@ class SqliteEngine:
         return self._addresses(query, (now, limit))
 
     def changes(self, after: int, *, limit: int) -> list[Position]:
-        query = "SELECT position, namespace, key, content IS NULL FROM items WHERE position > ? ORDER BY position LIMIT ?"
+        query = "SELECT position, namespace, key, is_deleted FROM items WHERE position > ? ORDER BY position LIMIT ?"
         with self._connections.reading() as connection:
             found = connection.execute(query, (after, limit))
             return [Position(position, decode_address(*address), bool(is_deleted)) for position, *address, is_deleted in found]
@@ -182,7 +183,7 @@ class SqliteEngine:
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         query = (
-            f"SELECT item, texts, {_ROW} FROM items WHERE texts IS NOT NULL AND NOT EXISTS "
+            f"SELECT item, texts, {_ROW} FROM {_ROWS} WHERE texts IS NOT NULL AND NOT EXISTS "
             "(SELECT 1 FROM vectors WHERE vectors.item = items.item AND embedder = ?) ORDER BY item LIMIT ?"
         )
         if not self._vectors.is_named:

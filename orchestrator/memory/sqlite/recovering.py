@@ -19,7 +19,7 @@ from ..merge import merge, succeed
 from ..operation import Dot, Operation
 from ..projection import change_of
 from . import driver, files
-from .columns import decode_address, decode_row, decode_texts
+from .columns import decode_address, decode_row, decode_texts, encode_namespace
 from .connections import Connection
 from .driver import Driver
 from .engine import SqliteEngine
@@ -115,10 +115,18 @@ class _Salvage:
         self.known = dict(self._all(connection, "SELECT device, sequence FROM known"))
         self.settings = dict(self._all(connection, "SELECT name, value FROM settings"))
         addresses: dict[int, Address] = {}
-        for item, *columns in self._by_number(connection, "items", "item", "item, namespace, key, content, expires_at, texts"):
-            address = self._decoded(self._add_row, *columns)
+        expiries: dict[int, float | None] = {}
+        for item, namespace, key, expires_at in self._by_number(connection, "items", "item", "item, namespace, key, expires_at"):
+            address = self._decoded(decode_address, namespace, key)
             if address is not None:
                 addresses[item] = address
+                expiries[item] = expires_at
+                self.items[address] = _Remains()
+        for item, *columns in self._by_number(connection, "contents", "item", "item, content, texts"):
+            if item in addresses:
+                self._decoded(self._add_content, addresses[item], expiries[item], *columns)
+            else:
+                self.unreadable += 1
         for item, *columns in self._by_number(connection, "operations", "position", "item, device, sequence, payload"):
             if item in addresses:
                 self._decoded(self._add_head, addresses[item], *columns)
@@ -126,18 +134,10 @@ class _Salvage:
                 self.unreadable += 1
         self.items = {address: remains for address, remains in self.items.items() if remains.row is not None or remains.heads}
 
-    def _add_row(self, namespace: str, key: str, content: bytes | None, expires_at: float | None, texts: bytes | None) -> Address:
-        address = decode_address(namespace, key)
-        remains = self.items.setdefault(address, _Remains())
-        if content is not None:
-            self._decoded(self._add_content, remains, namespace, key, content, expires_at, texts)
-        return address
-
-    def _add_content(
-        self, remains: _Remains, namespace: str, key: str, content: bytes, expires_at: float | None, texts: bytes | None
-    ) -> None:
-        row = decode_row(namespace, key, content, expires_at)
-        remains.texts = () if texts is None else decode_texts(row.address, texts)
+    def _add_content(self, address: Address, expires_at: float | None, content: bytes, texts: bytes | None) -> None:
+        remains = self.items[address]
+        row = decode_row(encode_namespace(address.namespace), address.key, content, expires_at)
+        remains.texts = () if texts is None else decode_texts(address, texts)
         remains.row = row
 
     def _add_head(self, address: Address, device: str, sequence: int, packed: bytes) -> None:

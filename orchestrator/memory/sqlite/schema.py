@@ -26,20 +26,25 @@ CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID
 
 CREATE TABLE items (
   item INTEGER PRIMARY KEY,           -- the position of its first change
-  namespace TEXT NOT NULL,            -- see encoding.py
+  namespace TEXT NOT NULL,            -- see columns.py
   key TEXT NOT NULL,
   position INTEGER NOT NULL,          -- of its last change
   conflicts INTEGER NOT NULL,
+  is_deleted INTEGER NOT NULL,        -- readers see no row
   user TEXT, device TEXT, tier TEXT, trust REAL, valid_from REAL, invalid_from REAL, updated_at REAL, ttl REAL,  -- parts of the row
-  expires_at REAL,
-  texts BLOB,                         -- packed; NULL: none
-  content BLOB                        -- the row, packed; NULL: deleted. Last, as what is behind a long column is slow to reach
+  expires_at REAL
 );
 CREATE UNIQUE INDEX items_by_address ON items (namespace, key);
 CREATE INDEX items_by_position ON items (position);
-CREATE INDEX items_in_order ON items (updated_at DESC, namespace, key) WHERE content IS NOT NULL;
+CREATE INDEX items_in_order ON items (updated_at DESC, namespace, key) WHERE NOT is_deleted;
 CREATE INDEX items_by_expiry ON items (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX items_in_conflict ON items (namespace, key) WHERE conflicts > 0;
+
+CREATE TABLE contents (               -- of items that are not deleted: apart from what searches look at, which then is on few pages
+  item INTEGER PRIMARY KEY,
+  content BLOB NOT NULL,              -- the row, packed
+  texts BLOB                          -- packed; NULL: none
+);
 
 CREATE TABLE operations (
   position INTEGER PRIMARY KEY,       -- at which this replica came to know it

@@ -24,7 +24,7 @@ class Where:
 
     def __init__(self, selection: Selection) -> None:
         self.parameters: list[object] = []
-        self._terms = ["content IS NOT NULL"]
+        self._terms = ["NOT is_deleted"]
         self._selection = selection
         self._add("(expires_at IS NULL OR expires_at > ?)", selection.now)
         self._add_prefix(selection.prefix)
@@ -35,7 +35,7 @@ class Where:
         if selection.principal is not None:
             self._add_principal(selection.principal)
         if selection.conditions:
-            self._add("meets_conditions(content)")
+            self._add("meets_conditions((SELECT content FROM contents WHERE contents.item = items.item))")
         self.sql = " AND ".join(self._terms)
 
     @contextmanager

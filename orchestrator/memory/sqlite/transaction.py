@@ -16,8 +16,8 @@ from .vectors import Passages, VectorTable
 if TYPE_CHECKING:
     from ..engine import Vector
 
-_FIND: Final = "SELECT item, texts FROM items WHERE namespace = ? AND key = ?"
-_PUT_ITEM: Final = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_FIND: Final = "SELECT item, texts FROM items LEFT JOIN contents USING (item) WHERE namespace = ? AND key = ?"
+_PUT_ITEM: Final = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _UPDATE_REPLICA: Final = "UPDATE replica SET sequence = ?, clock = ?, position = ?, is_dirty = ?"
 
 
@@ -55,6 +55,9 @@ class SqliteTransaction:
             self._leave(change.address)
         kept = [(state.item, change) for state, change in zip(states, changes, strict=True) if change.heads]
         self._connection.executemany(_PUT_ITEM, [self._columns(item, change) for item, change in kept])
+        self._connection.executemany("DELETE FROM contents WHERE item = ?", [(item,) for item, change in kept if change.row is None])
+        contents = [(item, encode_row(change.row), self._texts(item, change)) for item, change in kept if change.row is not None]
+        self._connection.executemany("INSERT OR REPLACE INTO contents VALUES (?, ?, ?)", contents)
         words.add(self._connection, ((item, change.texts) for item, change in kept if change.texts))
         passages = [Passages(item, len(one.texts), one.vectors) for item, one in kept if one.texts and one.vectors is not None]
         self._vectors.put(self._connection, passages, self._next_position)
@@ -84,7 +87,7 @@ class SqliteTransaction:
 
     def embed(self, row: Unembedded, vectors: "Sequence[Vector]") -> None:
         """Add the vectors of a row, if it still is at the version that they were made of."""
-        query = "SELECT namespace, key, content, expires_at FROM items WHERE item = ? AND content IS NOT NULL"
+        query = "SELECT namespace, key, content, expires_at FROM items JOIN contents USING (item) WHERE item = ?"
         found = self._connection.execute(query, (row.row,)).fetchone()
         if found is None:
             return
@@ -127,30 +130,25 @@ class SqliteTransaction:
     def _forget(self, items: Sequence[tuple[int, Address]]) -> None:
         for item, address in items:
             self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
+            self._connection.execute("DELETE FROM contents WHERE item = ?", (item,))
             self._found[address] = None
             self._is_dirty = 1
 
     def _columns(self, item: int, change: Change) -> tuple[object, ...]:
         namespace, key = encode_namespace(change.address.namespace), change.address.key
+        self._found[change.address] = item, None
+        return (item, namespace, key, self._next_position(), change.conflicts, change.row is None, *_parts(change.row))
+
+    def _texts(self, item: int, change: Change) -> bytes | None:
         texts = encode_texts(change.address, change.texts)
         self._found[change.address] = item, texts
-        return (item, namespace, key, self._next_position(), change.conflicts, *_row_columns(change.row, texts))
+        return texts
 
 
-def _row_columns(row: Row | None, texts: bytes | None) -> tuple[object, ...]:
+def _parts(row: Row | None) -> tuple[object, ...]:
+    """What selections look at."""
     if row is None:
-        return (None,) * 11
+        return (None,) * 9
     meta = row.meta
-    return (
-        meta.user,
-        row.device,
-        meta.tier,
-        meta.trust,
-        meta.valid_from,
-        meta.invalid_from,
-        row.updated_at,
-        meta.ttl,
-        row.expires_at,
-        texts,
-        encode_row(row),
-    )
+    validity = meta.valid_from, meta.invalid_from
+    return (meta.user, row.device, meta.tier, meta.trust, *validity, row.updated_at, meta.ttl, row.expires_at)

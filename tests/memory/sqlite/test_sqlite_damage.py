@@ -118,7 +118,7 @@ def test_an_item_of_which_a_part_is_lost_is_made_anew_from_the_other(tmp_path: P
     for address in ADDRESSES[:3]:
         put(engine, address, VALUES[address])
     with engine._connections.writing() as connection:
-        connection.execute("UPDATE items SET content = x'00' WHERE key = 'key 0'")
+        connection.execute("UPDATE contents SET content = x'00' WHERE item = (SELECT item FROM items WHERE key = 'key 0')")
         connection.execute("DELETE FROM operations WHERE item = (SELECT item FROM items WHERE key = 'key 1')")
     with pytest.raises(StoreCorrupt):
         value_of(engine, ADDRESSES[0])
