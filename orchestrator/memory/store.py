@@ -163,6 +163,23 @@ class MemoryStore(BasicStore):
             self.supersede, namespace, key, value, index, valid_from=valid_from, if_version=if_version, tier=tier, subject=subject
         )
 
+    def invalidate(self, namespace: tuple[str, ...], key: str, *, at: datetime | None, if_version: str | None = None) -> str:
+        """Say since when an item is no longer true, or with None that it still is, and return the new version. Raises `NotFound`.
+
+        It says what it said, and stays as private and as trusted as it is; a search does not find it any more.
+        """
+        present = self.get(namespace, key, refresh_ttl=False)
+        if present is None:
+            raise NotFound(f"there is no item {key!r} in {'/'.join(namespace)}")
+        address = validation.place(namespace, key)
+        row = self.engine.rows([address], self._reader().selection())[address]
+        told = replace(row.meta, invalid_from=None if at is None else at.timestamp())
+        edit = Edit(address=address, value=_same, index=told.index, ttl=told.ttl, told=told, if_version=if_version or row.version)
+        return self.bound(source=told.source)._write([edit])[0]
+
+    async def ainvalidate(self, namespace: tuple[str, ...], key: str, *, at: datetime | None, if_version: str | None = None) -> str:
+        return await in_thread(self.invalidate, namespace, key, at=at, if_version=if_version)
+
     def history(self, namespace: tuple[str, ...], key: str) -> list[MemoryItem]:
         """What the item says, and what it said before it was superseded, the newest first."""
         return history(self._reader(), validation.place(namespace, key))

@@ -1,0 +1,188 @@
+"""What consolidations did, so that each can be taken back as a whole until it is confirmed.
+
+    (*scope, "consolidation")           a batch each, by its identifier
+    (*scope, "consolidation", BATCH)    what the batch did, an item each
+
+Each entry is derived from the item that it tells of, so that it goes when that one is erased; it holds an address and no text.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+from uuid import uuid4
+
+from ....protocols import InvalidRequest, NotFound, VersionConflict
+from ..item import Address, Namespace, Tier
+from ..memory_item import MemoryItem
+from ..store import MemoryStore
+
+CONSOLIDATION: Final = "consolidation"
+_ALL: Final = 1_000_000
+"""More than any batch has entries."""
+
+
+class BatchState(StrEnum):
+    """Where a batch stands."""
+
+    OPEN = "open"
+    """It can be taken back."""
+    CONFIRMED = "confirmed"
+    REVERTED = "reverted"
+    """What it did is undone, and is not done again."""
+
+
+class Deed(StrEnum):
+    """What was done to an item."""
+
+    CREATED = "created"
+    RETIRED = "retired"
+    """It is no longer true, or says what another one says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that a batch did."""
+
+    deed: Deed
+    address: Address
+    version: str | None = None
+    """Of the item after it; None: it was about to be done."""
+    because_of: Address | None = None
+    """The item that stands in for a retired one."""
+    until: datetime | None = None
+    """When a retired one would have ceased to be true without that; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One consolidation."""
+
+    id: str
+    state: BatchState
+    began_at: str
+    created: int
+    retired: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reverted:
+    """What came of taking a batch back."""
+
+    batch: str
+    removed: int
+    reinstated: int
+    left: tuple[Address, ...]
+    """Items that somebody has changed since, and that stay as they are."""
+
+
+class Journal:
+    """The batches of one scope."""
+
+    def __init__(self, store: MemoryStore, scope: Namespace = (), *, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._store = store.bound(tier=Tier.DEVICE)
+        self._namespace = (*scope, CONSOLIDATION)
+
+    def begin(self) -> str:
+        """Open a batch, and return its identifier; one that is open goes on."""
+        for batch in self.batches():
+            if batch.state is BatchState.OPEN and not batch.created and not batch.retired:
+                return batch.id
+        moment = datetime.fromtimestamp(self._now(), UTC)
+        identifier = f"{moment:%Y%m%d-%H%M%S}-{uuid4().hex[:6]}"
+        self._store.put(self._namespace, identifier, {"state": BatchState.OPEN.value, "began_at": moment.isoformat()}, index=False)
+        return identifier
+
+    def note(self, batch: str, entry: Entry, *, subject: str) -> None:
+        """Write down what is about to be done, and again once it is done."""
+        value: dict[str, Any] = {
+            "deed": entry.deed.value,
+            "item": _plain(entry.address),
+            "version": entry.version,
+            "until": None if entry.until is None else entry.until.isoformat(),
+            "because_of": None if entry.because_of is None else _plain(entry.because_of),
+        }
+        key = "/".join((*entry.address.namespace, entry.address.key))
+        self._store.bound(lineage=[entry.address]).put((*self._namespace, batch), key, value, index=False, subject=subject)
+
+    def batches(self) -> list[Batch]:
+        """All batches, the last first."""
+        items = [item for item in self._store.search(self._namespace, limit=_ALL) if item.namespace == self._namespace]
+        return sorted(map(self._batch, items), key=lambda batch: (batch.began_at, batch.id), reverse=True)
+
+    def entries(self, batch: str) -> list[Entry]:
+        """What a batch did, the last first. Raises `NotFound`."""
+        self._header(batch)
+        items = self._store.search((*self._namespace, batch), limit=_ALL)
+        return [_entry(item) for item in items]
+
+    def refused(self) -> set[Address]:
+        """Items that were created or retired by a batch which was taken back."""
+        return {entry.address for batch in self.batches() if batch.state is BatchState.REVERTED for entry in self.entries(batch.id)}
+
+    def confirm(self, batch: str) -> Batch:
+        """Keep what a batch did for good; its sources stay, too. Raises `NotFound`, and `InvalidRequest` where it was reverted."""
+        self._require(batch, BatchState.OPEN, BatchState.CONFIRMED)
+        self._store.patch(self._namespace, batch, {"state": BatchState.CONFIRMED.value})
+        return self._batch(self._header(batch))
+
+    def revert(self, batch: str) -> Reverted:
+        """Undo all that a batch did: what it created goes, what it retired is true again.
+
+        Raises `NotFound`, and `InvalidRequest` where it was confirmed. One that was interrupted is finished by doing it again.
+        """
+        self._require(batch, BatchState.OPEN, BatchState.REVERTED)
+        done = dict.fromkeys(Deed, 0)
+        left: list[Address] = []
+        for entry in self.entries(batch):
+            try:
+                done[entry.deed] += self._undo(entry)
+            except VersionConflict:
+                left.append(entry.address)
+        self._store.patch(self._namespace, batch, {"state": BatchState.REVERTED.value})
+        return Reverted(batch, done[Deed.CREATED], done[Deed.RETIRED], tuple(left))
+
+    def _undo(self, entry: Entry) -> bool:
+        """Whether there was anything to undo. Raises `VersionConflict` where the item was changed since."""
+        item = self._store.get(*entry.address, refresh_ttl=False)
+        if item is None or (entry.deed is Deed.RETIRED and item.invalid_from == entry.until):
+            return False
+        if entry.deed is Deed.CREATED:
+            self._store.delete(*entry.address, if_version=entry.version)
+        else:
+            self._store.invalidate(*entry.address, at=entry.until, if_version=entry.version)
+        return True
+
+    def _require(self, batch: str, *allowed: BatchState) -> None:
+        state = BatchState(self._header(batch).value["state"])
+        if state not in allowed:
+            raise InvalidRequest(f"batch {batch} is {state}", hint="only what is open can be confirmed or taken back")
+
+    def _header(self, batch: str) -> MemoryItem:
+        item = self._store.get(self._namespace, batch)
+        if item is None:
+            raise NotFound(f"there is no consolidation {batch!r}", hint="`nearfar memory sleep list` has them all")
+        return item
+
+    def _batch(self, item: MemoryItem) -> Batch:
+        deeds = [entry.deed for entry in map(_entry, self._store.search((*self._namespace, item.key), limit=_ALL))]
+        state = BatchState(item.value["state"])
+        return Batch(item.key, state, item.value["began_at"], deeds.count(Deed.CREATED), deeds.count(Deed.RETIRED))
+
+
+def _plain(address: Address) -> list[Any]:
+    return [list(address.namespace), address.key]
+
+
+def _address(plain: list[Any]) -> Address:
+    return Address(tuple(plain[0]), plain[1])
+
+
+def _entry(item: MemoryItem) -> Entry:
+    value = item.value
+    because_of = None if value["because_of"] is None else _address(value["because_of"])
+    until = None if value["until"] is None else datetime.fromisoformat(value["until"])
+    return Entry(Deed(value["deed"]), _address(value["item"]), value["version"], because_of, until)
