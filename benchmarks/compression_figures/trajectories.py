@@ -26,7 +26,7 @@ def figures(data: Path, *, quick: bool) -> dict[str, object]:
         messages = [_message(each) for each in json.loads(line)["traj"]]
         for history, values in _steps(messages):
             _measure(history, values, kept)
-    return {name: mean(found) for name, found in kept.items()} | {"calls": len(next(iter(kept.values()), []))}
+    return {**{name: mean(found) for name, found in kept.items()}, "calls": len(next(iter(kept.values()), []))}
 
 
 def _measure(history: Sequence[Message], values: Sequence[str], kept: dict[str, list[float]]) -> None:

@@ -6,6 +6,7 @@ from unittest.mock import patch
 from nearfar.orchestrator.compose import NearConfig
 from nearfar.orchestrator.compression.policy import CompressionPolicy, CompressionUse
 from nearfar.orchestrator.hybrid import Hybrid
+from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.strategies import fitting
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.worlds.apps.world import AppsWorld
@@ -48,7 +49,7 @@ async def _of(model: str, world: World, count: int) -> Mapping[str, float | None
 
 
 async def _score(model: str, world: World, count: int, use: CompressionUse, *, window: int) -> float | None:
-    policy = Policy(strategy="device", maximum_turns=TURNS, compression=CompressionPolicy(use=use, reserve_tokens=RESERVE))
+    policy = Policy(strategy=Strategy.DEVICE, maximum_turns=TURNS, compression=CompressionPolicy(use=use, reserve_tokens=RESERVE))
     near = NearConfig(model=model, threads=1, context_tokens=window)
     scores: list[float] = []
     async with Hybrid(near=near, policy=policy) as hybrid:

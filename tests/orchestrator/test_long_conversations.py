@@ -6,6 +6,7 @@ import pytest
 
 from nearfar.orchestrator import Hybrid, Result, tool
 from nearfar.orchestrator.compression.policy import CompressionPolicy, CompressionUse
+from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import ContextOverflow, Limits, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -37,7 +38,7 @@ def agent(side: Side, window: int | None) -> ScriptedAgent:
 
 
 async def run(near: ScriptedAgent, far: ScriptedAgent | None = None, **policy: Any) -> Result:  # noqa: ANN401 - whatever policies take
-    given = Policy(strategy="route", compression=CompressionPolicy(**policy.pop("compression", {})), **policy)
+    given = Policy(strategy=Strategy.ROUTE, compression=CompressionPolicy(**policy.pop("compression", {})), **policy)
     async with Hybrid(near=near, far=far, tools=[read_page], policy=given) as hybrid:
         return await hybrid.run("What are the codes of all pages?")
 

@@ -49,7 +49,7 @@ class Night:
         AgentMemory(self.store).facts.learn(Fact(about=about, attribute=attribute, statement=statement, source=source, **options))
         self.clock.time += 1
 
-    def sleeper(self, agent: Agent | None = None, device_state: DeviceStateSource | None = None, **policy: float) -> Sleeper:
+    def sleeper(self, agent: Agent | None = None, device_state: DeviceStateSource | None = None, **policy: Any) -> Sleeper:  # noqa: ANN401 - whatever the policy has
         return Sleeper(self.store, agent=agent, device_state=device_state, policy=SleepPolicy(**policy), now=self.clock)
 
     def summaries(self) -> list[MemoryItem]:
