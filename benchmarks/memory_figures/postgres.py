@@ -23,7 +23,7 @@ _TOPICS: Final = 50
 _VOCABULARY: Final = 5_000
 _WORDS: Final = 24
 _LIMIT: Final = 10
-_ROUNDS: Final = 40
+_QUERIES: Final = 40
 _SERVER: Final = {"fsync": "on", "full_page_writes": "on", "autovacuum": "on", "shared_buffers": "1GB"}
 _NAMES: Final = ("put_ms_p50", "hybrid_ms_p50", "vector_ms_p50", "vector_vs_langgraph", "narrow_rows", "langgraph_narrow_rows")
 
@@ -52,7 +52,8 @@ class Notes:
         topics = dice.standard_normal((_TOPICS, WIDTH))
         vectors = topics[numpy.arange(count) % _TOPICS] + 0.7 * dice.standard_normal((count, WIDTH))
         unit = (vectors / numpy.linalg.norm(vectors, axis=1, keepdims=True)).astype(numpy.float32)
-        self._vectors = dict(zip(self.texts, unit, strict=True))
+        self.queries = [" ".join(text.split()[:4]) for text in self.texts[:: max(1, count // _QUERIES)]][:_QUERIES]
+        self._vectors = dict(zip(self.texts + self.queries, [*unit, *unit[:: max(1, count // _QUERIES)]], strict=False))
 
     def embed_all(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 - an array of numpy
         return numpy.stack([self._vectors[text] for text in texts])
@@ -67,7 +68,7 @@ class Notes:
 
 
 def _measured(server: PostgresServer, notes: Notes) -> dict[str, Any]:
-    queries = notes.texts[:: max(1, len(notes.texts) // _ROUNDS)][:_ROUNDS]
+    queries = notes.queries
     with closing(MemoryStore.open(server.address(), embedder=notes, index=None)) as ours, _langgraph(server, notes) as theirs:
         for batch in notes.batches():
             ours.batch(batch)
@@ -77,7 +78,7 @@ def _measured(server: PostgresServer, notes: Notes) -> dict[str, Any]:
         langgraph_ms = _median_ms(lambda query: theirs.search(("notes",), query=query, limit=_LIMIT), queries)
         return {
             "items": len(notes.texts),
-            "put_ms_p50": _median_ms(lambda query: ours.put(("more",), query[:20], {"text": query}), queries),
+            "put_ms_p50": _median_ms(lambda query: ours.put(("more",), query, {"text": query}), queries),
             "hybrid_ms_p50": _median_ms(lambda query: ours.search(("notes",), query=query, limit=_LIMIT), queries),
             "vector_ms_p50": vector_ms,
             "vector_vs_langgraph": langgraph_ms / vector_ms,

@@ -35,6 +35,9 @@ class Connections:
             "lock_timeout": _milliseconds(patience),
             "statement_timeout": _milliseconds(longest),
             "idle_in_transaction_session_timeout": _milliseconds(_IDLE_SECONDS),
+            # Compiling takes longer than any of these queries; a plan for one namespace is a bad one for another.
+            "jit": "off",
+            "plan_cache_mode": "force_custom_plan",
         }
         self._parameters = _parameters(address, patience)
         self._most = most

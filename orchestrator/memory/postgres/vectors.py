@@ -24,7 +24,7 @@ _INDEXED_AT_ALL: Final = 4000
 """The widest vectors that pgvector's index takes, in single and in half precision."""
 _SMALL: Final = 2_000
 """Items of a selection that is searched without the index."""
-_PASSAGES: Final = 4
+_PASSAGES: Final = 2
 """So many passages are looked for at first for each item that is wanted."""
 _MOST_CANDIDATES: Final = 1000
 """The highest `hnsw.ef_search`."""
