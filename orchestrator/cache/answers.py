@@ -37,6 +37,10 @@ _LEAST_SIMILARITY: Final = 0.6
 _SAME_ANSWER: Final = 0.9
 """Cosine similarity from which two answers are taken to say the same."""
 _NUMBERS: Final = re.compile(r"\d+")
+_SLACK: Final = 100
+"""A full category is cut to its quota less a part of that size, so that the next answers find room."""
+_UNCOUNTED: Final = 100
+"""Answers of a category that are stored without counting, at most: other processes store too."""
 _SWEEP: Final = 60.0
 """Seconds between two looks for what has expired."""
 
@@ -117,6 +121,8 @@ class AnswerCache:
         self._now = now
         self._chance = chance
         self._swept = float("-inf")
+        self._room: dict[str, int] = {}
+        """By category, the answers that may be stored before it has to be counted again."""
 
     def category(self, request: StepRequest, scope: Scope) -> str:
         """What sort of question a request asks."""
@@ -274,10 +280,16 @@ class AnswerCache:
             self.database.scrub()
 
     def _evict(self, connection: sqlite3.Connection, category: str, entries: int) -> None:
+        """Hold a category's quota. To count takes long where there are many, so it is not done for each answer."""
+        room = self._room.get(category, 0)
+        if room > 0:
+            self._room[category] = room - 1
+            return
         (count,) = connection.execute("SELECT count(*) FROM answers WHERE category = ?", (category,)).fetchone()
         if count > entries:
             query = "DELETE FROM answers WHERE id IN (SELECT id FROM answers WHERE category = ? ORDER BY used, id LIMIT ?)"
-            connection.execute(query, (category, count - entries))
+            count -= connection.execute(query, (category, count - entries + entries // _SLACK)).rowcount
+        self._room[category] = min(entries - count, _UNCOUNTED)
 
 
 _INSERT: Final = (

@@ -36,7 +36,7 @@ _JOINING: Final = frozenset({"i", "you", "it", "and", "or", "with"})
 _ENGLISH: Final = ARTICLES | AUXILIARIES | MODALS | NEUTRAL_PREPOSITIONS | QUESTIONS | NEGATIONS | OWNERS | _JOINING
 _SHARE: Final = 0.2
 """Of a text's words that have to be among these for it to be taken for English; ordinary questions reach twice as many."""
-_SILENT: Final = ARTICLES | NEUTRAL_PREPOSITIONS | TONE
+_SILENT: Final = ARTICLES | TONE
 _SHORTEST_STEM: Final = 3
 
 
@@ -112,7 +112,9 @@ def _is_silent(word: str, before: str, *, is_last: bool) -> bool:
         return True
     if word in ASKERS:
         return before in MODALS or before in ("do", "does", "did")
-    return not is_last and (word in _SILENT or (word in AUXILIARIES and before != "to"))
+    if word in _SILENT:
+        return True
+    return not is_last and (word in NEUTRAL_PREPOSITIONS or (word in AUXILIARIES and before != "to"))
 
 
 def _plain(word: str) -> str:

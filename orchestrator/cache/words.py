@@ -41,7 +41,7 @@ ALIKE_MODALS: Final = {"could": "can", "may": "can", "might": "can", "ought": "s
 AUXILIARIES: Final = _words("am is are was were be been being do does did have has had")
 """They carry person and tense alone, unless they end the text."""
 PAST: Final = _words("was were did had been")
-FUTURE: Final = _words("will shall")
+FUTURE: Final = _words("will")
 
 ARTICLES: Final = _words("a an the some any")
 NEUTRAL_PREPOSITIONS: Final = _words("in on at for of to about")
@@ -53,7 +53,7 @@ ASKERS: Final = _words("i you we one someone somebody anyone anybody people")
 """Subjects that stand for whoever asks, behind `can`, `do` and the like: `how can I`, `how does one`."""
 OWNERS: Final = _words("my your our")
 """May be left out, and are not taken for each other."""
-OPTIONAL: Final = _words("best ever that")
+OPTIONAL: Final = _words("best ever that very even")
 """May be left out: an answer names the best in any case; `worst` may not."""
 
 STARTS: Final = frozenset(
@@ -65,6 +65,7 @@ PHRASES: Final = (
     (r"\bcan(?:'t|not)\b", "can not"),
     (r"\bwon't\b", "will not"),
     (r"\bshan't\b", "shall not"),
+    (r"\b(do|does|did|is|are|was|were|has|have|had|would|could|should)nt\b", r"\1 not"),
     (r"n't\b", " not"),
     (r"'re\b", " are"),
     (r"'m\b", " am"),
@@ -72,6 +73,7 @@ PHRASES: Final = (
     (r"'ll\b", " will"),
     (r"'d\b", " would"),
     (r"\b(what|how|who|where|when|why|it|that|there|he|she)'s\b", r"\1 is"),
+    (r"\bwhats\b", "what is"),
     (r"'s?\b", " "),
     (r"\bwhat (?:is|are|would be|could be) (?:the |a |an |some (?:of the )?)?(?:best |good )?ways? (?:to|of|for|in which)\b", "how"),
     (r"\bwhat (?:should|can|could|must) (?:i|we|you|one) do (?:to|in order to)\b", "how"),
@@ -82,6 +84,7 @@ PHRASES: Final = (
     (r"\bwhat is it like to\b", "how feel"),
     (r"\bwhat does it feel like to\b", "how feel"),
     (r"\bwhat (?:is|are) (?:the )?reasons? (?:for|behind|of|that|why)\b", "why"),
+    (r"\b(?:one|some|few) of\b", "of"),
     (r"\bin order to\b", "to"),
     (r"\bhow come\b", "why"),
     (r"\b(?:is|are|am) going to\b", "will"),
@@ -90,6 +93,7 @@ PHRASES: Final = (
 """Contractions and forms of asking as patterns of a text in lower case, each with the plain form that it stands for; in this order."""
 
 _ALIKE: Final = (
+    "ad advert advertisement",
     "advantage benefit",
     "and &",
     "best good top",
@@ -97,21 +101,32 @@ _ALIKE: Final = (
     "big large",
     "begin start commence",
     "car automobile",
+    "app application",
+    "behavior behaviour",
+    "center centre",
+    "child children kid",
+    "color colour",
     "computer pc",
     "difference differ",
     "doctor physician",
+    "favorite favourite",
     "fast quickly rapidly quick",
     "film movie",
     "hard difficult",
     "if whether",
     "kind type sort",
+    "information info",
+    "math maths mathematics",
     "mean meaning",
     "method way technique",
     "phone smartphone cellphone",
-    "photo photograph picture",
+    "photo photograph picture image",
+    "quit stop",
     "scared afraid",
     "tip advice",
+    "tv television",
     "usa america",
+    "website site",
 )
 SYNONYMS: Final = {word: words.split()[0] for words in _ALIKE for word in words.split()}
 """For a word, in its singular, the one that it is taken for."""

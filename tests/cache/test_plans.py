@@ -121,7 +121,7 @@ async def test_a_plan_whose_task_fails_is_dropped(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_subtasks_begin_with_an_earlier_cut(tmp_path: Path) -> None:
-    parts = [{"id": part, "task": f"Find the {part} of Ulm.", "needs": []} for part in ("mayor", "river")]
+    parts: list[dict[str, object]] = [{"id": part, "task": f"Find the {part} of Ulm.", "needs": []} for part in ("mayor", "river")]
     cut = json.dumps({"subtasks": parts})
 
     def far(request: StepRequest) -> Reply:

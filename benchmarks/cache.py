@@ -1,0 +1,221 @@
+"""What a cache of answers serves, how often it is wrong, and what a look into it takes.
+
+    python benchmarks/cache.py --data FOLDER --json --quick     every figure from fewer questions: under 45 seconds
+    python benchmarks/cache.py --data FOLDER --json             the figures of docs/benchmarks.md
+
+FOLDER holds qqp_labelled_10k.json.gz: pairs of questions of people with a label that says whether both ask the same (Quora Question Pairs).
+The pairs are divided in two by a hash of their text. The threshold is learned on one half; on the other, the first question of each pair is
+stored, and what is asked are the second ones, and questions whose meaning was changed by a small edit (`cache_swaps.py`).
+
+* `qqp_hit_rate`: share of the questions served whose pair is labelled the same; `qqp_hit_rate_all`: share of all second questions.
+* `qqp_false_hit_rate`: share of the changed questions served; `..._high` is the end of its 95 % interval.
+* `qqp_noisy_false_hit_rate`: share of the hits on a pair's own question whose label says that both ask different things.
+* `cosine_only_...`: the same cache without guards, at the threshold of the same hit rate.
+"""
+
+import argparse
+import gzip
+import hashlib
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy
+from cache_swaps import Swap, swaps
+
+from nearfar.orchestrator.cache import lookups
+from nearfar.orchestrator.cache.answers import AnswerCache, Stored
+from nearfar.orchestrator.cache.budget import Interval
+from nearfar.orchestrator.cache.calibration import Pair, calibrated, judged
+from nearfar.orchestrator.cache.scope import Scope
+from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.embedding.embedder import Embedder
+from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
+from nearfar.protocols.messages import Sensitivity
+
+DATA: Final = "qqp_labelled_10k.json.gz"
+BUDGET: Final = 0.05
+"""False hits on a stream of which half are duplicates and half are changed questions: harder than what people ask."""
+QUICK: Final = 1_000
+"""Questions of each kind that a quick run asks."""
+LOOKS: Final = 1_000
+"""Looks of each kind that are timed."""
+CARD: Final = AgentCard(name="far", side=Side.FAR, model="model")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A pair of the data."""
+
+    first: str
+    second: str
+    is_same: bool
+
+
+class Remembering:
+    """The embedder, which computes each text once, so that a look can be timed without it."""
+
+    def __init__(self) -> None:
+        self._embedder = Embedder()
+        self._known: dict[str, Any] = {}
+
+    def embed(self, text: str) -> Any:  # noqa: ANN401 - numpy's arrays
+        if text not in self._known:
+            self._known[text] = self._embedder.embed(text)
+        return self._known[text]
+
+
+def main() -> None:
+    """Print the figures."""
+    options = _options()
+    path = options.data / DATA
+    if not path.is_file():
+        sys.exit(f"there is no {path}; --data names the folder that holds it")
+    found = figures(read(path), most=QUICK if options.quick else None)
+    if options.json:
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {json.dumps(value)}")
+
+
+def read(path: Path) -> list[Labelled]:
+    """The pairs, in the order of their hashes."""
+    rows = json.loads(gzip.decompress(path.read_bytes()))
+    pairs = [Labelled(row["text_a"], row["text_b"], bool(row["label"])) for row in rows if row["text_a"].strip() and row["text_b"].strip()]
+    return sorted(pairs, key=_hash)
+
+
+def figures(pairs: Sequence[Labelled], *, most: int | None) -> dict[str, Any]:
+    """Everything that is measured; `most` bounds the questions of each kind that are asked, not what is stored."""
+    embedder = Remembering()
+    fit, held_out = [pair for pair in pairs if _half(pair) == 0], [pair for pair in pairs if _half(pair) == 1]
+    stored, others = sorted({pair.first for pair in held_out}), sorted({pair.first for pair in fit})
+    changed = sorted(swaps(stored), key=lambda swap: _digest(swap.changed))[:most]
+    threshold = _learned(fit[:most], embedder)
+    settings = CacheSettings(shadow_share=0.0, entries=100_000)
+    used = settings.threshold if threshold is None else threshold
+    with TemporaryDirectory() as folder:
+        cache = AnswerCache(settings.model_copy(update={"path": Path(folder) / "answers.db", "threshold": used}), embedder=embedder)
+        for question in stored:
+            _store(cache, question)
+        quality = {**_hits(cache, held_out[:most]), **_false_hits(cache, changed)}
+        quality |= _cosine_only(held_out[:most], stored, changed, quality["qqp_hit_rate"], embedder)
+        for question in others if most is None else ():
+            _store(cache, question)
+        speed = _latency(cache, held_out, embedder)
+        cache.close()
+    sizes = {"pairs": len(pairs), "stored": len(stored), "swaps": len(changed)}
+    return {**sizes, "threshold": used, "threshold_is_learned": threshold is not None, **quality, **speed}
+
+
+def _learned(fit: Sequence[Labelled], embedder: Remembering) -> float | None:
+    """The threshold that holds the budget on as many changed questions as there are duplicates."""
+    same = [Pair(asked=pair.second, stored=pair.first, is_same=True) for pair in fit if pair.is_same]
+    changed = sorted(swaps(sorted({pair.first for pair in fit})), key=lambda swap: _digest(swap.changed))[: len(same)]
+    known = [*same, *(Pair(asked=swap.changed, stored=swap.original, is_same=False) for swap in changed)]
+    return calibrated(known, judged(known, embedder), BUDGET).threshold
+
+
+def _hits(cache: AnswerCache, pairs: Sequence[Labelled]) -> dict[str, Any]:
+    found = [_look(cache, pair.second) for pair in pairs]
+    own = [pair for pair, answer in zip(pairs, found, strict=True) if answer is not None and answer.question == pair.first]
+    duplicates = [answer for pair, answer in zip(pairs, found, strict=True) if pair.is_same]
+    return {
+        "qqp_hit_rate": sum(answer is not None for answer in duplicates) / len(duplicates),
+        "qqp_hit_rate_all": sum(answer is not None for answer in found) / len(found),
+        "qqp_noisy_false_hit_rate": sum(not pair.is_same for pair in own) / max(1, len(own)),
+        "qqp_noisy_hits": len(own),
+    }
+
+
+def _false_hits(cache: AnswerCache, changed: Sequence[Swap]) -> dict[str, Any]:
+    asked = Counter(swap.kind for swap in changed)
+    served = Counter(swap.kind for swap in changed if _look(cache, swap.changed) is not None)
+    interval = Interval(served.total(), asked.total())
+    return {
+        "qqp_false_hit_rate": interval.share,
+        "qqp_false_hit_rate_high": interval.high,
+        "qqp_false_hit_rate_by_kind": {kind: served[kind] / count for kind, count in asked.items()},
+    }
+
+
+def _cosine_only(
+    pairs: Sequence[Labelled], questions: Sequence[str], changed: Sequence[Swap], hit_rate: float, embedder: Remembering
+) -> dict[str, Any]:
+    """What closeness alone gives: the nearest stored question, from the similarity at which it serves as many duplicates."""
+    stored = numpy.stack([embedder.embed(question) for question in questions])
+    nearest = [float((stored @ embedder.embed(pair.second)).max()) for pair in pairs if pair.is_same]
+    threshold = float(numpy.quantile(nearest, 1 - hit_rate))
+    served = sum(float((stored @ embedder.embed(swap.changed)).max()) >= threshold for swap in changed)
+    return {"cosine_only_threshold": threshold, "cosine_only_false_hit_rate": served / len(changed)}
+
+
+def _latency(cache: AnswerCache, pairs: Sequence[Labelled], embedder: Remembering) -> dict[str, Any]:
+    """Looks into the cache, in milliseconds; the semantic ones without the embedding."""
+    asked = [pair.second for pair in pairs[:LOOKS]]
+    for question in asked:
+        embedder.embed(question)
+    fresh = Embedder()
+    return {
+        "entries": sum(each.entries for each in lookups.statistics(cache.database)),
+        "look_exact_ms_p50": _milliseconds(lambda question: _look(cache, question), [pair.first for pair in pairs[:LOOKS]]),
+        "look_semantic_ms_p50": _milliseconds(lambda question: _look(cache, question), asked),
+        "embed_ms_p50": _milliseconds(fresh.embed, asked),
+        "store_ms_p50": _milliseconds(lambda question: _store(cache, question), asked),
+    }
+
+
+def _milliseconds(work: Callable[[str], object], questions: Sequence[str]) -> float:
+    taken = []
+    for question in questions:
+        started = time.perf_counter()
+        work(question)
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken) * 1_000
+
+
+def _look(cache: AnswerCache, question: str) -> Stored | None:
+    return cache.look(_request(question), CARD, Scope()).answer
+
+
+def _store(cache: AnswerCache, question: str) -> None:
+    finished = Finished(reason=FinishReason.STOP, usage=Usage(input_tokens=10, output_tokens=10), model="model")
+    cache.keep(
+        cache.look(_request(question), CARD, Scope()), StepReply(text=question, tool_calls=(), finished=finished), seconds=1.0, dollars=None
+    )
+
+
+def _request(question: str) -> StepRequest:
+    return StepRequest(messages=(Message.user(question),), sensitivity=Sensitivity.PUBLIC)
+
+
+def _half(pair: Labelled) -> int:
+    return int(_hash(pair)[:8], 16) % 2
+
+
+def _hash(pair: Labelled) -> str:
+    return _digest(f"{pair.first}\n{pair.second}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Figures of the cache.")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/cache"), help="folder of the labelled pairs")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument("--quick", action="store_true", help="fewer questions: under 45 seconds")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

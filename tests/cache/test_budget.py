@@ -1,0 +1,97 @@
+"""Thresholds hold the false-hit budget: not on what they were learned from alone, but on what comes."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stored_answers import World
+
+from nearfar.orchestrator.cache.budget import (
+    CONFIDENCE,
+    LEAST_THRESHOLD,
+    Interval,
+    Judgement,
+    learned_threshold,
+    lower_bound,
+    needed,
+    upper_bound,
+)
+
+judgements = st.lists(st.builds(Judgement, st.floats(0.5, 1.0), st.booleans()), max_size=300)
+
+
+@pytest.mark.parametrize(
+    ("false", "judged", "confidence", "low", "high"),
+    [(0, 10, 0.975, 0.0, 0.3085), (1, 20, 0.975, 0.0013, 0.2487), (5, 50, 0.975, 0.0333, 0.2181), (0, 59, 0.95, 0.0, 0.0495)],
+)
+def test_bounds_are_those_of_the_published_tables(false: int, judged: int, confidence: float, low: float, high: float) -> None:
+    assert lower_bound(false, judged, confidence) == pytest.approx(low, abs=1e-4)
+    assert upper_bound(false, judged, confidence) == pytest.approx(high, abs=1e-4)
+
+
+def test_bounds_stand_many_judgements() -> None:
+    assert upper_bound(1_000, 100_000, 0.95) == pytest.approx(0.01 + 1.645 * math.sqrt(0.01 * 0.99 / 100_000), rel=0.01)
+
+
+@given(st.integers(1, 500), st.data())
+def test_the_interval_holds_the_observed_share(judged: int, data: st.DataObject) -> None:
+    false = data.draw(st.integers(0, judged))
+    interval = Interval(false, judged)
+    assert interval.share is not None
+    assert 0 <= interval.low <= interval.share <= interval.high <= 1
+
+
+@given(judgements, st.floats(0.005, 0.2))
+def test_what_is_learned_is_proved_by_what_was_judged(judged: list[Judgement], budget: float) -> None:
+    threshold = learned_threshold(judged, budget)
+    if threshold is None:
+        return
+    above = [judgement for judgement in judged if judgement.similarity >= threshold]
+    assert LEAST_THRESHOLD <= threshold <= 1
+    assert len(above) >= needed(budget)
+    assert upper_bound(sum(not judgement.is_same for judgement in above), len(above), CONFIDENCE) <= budget
+
+
+def test_too_few_judgements_prove_nothing() -> None:
+    assert learned_threshold([Judgement(0.99, is_same=True)] * (needed(0.02) - 1), 0.02) is None
+    assert learned_threshold([Judgement(0.99, is_same=True)] * needed(0.02), 0.02) is not None
+
+
+def drawn(random: Random, count: int, risk: Callable[[float], float]) -> list[Judgement]:
+    similarities = [random.uniform(0.7, 1.0) for _ in range(count)]
+    return [Judgement(similarity, is_same=random.random() >= risk(similarity)) for similarity in similarities]
+
+
+@pytest.mark.parametrize("risk", [lambda similarity: 1 - similarity, lambda _: 0.05, lambda similarity: 0.3 * (similarity < 0.9)])
+def test_at_most_one_threshold_in_twenty_breaks_its_budget(risk: Callable[[float], float]) -> None:
+    """200 thresholds, each learned from 600 pairs; its true risk is the mean over all similarities from it on."""
+    budget, broken = 0.05, 0
+    for seed in range(200):
+        threshold = learned_threshold(drawn(Random(seed), 600, risk), budget)
+        if threshold is not None and threshold < 1:
+            places = [threshold + (1 - threshold) * step / 1000 for step in range(1001)]
+            broken += sum(map(risk, places)) / len(places) > budget
+    assert broken <= 200 * (1 - CONFIDENCE) + 8  # and twice the deviation of such a count
+
+
+def test_a_refuted_threshold_serves_nothing_until_it_is_proved_again(tmp_path: Path) -> None:
+    with World().cache(tmp_path / "answers.db", threshold=0.9, false_hit_budget=0.05) as cache:
+        assert cache.thresholds.of("general") == 0.9
+        for number in range(20):
+            cache.thresholds.add("general", 0.95, was_served=True, is_same=number % 2 == 0)
+        assert cache.thresholds.of("general") is None
+        assert cache.thresholds.of("health") == 0.9
+        for _ in range(600):
+            cache.thresholds.add("general", 0.99, was_served=False, is_same=True)
+        assert cache.thresholds.of("general") is not None
+
+
+def test_what_was_judged_outlives_the_process(tmp_path: Path) -> None:
+    for expected in (0, 1):
+        with World().cache(tmp_path / "answers.db") as cache:
+            assert len(cache.thresholds.judgements("general")) == expected
+            cache.thresholds.add("general", 0.95, was_served=True, is_same=True)
