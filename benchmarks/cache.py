@@ -18,7 +18,6 @@ import gzip
 import hashlib
 import json
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -77,8 +76,9 @@ def main() -> None:
     options = _options()
     path = options.data / DATA
     if not path.is_file():
-        sys.exit(f"there is no {path}; --data names the folder that holds it")
-    found = figures(read(path), most=QUICK if options.quick else None)
+        found: dict[str, Any] = {"skipped": f"there is no {path}; --data names the folder that holds it"}
+    else:
+        found = figures(read(path), most=QUICK if options.quick else None)
     if options.json:
         print(json.dumps(found))
         return

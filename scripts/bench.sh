@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1
 
-declare -A recorded=([routing]=routing [drafting]=tools [memory]=memory [compression]=.)
+declare -A recorded=([routing]=routing [drafting]=tools [cache]=cache [memory]=memory [compression]=.)
 
 for benchmark in benchmarks/[a-z]*.py; do
   name=$(basename "$benchmark" .py)

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from nearfar.cloud.config import ProviderConfig
+from nearfar.orchestrator.cache.settings import CacheSettings, CategorySettings
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compression.policy import CompressionPolicy
 from nearfar.orchestrator.config import Config
@@ -37,6 +38,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "memory": MemoryConfig,
     "recall": RecallConfig,
     "peer": PeerConfig,
+    "cache": CacheSettings,
+    "category": CategorySettings,
     "policy": Policy,
     "rule": Rule,
     "when": When,
