@@ -110,6 +110,11 @@ class BasicStore(BaseStore):
         return seen
 
     @property
+    def watchers(self) -> Watchers:
+        """Who wants to hear of writes; whoever writes past the store notifies them."""
+        return self._watchers
+
+    @property
     def origin(self) -> Origin:
         """As whom a write through this store is stamped now."""
         return current(self._origin)

@@ -82,8 +82,7 @@ class Operation:
         """Whether nothing of `other` is needed any longer. Never both of each other, whatever a hostile device says that it knew."""
         if not self.knew(other.dot) or self.stamp <= other.stamp:
             return False
-        # The notice of a withdrawal has no content that could be lost.
-        is_content_unseen = other.dot in self.unseen and not other.is_withdrawn
+        is_content_unseen = other.dot in self.unseen and other.value is not None
         return not is_content_unseen and not any(sibling.dot in self.unseen for sibling in other.siblings)
 
 

@@ -11,7 +11,7 @@ from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, Versi
 from .clock import seconds
 from .engine import Engine, Transaction
 from .indexing import texts_of
-from .item import Address, Meta, Principal, Tier
+from .item import Address, Meta, Principal, Tier, strictest
 from .merge import State, heads_of, merge, succeed
 from .operation import Dot, Operation
 from .projection import change_of
@@ -199,7 +199,7 @@ class Writer:
         return written
 
     def _meta(self, edit: Edit, present: Present, sources: Sequence[Meta | None], clock: int) -> Meta:
-        meta = stamp(self.origin, sources, tier=edit.tier if edit.told is None else edit.told.tier, subject=edit.subject)
+        meta = stamp(self.origin, sources, tier=_tier_of(edit, present), subject=edit.subject)
         self._check_tier(meta)
         if edit.told is not None:
             return replace(edit.told, user=meta.user, tier=meta.tier, trust=min(edit.told.trust, meta.trust))

@@ -77,6 +77,11 @@ class Replica:
         if revoked := self.known_facts(transaction).revoked.intersection([device, *books.introduced(transaction, peer.name)]):
             raise SyncRefused(f"device {min(revoked)} is shut out", hint="pair the device anew if it is yours")
 
+    def check_peer(self, peer: Peer, device: str) -> None:
+        """Raises `SyncRefused` if the device has been shut out since it was met."""
+        with self.engine.transaction() as transaction:
+            self.check_not_revoked(transaction, peer, device)
+
     def erase(self, *, subject: str | None = None, prefix: Namespace | None = None, on_behalf_of: str | None = None) -> list[Address]:
         """Forget everything about a subject, or in and below a prefix, and have all peers forget it.
 
@@ -129,6 +134,10 @@ class Replica:
         """The same inside a transaction."""
         facts = books.facts(transaction)
         return facts if self.user is None else facts | Facts(users={self.engine.device: self.user})
+
+    def state(self) -> tuple[int, Facts]:
+        """What changes when there is something new for peers: the position of the last change, and what is known beside the items."""
+        return self.engine.position(), self.facts()
 
     def holes(self, device: str) -> list[tuple[int, int]]:
         """First and last number of each run of a device's writes that this replica counts, and whose content was never here."""

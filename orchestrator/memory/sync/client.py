@@ -1,0 +1,128 @@
+"""Another replica, over gRPC."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import grpc
+
+from ....protocols import Unavailable
+from ....protocols.address import parse_address
+from ....protocols.channel import ClientTls, open_channel
+from ....protocols.security import bearer_metadata
+from ....protocols.status import from_rpc_error
+from ....protocols.v1 import memory_pb2 as pb
+from ....protocols.v1.memory_pb2_grpc import MemoryServiceStub
+from . import wire
+from .limits import IDLE_LIMIT, UNARY_LIMIT, in_time
+from .messages import Batch, Hello, Received, Request
+
+_BATCHES_AHEAD: Final = 4
+"""That are sent before the first of them is confirmed."""
+
+
+class Link:
+    """The way to a replica that others serve. Every method raises what the other side raised, and `Unavailable` where there is none."""
+
+    def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._stub = MemoryServiceStub(channel)
+        self._metadata = metadata
+
+    async def greet(self, hello: Hello) -> Hello:
+        """Introduce oneself."""
+        with _reported():
+            return wire.hello_from_proto(await self._stub.Greet(wire.hello_to_proto(hello), metadata=self._metadata, timeout=UNARY_LIMIT))
+
+    async def pull(self, hello: Hello, request: Request) -> AsyncGenerator[Batch]:
+        """What the other replica has for this one. Close it when done."""
+        message = pb.PullRequest(hello=wire.hello_to_proto(hello), continuation=wire.request_to_proto(request))
+        async with aclosing(_messages(self._stub.Pull(message, metadata=self._metadata))) as messages:
+            async for batch in messages:
+                yield wire.batch_from_proto(batch)
+
+    @asynccontextmanager
+    async def push(self, hello: Hello) -> AsyncIterator["Push"]:
+        """Send to the other replica."""
+        call = self._stub.Push(metadata=self._metadata)
+        try:
+            yield await Push.begun(call, hello)
+        finally:
+            call.cancel()
+
+    async def watch(self, hello: Hello) -> AsyncGenerator[int]:
+        """Up to where the other replica's log goes, at once and whenever that changes. Close it when done; it has no time limit."""
+        call = self._stub.Watch(pb.WatchRequest(hello=wire.hello_to_proto(hello)), metadata=self._metadata)
+        try:
+            with _reported():
+                async for changed in call:
+                    yield changed.position
+        finally:
+            call.cancel()
+
+
+class Push:
+    """A stream of batches to another replica."""
+
+    def __init__(self, call: "grpc.aio.StreamStreamCall[Any, Any]", request: Request) -> None:
+        self._call = call
+        self._unconfirmed = 0
+        self.request = request
+        """From where on the other side wants them."""
+
+    @classmethod
+    async def begun(cls, call: "grpc.aio.StreamStreamCall[Any, Any]", hello: Hello) -> "Push":
+        with _reported(), in_time(UNARY_LIMIT):
+            await call.write(pb.PushMessage(hello=wire.hello_to_proto(hello)))
+            reply = await call.read()
+        if not isinstance(reply, pb.PushReply):
+            raise Unavailable("the other side ended the call")
+        return cls(call, wire.request_from_proto(reply.continuation))
+
+    async def send(self, batch: Batch) -> list[Received]:
+        """Send one more batch; returns what has been confirmed meanwhile, perhaps nothing yet."""
+        with _reported(), in_time(IDLE_LIMIT):
+            await self._call.write(pb.PushMessage(batch=wire.batch_to_proto(batch)))
+        self._unconfirmed += 1
+        return [await self._confirmed()] if self._unconfirmed >= _BATCHES_AHEAD else []
+
+    async def finish(self) -> list[Received]:
+        """All that is not confirmed yet."""
+        with _reported(), in_time(IDLE_LIMIT):
+            await self._call.done_writing()
+        return [await self._confirmed() for _ in range(self._unconfirmed)]
+
+    async def _confirmed(self) -> Received:
+        with _reported(), in_time(IDLE_LIMIT):
+            reply = await self._call.read()
+        if not isinstance(reply, pb.PushReply):
+            raise Unavailable("the other side ended the call before all was confirmed")
+        self._unconfirmed -= 1
+        return wire.received_from_proto(reply.received)
+
+
+@asynccontextmanager
+async def connected(address: str, *, token: str | None = None, tls: ClientTls | None = None) -> AsyncIterator[Link]:
+    """The way to the replica at `host:port` or `unix:/path`. Raises `ConfigError` for an address or a token that cannot be one."""
+    async with open_channel(parse_address(address), tls) as channel:
+        yield Link(channel, bearer_metadata(token))
+
+
+async def _messages(call: "grpc.aio.UnaryStreamCall[Any, Any]") -> AsyncGenerator[Any]:
+    """The messages of a stream, each within the time limit."""
+    try:
+        while True:
+            with _reported(), in_time(IDLE_LIMIT):
+                message = await call.read()
+            if message is grpc.aio.EOF:
+                return
+            yield message
+    finally:
+        call.cancel()
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error

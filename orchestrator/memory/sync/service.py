@@ -1,0 +1,140 @@
+"""`MemoryService`: a replica that others synchronise with, and a store for devices that have none of their own."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from ....protocols import InvalidRequest, NearfarError
+from ....protocols.status import Context, abort
+from ....protocols.v1 import memory_pb2 as pb
+from ...threads import in_thread
+from . import wire
+from .limits import IDLE_LIMIT, UNARY_LIMIT, Calls, in_time
+from .messages import Batch, Hello
+from .peer import Peer
+from .receiving import receive
+from .sending import batches
+from .thin import Thin
+from .watching import moves
+
+if TYPE_CHECKING:
+    from ..store import MemoryStore
+
+Metadata = Iterable[tuple[str, str | bytes]]
+Request = TypeVar("Request", bound=Message)
+Reply = TypeVar("Reply", bound=Message)
+Identify = Callable[[Metadata], Peer]
+"""Who calls, by the metadata of the call. Raises `Unauthenticated` or `PermissionDenied`."""
+
+SERVICE: Final = pb.DESCRIPTOR.services_by_name["MemoryService"].full_name
+
+
+class MemoryService:
+    """Serves a store to the peers that `identify` knows. A hub has the items of several users."""
+
+    def __init__(self, store: "MemoryStore", identify: Identify, *, is_hub: bool) -> None:
+        self._store = store
+        self._replica = store.replica(is_hub=is_hub)
+        self._identify = identify
+        self._calls = Calls()
+        self._thin = Thin(store)
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """For `protocols.server.serve(further={SERVICE: ...})`."""
+        thin = self._thin
+        rpcs: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Put": self._unary(thin.put, pb.PutRequest),
+            "Get": self._unary(thin.get, pb.GetRequest),
+            "Search": self._unary(thin.search, pb.SearchRequest),
+            "Delete": self._unary(thin.delete, pb.DeleteRequest),
+            "Erase": self._unary(thin.erase, pb.EraseRequest),
+            "Greet": self._unary(self._greet, pb.Hello),
+        }
+        rpcs["Pull"] = grpc.unary_stream_rpc_method_handler(self._pull, pb.PullRequest.FromString, pb.Batch.SerializeToString)
+        rpcs["Push"] = grpc.stream_stream_rpc_method_handler(self._push, pb.PushMessage.FromString, pb.PushReply.SerializeToString)
+        rpcs["Watch"] = grpc.unary_stream_rpc_method_handler(self._watch, pb.WatchRequest.FromString, pb.Changed.SerializeToString)
+        return grpc.method_handlers_generic_handler(SERVICE, rpcs)
+
+    async def close(self) -> None:
+        """Nothing to end: what is durable stays, and whoever is cut off goes on from there."""
+
+    def _unary(self, method: Callable[[Peer, Request], Reply], request_type: type[Request]) -> "grpc.RpcMethodHandler[Request, Reply]":
+        async def handle(request: Request, context: Context) -> Reply:
+            try:
+                peer = self._caller(context)
+                with self._calls.one_of(peer.name), in_time(UNARY_LIMIT):
+                    reply = await in_thread(method, peer, request)
+                self._store.watchers.notify()
+                return reply
+            except NearfarError as error:
+                await abort(context, error)
+
+        return grpc.unary_unary_rpc_method_handler(handle, request_type.FromString, lambda reply: reply.SerializeToString())
+
+    def _greet(self, peer: Peer, message: pb.Hello) -> pb.Hello:
+        self._replica.meet(peer, wire.hello_from_proto(message), is_caller=True)
+        return wire.hello_to_proto(self._replica.hello())
+
+    async def _pull(self, message: pb.PullRequest, context: Context) -> None:
+        try:
+            peer = self._caller(context)
+            with self._calls.one_of(peer.name):
+                await in_thread(self._greet, peer, message.hello)
+                sending = batches(self._replica, peer, wire.request_from_proto(message.continuation))
+                while (batch := await in_thread(next, sending, None)) is not None:
+                    with in_time(IDLE_LIMIT):
+                        await context.write(wire.batch_to_proto(batch))
+        except NearfarError as error:
+            await abort(context, error)
+
+    async def _push(self, _: object, context: Context) -> None:
+        try:
+            peer = self._caller(context)
+            with self._calls.one_of(peer.name):
+                hello = await _read_hello(context)
+                await in_thread(self._replica.meet, peer, hello, is_caller=True)
+                request = await in_thread(self._replica.request, peer, hello.log)
+                await context.write(pb.PushReply(continuation=wire.request_to_proto(request)))
+                while (batch := await _read_batch(context)) is not None:
+                    received = await in_thread(receive, self._replica, peer, hello.device, batch)
+                    self._store.watchers.notify()
+                    await context.write(pb.PushReply(received=wire.received_to_proto(received)))
+        except NearfarError as error:
+            await abort(context, error)
+
+    async def _watch(self, message: pb.WatchRequest, context: Context) -> None:
+        try:
+            peer = self._caller(context)
+            with self._calls.one_of(peer.name):
+                await in_thread(self._greet, peer, message.hello)
+                async for position in moves(self._replica, self._store.watchers):
+                    self._caller(context)  # its token may be worth nothing any more
+                    await in_thread(self._replica.check_peer, peer, message.hello.device)
+                    with in_time(IDLE_LIMIT):
+                        await context.write(pb.Changed(position=position))
+        except NearfarError as error:
+            await abort(context, error)
+
+    def _caller(self, context: Context) -> Peer:
+        return self._identify(context.invocation_metadata() or ())
+
+
+async def _read_hello(context: Context) -> Hello:
+    with in_time(IDLE_LIMIT):
+        message = await context.read()
+    if not isinstance(message, pb.PushMessage) or message.WhichOneof("message") != "hello":
+        raise InvalidRequest("a push begins with a hello", hint="the peer is broken, or no nearfar store")
+    return wire.hello_from_proto(message.hello)
+
+
+async def _read_batch(context: Context) -> Batch | None:
+    """The next batch of a push; None at its end."""
+    with in_time(IDLE_LIMIT):
+        message = await context.read()
+    if not isinstance(message, pb.PushMessage):
+        return None
+    if message.WhichOneof("message") != "batch":
+        raise InvalidRequest("behind its hello, a push has batches only", hint="the peer is broken, or no nearfar store")
+    return wire.batch_from_proto(message.batch)

@@ -1,0 +1,243 @@
+"""Replicas that meet over gRPC: the same as in one process, with tokens, deadlines and lost connections."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import grpc
+import pytest
+
+from nearfar.orchestrator.memory.item import Tier
+from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.orchestrator.memory.sync import wire
+from nearfar.orchestrator.memory.sync.client import connected
+from nearfar.orchestrator.memory.sync.messages import Request
+from nearfar.orchestrator.memory.sync.peer import Peer
+from nearfar.orchestrator.memory.sync.serving import serve_memory
+from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Synchronised, keep_in_sync, plan, sync_once
+from nearfar.protocols import NearfarError, PermissionDenied, SyncRefused, Unauthenticated
+from nearfar.protocols.v1 import memory_pb2 as pb
+from nearfar.protocols.v1.memory_pb2_grpc import MemoryServiceStub
+
+pytestmark = pytest.mark.anyio
+
+NOTES = ("notes",)
+TOKENS = {"phone": "token-of-the-phone", "laptop": "token-of-the-laptop", "tablet": "token-of-the-tablet"}
+USERS = {"phone": "anna", "laptop": "anna", "tablet": "ben"}
+HUB = Peer("hub", "", is_relay=True)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[dict[str, MemoryStore]]:
+    users = {"hub": "", "phone": "anna", "laptop": "anna", "tablet": "ben"}
+    opened = {name: MemoryStore.open(tmp_path / f"{name}.db", user=user, embedder=None) for name, user in users.items()}
+    yield opened
+    for store in opened.values():
+        store.close()
+
+
+@asynccontextmanager
+async def hub(stores: dict[str, MemoryStore]) -> AsyncIterator[str]:
+    async with serve_memory(stores["hub"], "localhost:0", tokens=TOKENS, users=USERS, is_hub=True) as address:
+        yield address
+
+
+def neighbour(address: str, device: str, **changes: object) -> Neighbour:
+    return Neighbour(**{"peer": HUB, "address": address, "token": TOKENS[device], **changes})  # type: ignore[arg-type]  # as given
+
+
+async def test_what_one_device_writes_comes_to_another_one_through_the_hub_and_device_tier_does_not(stores: dict[str, MemoryStore]) -> None:
+    phone, laptop = stores["phone"], stores["laptop"]
+    phone.put(NOTES, "for both", {"text": "tea"}, tier=Tier.USER)
+    phone.put(NOTES, "mine", {"text": "secret"})
+    async with hub(stores) as address:
+        sent = await sync_once(phone, neighbour(address, "phone"))
+        received = await sync_once(laptop, neighbour(address, "laptop"))
+    assert (sent.sent.operations, sent.sent.holes) == (1, 1)
+    assert (received.received.operations, received.received.holes) == (1, 0)
+    assert [item.key for item in laptop.search(NOTES)] == ["for both"]
+    assert stores["hub"].replica(is_hub=True).holes(phone.engine.device) == [(2, 2)]
+
+
+async def test_a_user_sees_nothing_of_another_one_but_what_is_shared(stores: dict[str, MemoryStore]) -> None:
+    stores["phone"].put(("anna",), "private", {"text": "diary"}, tier=Tier.USER)
+    stores["phone"].put(("all",), "public", {"text": "menu"}, tier=Tier.SHARED)
+    async with hub(stores) as address:
+        await sync_once(stores["phone"], neighbour(address, "phone"))
+        await sync_once(stores["tablet"], neighbour(address, "tablet"))
+    assert [item.key for item in stores["tablet"].search(())] == ["public"]
+    assert "diary" not in repr(stores["tablet"].engine.operations(0, limit=10))
+
+
+async def test_a_plan_says_what_would_leave_and_sends_nothing(stores: dict[str, MemoryStore]) -> None:
+    phone = stores["phone"]
+    phone.put(NOTES, "for both", {"text": "tea"}, tier=Tier.USER)
+    phone.put(NOTES, "mine", {"text": "secret"})
+    async with hub(stores) as address:
+        planned = await plan(phone, neighbour(address, "phone"))
+    assert (planned[NOTES].items, planned[NOTES].held_back, planned[NOTES].examples) == (1, 1, [(NOTES, "for both")])
+    assert stores["hub"].search(()) == []
+
+
+async def test_conflicting_values_are_kept_on_both_devices_and_decided_on_one(stores: dict[str, MemoryStore]) -> None:
+    phone, laptop = stores["phone"], stores["laptop"]
+    phone.put(NOTES, "dinner", {"text": "six"}, tier=Tier.USER)
+    laptop.put(NOTES, "dinner", {"text": "eight"}, tier=Tier.USER)
+    async with hub(stores) as address:
+        for device in ("phone", "laptop", "phone"):
+            await sync_once(stores[device], neighbour(address, device))
+        (conflict,) = phone.conflicts()
+        assert laptop.conflicts()[0].lost == conflict.lost
+        phone.resolve(NOTES, "dinner", keep={"text": "seven"})
+        for device in ("phone", "laptop"):
+            await sync_once(stores[device], neighbour(address, device))
+    assert laptop.conflicts() == []
+    assert (item := laptop.get(NOTES, "dinner")) is not None
+    assert item.value == {"text": "seven"}
+
+
+async def test_replicas_that_are_kept_in_sync_hear_of_each_other_without_being_asked(stores: dict[str, MemoryStore]) -> None:
+    phone, laptop = stores["phone"], stores["laptop"]
+    outcomes: list[Outcome] = []
+
+    def report(_: Neighbour, outcome: Outcome) -> None:
+        outcomes.append(outcome)
+
+    async with hub(stores) as address, anyio.create_task_group() as tasks:
+        for device in ("phone", "laptop"):
+            tasks.start_soon(keep_in_sync, stores[device], [neighbour(address, device)], report)
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(_until_known, laptop, "news")
+            await phone.aput(NOTES, "news", {"text": "fresh"}, tier=Tier.USER)
+        tasks.cancel_scope.cancel()
+    assert all(isinstance(outcome, Synchronised) for outcome in outcomes)
+
+
+async def _until_known(store: MemoryStore, key: str) -> None:
+    with anyio.fail_after(20):
+        async for change in store.watch(since=0):
+            if change.address.key == key:
+                return
+
+
+async def test_a_peer_that_is_away_is_tried_again_and_found(stores: dict[str, MemoryStore], tmp_path: Path) -> None:
+    phone = stores["phone"]
+    phone.put(NOTES, "early", {"text": "bird"}, tier=Tier.USER)
+    failed = anyio.Event()
+
+    def report(_: Neighbour, outcome: Outcome) -> None:
+        if isinstance(outcome, NearfarError):
+            failed.set()
+
+    address = f"unix:{tmp_path / 'hub.sock'}"
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keep_in_sync, phone, [neighbour(address, "phone")], report)
+        with anyio.fail_after(20):
+            await failed.wait()
+        async with serve_memory(stores["hub"], address, tokens=TOKENS, users=USERS, is_hub=True):
+            await _until_known(stores["hub"], "early")
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("token", "error"), [("wrong", Unauthenticated), ("token-of-nobody", PermissionDenied)])
+async def test_a_caller_without_a_part_in_the_memory_is_refused(
+    stores: dict[str, MemoryStore], token: str, error: type[NearfarError]
+) -> None:
+    tokens = {**TOKENS, "nobody": "token-of-nobody"}
+    async with serve_memory(stores["hub"], "localhost:0", tokens=tokens, users=USERS, is_hub=True) as address:
+        with pytest.raises(error):
+            await sync_once(stores["phone"], neighbour(address, "phone", token=token))
+
+
+async def test_a_device_is_bound_to_the_credential_that_it_came_with(stores: dict[str, MemoryStore]) -> None:
+    async with hub(stores) as address:
+        await sync_once(stores["phone"], neighbour(address, "phone"))
+        with pytest.raises(PermissionDenied, match="another credential"):
+            await sync_once(stores["phone"], neighbour(address, "tablet"))
+
+
+async def test_a_revoked_device_is_refused_by_every_replica_that_has_heard_of_it(stores: dict[str, MemoryStore]) -> None:
+    phone, laptop, second_hub = stores["phone"], stores["laptop"], stores["tablet"]
+    async with hub(stores) as address, serve_memory(second_hub, "localhost:0", tokens=TOKENS, users=USERS, is_hub=True) as second:
+        phone.put(NOTES, "before", {"text": "kept"}, tier=Tier.USER)
+        for device in ("phone", "laptop"):
+            await sync_once(stores[device], neighbour(address, device))
+        laptop.replica().revoke(phone.engine.device)
+        for where in (address, second):
+            await sync_once(laptop, neighbour(where, "laptop"))
+            with pytest.raises(SyncRefused, match="shut out"):
+                await sync_once(phone, neighbour(where, "phone"))
+    assert laptop.get(NOTES, "before") is not None
+
+
+async def test_a_peer_with_another_schema_is_told_which_side_to_update(stores: dict[str, MemoryStore]) -> None:
+    hello = wire.hello_to_proto(stores["phone"].replica().hello())
+    for schema, older in ((0, "the peer"), (2, "this side")):
+        hello.schema = schema
+        async with hub(stores) as address, connected(address, token=TOKENS["phone"]) as link:
+            with pytest.raises(SyncRefused, match=f"on {older}"):
+                await link.greet(wire.hello_from_proto(hello))
+
+
+async def test_a_pull_that_breaks_off_goes_on_where_it_was(stores: dict[str, MemoryStore]) -> None:
+    phone, laptop = stores["phone"], stores["laptop"]
+    for number in range(3000):
+        phone.put(NOTES, str(number), {"text": "x" * 200}, tier=Tier.USER)
+    async with hub(stores) as address:
+        await sync_once(phone, neighbour(address, "phone"))
+        with pytest.raises(_Broken):
+            await sync_once(laptop, neighbour(address, "laptop"), report=_break)
+        begun = len(laptop.search(NOTES, limit=5000))
+        assert 0 < begun < 3000
+        rest = await sync_once(laptop, neighbour(address, "laptop"))
+    assert rest.received.operations == 3000 - begun
+    assert len(laptop.search(NOTES, limit=5000)) == 3000
+
+
+class _Broken(Exception):
+    """Stands for whatever ends a synchronisation."""
+
+
+def _break(_: object) -> None:
+    raise _Broken
+
+
+async def test_the_clocks_difference_is_told(stores: dict[str, MemoryStore], tmp_path: Path) -> None:
+    from nearfar.orchestrator.memory.in_memory import InMemoryEngine
+
+    late = MemoryStore(InMemoryEngine(), user="anna", now=lambda: 1_000_000_000.0)
+    async with hub(stores) as address:
+        result = await sync_once(late, neighbour(address, "phone"))
+    assert result.skew > 500_000_000
+    late.close()
+
+
+async def test_a_device_without_a_store_uses_the_hubs_as_its_user(stores: dict[str, MemoryStore]) -> None:
+    place = pb.MemoryAddress(namespace=NOTES, key="thin")
+    async with hub(stores) as address, grpc.aio.insecure_channel(address) as channel:
+        stub = MemoryServiceStub(channel)
+        anna, ben = ((("authorization", f"Bearer {TOKENS[name]}"),) for name in ("phone", "tablet"))
+        put = await stub.Put(pb.PutRequest(address=place, value=b'{"text": "green tea"}', subject="carl"), metadata=anna)
+        assert (await stub.Get(pb.GetRequest(address=place), metadata=anna)).item.version == put.version
+        assert not (await stub.Get(pb.GetRequest(address=place), metadata=ben)).HasField("item")
+        (found,) = (await stub.Search(pb.SearchRequest(namespace=NOTES, query="tea"), metadata=anna)).items
+        assert (found.tier, found.user, found.value) == (pb.MEMORY_TIER_USER, "anna", b'{"text":"green tea"}')
+        with pytest.raises(grpc.aio.AioRpcError, match="is at version"):
+            await stub.Put(pb.PutRequest(address=place, value=b"{}", if_version="absent"), metadata=anna)
+        with pytest.raises(grpc.aio.AioRpcError, match="left its device"):
+            await stub.Put(pb.PutRequest(address=place, value=b"{}", tier=pb.MEMORY_TIER_DEVICE), metadata=anna)
+        assert (await stub.Erase(pb.EraseRequest(subject="carl"), metadata=ben)).items == 0
+        assert (await stub.Erase(pb.EraseRequest(subject="carl"), metadata=anna)).items == 1
+        assert not (await stub.Get(pb.GetRequest(address=place), metadata=anna)).HasField("item")
+
+
+async def test_replicas_that_lie_about_where_they_are_get_nothing_but_their_own(stores: dict[str, MemoryStore]) -> None:
+    stores["phone"].put(("anna",), "private", {"text": "diary"}, tier=Tier.USER)
+    async with hub(stores) as address:
+        await sync_once(stores["phone"], neighbour(address, "phone"))
+        async with connected(address, token=TOKENS["tablet"]) as link:
+            hello = stores["tablet"].replica().hello()
+            pulled = [batch async for batch in link.pull(hello, Request({}, "", 0, takes_all=True))]
+    assert [batch.operations for batch in pulled] == [()]
+    assert pulled[0].holes
