@@ -236,6 +236,17 @@ def _succeeded(
     return heads_of((*heads, operation))
 
 
+def _tier_of(edit: Edit, present: Present) -> Tier | None:
+    """The tier that a write asks for; None: it leaves it to its origin."""
+    if edit.told is not None:
+        return edit.told.tier
+    if edit.tier is None and edit.decides:
+        # A decision says nothing new. With the tier of new items, deciding would take the item away from the other devices.
+        decided = (*edit.parts, *(() if present.state is None else (present.state.meta,)))
+        return strictest(meta.tier for meta in decided)
+    return edit.tier
+
+
 @contextmanager
 def _embedding_may_fail() -> Iterator[None]:
     try:
