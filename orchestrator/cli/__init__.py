@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from . import options
 from .cache import cache
 from .memory import memory
+from .memory_sleep import sleep
 from .models import models
 from .worker import worker
 
@@ -50,6 +51,7 @@ app.add_typer(serve, name="serve")
 app.add_typer(cache, name="cache")
 app.add_typer(models, name="models")
 app.add_typer(worker, name="worker")
+memory.add_typer(sleep, name="sleep")
 app.add_typer(memory, name="memory")
 
 policy = typer.Typer(help="Check, explain, calibrate and simulate a policy.", no_args_is_help=True)

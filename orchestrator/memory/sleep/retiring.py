@@ -36,12 +36,13 @@ def _pairs(bench: Bench) -> list[Pair]:
     namespace = (*bench.scope, SEMANTIC)
     refused = bench.journal.refused()
     found = bench.store.search(namespace, limit=ALL, refresh_ttl=False)
-    facts = [item for item in found if item.namespace == namespace and item.address not in refused and _is_fact(item)]
+    facts = [item for item in found if item.namespace == namespace and item.address not in refused and _is_fact(bench, item)]
     return queue(facts, [bench.store.meaning(item.value[TEXT]) for item in facts], bench.policy)
 
 
-def _is_fact(item: MemoryItem) -> bool:
-    return isinstance(item.value.get(TEXT), str) and not item.conflicts
+def _is_fact(bench: Bench, item: MemoryItem) -> bool:
+    """Of the store's own user: what others say is theirs to correct. What has conflicts is for people to decide."""
+    return isinstance(item.value.get(TEXT), str) and item.user == bench.store.origin.user and not item.conflicts
 
 
 async def _relations(bench: Bench, pairs: Sequence[Pair]) -> list[Relation]:
