@@ -10,20 +10,29 @@ if TYPE_CHECKING:
     from .memory_item import MemoryItem
     from .provenance import Origin, writing_as
     from .reading import Mode
+    from .recall.agent_memory import AgentMemory
+    from .recall.semantic import Fact
+    from .recall.turn import Turn
+    from .rendering import Rendered, render
     from .store import MemoryStore
     from .vectors import Embedder
 
 __all__ = [
     "Address",
+    "AgentMemory",
     "Embedder",
+    "Fact",
     "MemoryItem",
     "MemoryStore",
     "Mode",
     "Origin",
     "Principal",
     "Ranking",
+    "Rendered",
     "Source",
     "Tier",
+    "Turn",
+    "render",
     "writing_as",
 ]
 
@@ -31,15 +40,20 @@ __getattr__ = lazy_names(
     __name__,
     {
         "Address": "item",
+        "AgentMemory": "recall.agent_memory",
         "Embedder": "vectors",
+        "Fact": "recall.semantic",
         "MemoryItem": "memory_item",
         "MemoryStore": "store",
         "Mode": "reading",
         "Origin": "provenance",
         "Principal": "item",
         "Ranking": "fusion",
+        "Rendered": "rendering",
         "Source": "item",
         "Tier": "item",
+        "Turn": "recall.turn",
+        "render": "rendering",
         "writing_as": "provenance",
     },
 )

@@ -14,13 +14,13 @@ WEIGHT: Final = {Granularity.TURN: 1.5, Granularity.SEGMENT: 0.7, Granularity.SU
 _SESSION: Final = 0.3
 """What the relevance of a session counts, which is the mean of that of its best turns."""
 _BEST_OF_SESSION: Final = 3
-_SPEAKER: Final = 0.5
+_SPEAKER: Final = 0.8
 """What a turn gains if the question names who said it."""
 _LENGTH: Final = 0.3
 """What a turn gains by being e times as long, up to a paragraph: short ones acknowledge, long ones tell."""
 _PARAGRAPH: Final = 400
 """Characters."""
-_ASKING: Final = 0.2
+_ASKING: Final = 0.4
 """What a turn loses by ending with a question: the answer is in the next one."""
 
 

@@ -14,7 +14,7 @@ from .granularity import SEMANTIC, TEXT
 from .question import keywords
 
 _INDEX: Final = [TEXT]
-_SIMILAR: Final = 0.35
+_SIMILAR: Final = 0.4
 """Cosine similarity from which on a fact has to do with a question. Embeddings of unrelated sentences seldom come so close."""
 _CANDIDATES: Final = 50
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nearfar.orchestrator.memory.recall.granularity import Granularity, Span, turn_key
 from nearfar.orchestrator.memory.recall.question import keywords
 from nearfar.orchestrator.memory.recall.ranking import Matches, Said, ranked
-from nearfar.orchestrator.memory.recall.relevance import certainty, relevance
+from nearfar.orchestrator.memory.recall.relevance import MEANING, certainty, relevance
 
 scores = st.dictionaries(st.sampled_from([turn_key("a", number) for number in range(30)]), st.floats(0.001, 30))
 TEXT = "Something was told here that is as long as anything else."
@@ -18,7 +18,7 @@ TEXT = "Something was told here that is as long as anything else."
 def test_what_both_searches_found_is_ahead_of_what_one_of_them_found() -> None:
     found = relevance({"both": 4.0, "words": 4.0}, {"both": 0.6, "meaning": 0.6, "last": 0.1})
     assert max(found, key=lambda key: found[key]) == "both"
-    assert found["words"] == pytest.approx(1 + 3 * 0.1)
+    assert found["words"] == pytest.approx(1 + MEANING * 0.1)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=200))
