@@ -280,7 +280,7 @@ class Hybrid:
 
         `task_class` names tasks of one sort, from coarse to fine (`billing/refund`); without it, the class that the task was taken for
         stands. The outcome is kept in the files that `[policy.auto] reports` and `[policy.router] log` name, without the words of a
-        private task.
+        private task. A cache gives up the answers of a task whose score is below one half.
 
         Raises `InvalidRequest` for a score outside 0 to 1.
         """
@@ -288,6 +288,8 @@ class Hybrid:
             raise InvalidRequest(f"a score is between 0 and 1, not {score}", hint="1.0 for a task well done, 0.0 for one that failed")
         policy = self.policy
         self._router.report(result, policy.router, score=score, task_class=task_class)
+        if self._cache is not None:
+            self._cache.report(result.id, score)
         if result.selection is not None:
             self._selector.report(result, policy.auto, score=score, task_class=task_class)
 

@@ -14,10 +14,12 @@ import anyio.to_thread
 from ...protocols import (
     Agent,
     AgentCard,
+    ConfigError,
     DeadlineExceeded,
     Finished,
     NearfarError,
     RateLimited,
+    Side,
     StepEvent,
     StepReply,
     StepRequest,
@@ -28,12 +30,13 @@ from ...protocols import (
     stream,
 )
 from ..results import price
-from ..team import Team
+from ..team import Member, Team
 from .admission import objection_to_request
 from .answers import AnswerCache, Lookup, Stored, replayed
 from .flights import Flights
 from .keys import exact_key
 from .scope import Scope, current_scope
+from .verifier import AgentVerifier
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +118,7 @@ class CachedAgent:
         lookup = await self._guarded(lambda: self._cache.look(request, self.card, scope, is_loaded=self._is_loaded))
         answer = None if lookup is None else await self._verified(lookup)
         if lookup is not None and answer is not None:
-            await self._guarded(lambda: self._cache.count(lookup.category, lookup.outcome, answer))
+            await self._guarded(lambda: self._cache.use(lookup, answer))
             for event in _events_of(answer):
                 yield event
             return
@@ -163,11 +166,11 @@ class CachedAgent:
     async def _verified(self, lookup: Lookup) -> Stored | None:
         """The answer that was found, unless it is one in other words that the verifier does not let pass."""
         answer, asked = lookup.answer, lookup.question
-        if answer is None or lookup.outcome == "exact" or self._verifier is None:
+        if self._verifier is None or lookup.outcome == "exact" or answer is None or answer.question is None or asked is None:
             return answer
         with anyio.move_on_after(_VERIFYING):
             try:
-                return answer if await self._verifier(asked or "", answer.question or "", answer.text) else None
+                return answer if await self._verifier(asked, answer.question, answer.text) else None
             except NearfarError as error:
                 logger.warning("a stored answer could not be verified, so the agent is asked: %s", error)
         return None
@@ -189,10 +192,22 @@ class CachedAgent:
 
 
 def put_in_front(team: Team, cache: AnswerCache) -> None:
-    """Let a cache stand in front of those agents of a team whose side its settings name."""
+    """Let a cache stand in front of those agents of a team whose side its settings name.
+
+    Raises `ConfigError` for a verifier that is not among those on this device.
+    """
+    name = cache.settings.verifier
+    verifier = None if name is None else AgentVerifier(_near(team, name).open)
     for member in team:
-        if member.side in cache.settings.sides:
-            member.wrap(partial(CachedAgent, cache=cache))
+        if member.side in cache.settings.sides and member.name != name:
+            member.wrap(partial(CachedAgent, cache=cache, verifier=verifier))
+
+
+def _near(team: Team, name: str) -> Member:
+    found = next((member for member in team if member.name == name and member.side is Side.NEAR), None)
+    if found is None:
+        raise ConfigError(f"there is no agent {name!r} on this device to verify answers of the cache", hint="[cache] verifier names one")
+    return found
 
 
 def _events_of(answer: Stored) -> Iterator[StepEvent]:

@@ -6,12 +6,13 @@ import random
 import re
 import sqlite3
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ...protocols import AgentCard, ConfigError, Finished, StepReply, StepRequest, Usage
+from ...protocols import AgentCard, ConfigError, Finished, StepReply, StepRequest, StoreError, Usage
 from ..embedding.embedder import NAME
 from ..routing.evidence.answers import agree
 from .admission import objection_to_reply, question_of
@@ -19,7 +20,7 @@ from .categories import category_of
 from .database import CacheDatabase
 from .guards import objection
 from .keys import exact_key, partition_key
-from .lookups import Outcome, count
+from .lookups import NOTHING, Outcome, count
 from .neighbours import Neighbours
 from .scope import Scope
 from .settings import CacheSettings, CategoryRules
@@ -37,6 +38,10 @@ _LEAST_SIMILARITY: Final = 0.6
 _SAME_ANSWER: Final = 0.9
 """Cosine similarity from which two answers are taken to say the same."""
 _NUMBERS: Final = re.compile(r"\d+")
+_WRONG: Final = 0.5
+"""A score below says that a task went wrong."""
+_TASKS: Final = 1_000
+"""Tasks whose answers can be removed if they turn out to be wrong: the latest."""
 _SLACK: Final = 100
 """A full category is cut to its quota less a part of that size, so that the next answers find room."""
 _UNCOUNTED: Final = 100
@@ -75,6 +80,8 @@ class Lookup:
     partition: str
     category: str
     rules: CategoryRules
+    task: str
+    """The task that asks."""
     question: str | None
     """By which it may be found in other words; None where it may not."""
     vector: "Vector | None" = None
@@ -123,6 +130,8 @@ class AnswerCache:
         self._swept = float("-inf")
         self._room: dict[str, int] = {}
         """By category, the answers that may be stored before it has to be counted again."""
+        self._given: OrderedDict[str, list[int]] = OrderedDict()
+        """By task, the answers that it was given or that it stored."""
 
     def category(self, request: StepRequest, scope: Scope) -> str:
         """What sort of question a request asks."""
@@ -161,17 +170,37 @@ class AnswerCache:
             *(now + lookup.rules.time_to_live, now),
         )
         with self.database.transaction() as connection:
-            connection.execute(_INSERT, row)
+            self._note(lookup.task, connection.execute(_INSERT, row).lastrowid)
             self._evict(connection, lookup.category, lookup.rules.entries)
         return True
 
-    def count(self, category: str, outcome: Outcome, answer: Stored | None = None) -> None:
-        """Count a lookup, what it saved, and the use of the answer that it found."""
-        saved = (0, 0.0, 0.0) if answer is None else (answer.finished.usage.total_tokens, float(answer.dollars or 0), answer.seconds)
+    def count(self, category: str, outcome: Outcome) -> None:
+        """Count a lookup that found nothing to serve, or that shared what was being computed."""
         with self.database.transaction() as connection:
-            count(connection, category, outcome, saved)
-            if answer is not None:
-                connection.execute("UPDATE answers SET used = ? WHERE id = ?", (self._now(), answer.id))
+            count(connection, category, outcome, NOTHING)
+
+    def use(self, lookup: Lookup, answer: Stored) -> None:
+        """Count a lookup whose answer is served, and what that saves."""
+        saved = (answer.finished.usage.total_tokens, float(answer.dollars or 0), answer.seconds)
+        with self.database.transaction() as connection:
+            count(connection, lookup.category, lookup.outcome, saved)
+            connection.execute("UPDATE answers SET used = ? WHERE id = ?", (self._now(), answer.id))
+            self._note(lookup.task, answer.id)
+
+    def report(self, task: str, score: float) -> None:
+        """Take note how well a task went: the answers that it was given or stored are removed where it went wrong.
+
+        Of those that are long past nothing is known any more. A file that fails is logged.
+        """
+        if score >= _WRONG or task not in self._given:
+            return
+        try:
+            with self.database.transaction() as connection:
+                for identifier in self._given.pop(task):
+                    connection.execute("DELETE FROM answers WHERE id = ?", (identifier,))
+                self._neighbours.forget()
+        except StoreError as error:
+            logger.warning("the answers of a task that went wrong stay in the cache: %s", error)
 
     def judged(self, lookup: Lookup, *, is_same: bool) -> None:
         """Take note whether a candidate's answer would have been right, and learn from it."""
@@ -195,7 +224,7 @@ class AnswerCache:
         """Remove all answers and plans, also from the log; returns how many there were. What was counted and judged stays."""
         with self.database.transaction() as connection:
             removed = connection.execute("DELETE FROM answers").rowcount + connection.execute("DELETE FROM plans").rowcount
-        self._neighbours.forget()
+            self._neighbours.forget()
         self.database.scrub()
         return int(removed)
 
@@ -212,6 +241,7 @@ class AnswerCache:
             partition=partition_key(request, card, scope, embedder=self._embedder_name),
             category=category,
             rules=rules,
+            task=scope.task,
             question=question if rules.semantic and self._can_embed else None,
         )
 
@@ -275,9 +305,16 @@ class AnswerCache:
         self._swept = now
         with self.database.transaction() as connection:
             removed = connection.execute("DELETE FROM answers WHERE expires <= ?", (now,)).rowcount
+            if removed:
+                self._neighbours.forget()
         if removed:
-            self._neighbours.forget()
             self.database.scrub()
+
+    def _note(self, task: str, answer: int | None) -> None:
+        if task and answer is not None:
+            self._given.setdefault(task, []).append(answer)
+            if len(self._given) > _TASKS:
+                self._given.popitem(last=False)
 
     def _evict(self, connection: sqlite3.Connection, category: str, entries: int) -> None:
         """Hold a category's quota. To count takes long where there are many, so it is not done for each answer."""

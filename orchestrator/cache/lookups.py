@@ -12,6 +12,10 @@ Outcome = Literal["exact", "semantic", "shared", "miss"]
 PLANS: Final = "plans"
 """The category under which lookups of plans are counted."""
 
+Saved = tuple[int, float, float]
+"""Tokens, dollars and seconds."""
+NOTHING: Final[Saved] = (0, 0.0, 0.0)
+
 _COUNT: Final = (
     "INSERT INTO lookups (category, outcome, count, tokens, dollars, seconds) VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT (category, outcome)"
     " DO UPDATE SET count = count + 1, tokens = tokens + excluded.tokens, dollars = dollars + excluded.dollars,"
@@ -53,8 +57,8 @@ class CategoryStatistics(Value):
         return Interval(self.false, self.judged)
 
 
-def count(connection: sqlite3.Connection, category: str, outcome: Outcome, saved: tuple[int, float, float]) -> None:
-    """Count a lookup, and the tokens, dollars and seconds that it saved."""
+def count(connection: sqlite3.Connection, category: str, outcome: Outcome, saved: Saved) -> None:
+    """Count a lookup, and what it saved."""
     connection.execute(_COUNT, (category, outcome, *saved))
 
 

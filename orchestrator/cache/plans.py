@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -15,7 +15,7 @@ from ..policy import Strategy
 from .database import CacheDatabase
 from .intents import Intent, is_complete, kinds, with_open_slots
 from .keys import fingerprint
-from .lookups import PLANS, count
+from .lookups import NOTHING, PLANS, Saved, count
 from .scope import scope_of
 from .settings import CacheSettings
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from ..task import Task
 
 logger = logging.getLogger(__name__)
-
-Took = tuple[int, float, float]
-"""Tokens, dollars and seconds."""
-
-_NOTHING: Final[Took] = (0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +84,14 @@ class PlanCache:
         """A task went well by a stored plan, which saved what making it had taken."""
         with self._database.transaction() as connection:
             saved = connection.execute("SELECT tokens, dollars, seconds FROM plans WHERE key = ?", (key,)).fetchone()
-            count(connection, PLANS, "exact", saved or _NOTHING)
+            count(connection, PLANS, "exact", saved or NOTHING)
             connection.execute("UPDATE plans SET used = ? WHERE key = ?", (self._now(), key))
 
-    def _keep(self, key: str, intent: Intent, plan: str, took: Took) -> None:
+    def _keep(self, key: str, intent: Intent, plan: str, took: Saved) -> None:
         stored = json.dumps({"template": intent.template(plan), "kinds": kinds(intent.specifics)})
         now = self._now()
         with self._database.transaction() as connection:
-            count(connection, PLANS, "miss", _NOTHING)
+            count(connection, PLANS, "miss", NOTHING)
             row = (key, stored, *took, now + self._settings.time_to_live, now)
             connection.execute("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             connection.execute("DELETE FROM plans WHERE expires <= ?", (now,))
@@ -132,7 +127,7 @@ def _went_well(state: Mapping[str, Any]) -> bool:
     return not intervened and all(attempt["outcome"] == "accepted" for attempt in state["attempts"])
 
 
-def _took(calls: Sequence[Mapping[str, Any]]) -> Took | None:
+def _took(calls: Sequence[Mapping[str, Any]]) -> Saved | None:
     """What planning has taken; None where nobody was asked for a plan."""
     if not calls:
         return None

@@ -26,6 +26,8 @@ class Scope:
     task_class: str = ""
     """As the app gave it; empty: unknown."""
     caching: Caching = "use"
+    task: str = ""
+    """The task's id; it decides nothing, and tells which answers were the task's if the app finds it wrong."""
 
 
 _CURRENT: Final[ContextVar[Scope]] = ContextVar("nearfar_cache_scope", default=Scope())  # noqa: B039 - it is frozen
@@ -34,7 +36,7 @@ _CURRENT: Final[ContextVar[Scope]] = ContextVar("nearfar_cache_scope", default=S
 def scope_of(task: "Task") -> Scope:
     """The scope in which a task's agents are asked."""
     policy = fingerprint(task.policy.model_dump(mode="json"))
-    return Scope(user=task.user, policy=policy, task_class=task.task_class, caching=task.cache)
+    return Scope(user=task.user, policy=policy, task_class=task.task_class, caching=task.cache, task=task.idempotency_key)
 
 
 def current_scope() -> Scope:

@@ -58,6 +58,8 @@ class CacheSettings(Value):
     """The same while the agent is overloaded; None: load changes nothing."""
     shadow_share: float = Field(default=0.02, ge=0, le=1)
     """Of the questions with a stored answer in other words, the share that is answered afresh, to see whether both answers say the same."""
+    verifier: str | None = None
+    """An agent on this device that is asked before an answer in other words is served; None: nobody is."""
     minimum_confidence: float = Field(default=0.7, ge=0, le=1)
     """Answers whose confidence is known and lower are not stored."""
     plans: bool = False

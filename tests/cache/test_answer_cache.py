@@ -87,7 +87,8 @@ def test_categories_have_quotas_of_their_own_and_lose_first_what_was_not_used_fo
             cache.keep(lookup, reply(str(number)), seconds=1.0, dollars=None)
             world.time += 1
             first = cache.look(ask("Question 0"), CARD, Scope(task_class="news/local"))
-            cache.count(first.category, first.outcome, first.answer)
+            assert first.answer is not None
+            cache.use(first, first.answer)
         held = [cache.look(ask(f"Question {number}"), CARD, Scope(task_class="news/local")).answer for number in range(3)]
         assert [answer is not None for answer in held] == [True, False, True]
         assert found(cache, STRENGTH) is not None
@@ -212,7 +213,10 @@ def test_what_was_saved_is_counted_by_category(tmp_path: Path) -> None:
         keep(cache, STRENGTH)
         for prompt in (STRENGTH, SAME_STRENGTH, "Why is the sky blue?"):
             lookup = cache.look(ask(prompt), CARD, Scope())
-            cache.count(lookup.category, lookup.outcome, lookup.answer)
+            if lookup.answer is None:
+                cache.count(lookup.category, lookup.outcome)
+            else:
+                cache.use(lookup, lookup.answer)
         (counted,) = statistics(cache.database)
     assert (counted.exact, counted.semantic, counted.misses, counted.entries) == (1, 1, 1, 1)
     assert (counted.saved_tokens, counted.saved_dollars, counted.saved_seconds) == (30, 0.5, 4.0)

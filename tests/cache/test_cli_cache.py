@@ -34,7 +34,8 @@ def used(config: Path) -> Path:
     cache.count(lookup.category, lookup.outcome)
     cache.keep(lookup, StepReply(text="Lift.", tool_calls=(), finished=finished), seconds=2.0, dollars=Decimal("0.25"))
     hit = cache.look(ask(STRENGTH), CARD, Scope())
-    cache.count(hit.category, hit.outcome, hit.answer)
+    assert hit.answer is not None
+    cache.use(hit, hit.answer)
     for is_same in (True, False):
         cache.thresholds.add("general", 0.95, was_served=True, is_same=is_same)
     cache.close()

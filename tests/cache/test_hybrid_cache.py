@@ -80,6 +80,31 @@ async def test_a_cache_that_was_passed_in_is_left_open(tmp_path: Path) -> None:
     cache.close()
 
 
+async def test_an_answer_that_was_reported_wrong_is_given_no_more(tmp_path: Path) -> None:
+    async with hybrid(tmp_path / "answers.db") as both:
+        await both.run("Why is the sky blue?")
+        await both.run(STRENGTH)
+        wrong = await both.run(SAME_STRENGTH)
+        both.report(wrong, score=0.0)
+        assert (await both.run(STRENGTH)).text == "Answer 3."
+        assert (await both.run("Why is the sky blue?")).text == "Answer 1."
+
+
+@pytest.mark.parametrize(("says", "expected"), [("Yes.", "Answer 1."), ("No.", "Answer 2.")])
+async def test_an_agent_on_this_device_may_verify(says: str, expected: str, tmp_path: Path) -> None:
+    settings = CacheSettings(path=tmp_path / "answers.db", shadow_share=0.0, verifier="near")
+    near = ScriptedAgent(lambda _: says, name="near")
+    async with Hybrid(near=near, far=numbered(Side.FAR), policy=PUBLIC, cache=settings) as both:
+        await both.run(STRENGTH)
+        assert (await both.run(SAME_STRENGTH)).text == expected
+    assert near.requests[0].messages[-1].text == f"1. {SAME_STRENGTH}\n2. {STRENGTH}"
+
+
+async def test_a_verifier_has_to_be_on_this_device(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no agent 'far' on this device"):
+        Hybrid(far=numbered(Side.FAR), cache=CacheSettings(path=tmp_path / "answers.db", verifier="far"))
+
+
 def test_the_section_is_read_and_mistakes_in_it_are_named() -> None:
     config = parse_config('[near]\n[cache]\nsides = ["near"]\n[cache.categories.billing]\nthreshold = 0.95\nentries = 10\n', "a.toml")
     assert config.cache is not None
