@@ -101,9 +101,9 @@ class EpisodicMemory:
         return _Session() if last is None else _Session(_number(last) + 1, last)
 
     def _of_session(self, namespace: Namespace, session: str, *, limit: int = _ALL) -> list[MemoryItem]:
-        """The last written first."""
-        found = self._store.search(namespace, filter={"session": session}, key_prefix=f"{session}:", limit=limit)
-        return [item for item in found if span(item.key) is not None]
+        """What is about the session, the last written first, of `limit` items whose key begins as if they were."""
+        found = self._store.search(namespace, key_prefix=f"{session}:", limit=limit)
+        return [item for item in found if (about := span(item.key)) is not None and about.session == session]
 
     def _put(self, turn: Turn, session: str, state: _Session) -> MemoryItem:
         store = self._store if turn.source is None else self._store.bound(source=turn.source)

@@ -124,8 +124,12 @@ def test_a_forgotten_turn_is_repeated_nowhere(store: MemoryStore) -> None:
     memory = EpisodicMemory(store)
     say(memory, "Hello.", "The code is 4711.", "Thanks.", "Bye.")
     memory.close("monday")
+    for granularity in (Granularity.SUMMARY, Granularity.KEYWORDS):
+        store.put(episodic((), granularity), Span("monday", 0, 3).key, {TEXT: "Ann said that it is 4711."})
+        store.put(episodic((), granularity), Span("monday", 2, 3).key, {TEXT: "Good manners."})
     memory.forget("monday", 1)
     assert not any("4711" in str(item.value) for item in store.search((), limit=100))
     assert [item.value[TEXT] for item in memory.turns("monday")] == ["Hello.", "Thanks.", "Bye."]
+    assert len(store.search(episodic((), Granularity.SUMMARY))) == 1
     say(memory, "Back again.")
     assert memory.turns("monday")[-1].key == "monday:000004"
