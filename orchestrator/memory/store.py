@@ -80,7 +80,7 @@ class MemoryStore(BasicStore):
 
         The item and the list are made if they are not there. Raises `InvalidRequest` where the field is no list.
         """
-        added = validation.value({field: list(items)})[field]
+        added = validation.value({field: list(items)}, self._maximum_bytes)[field]
 
         def extended(before: Value | None) -> Value:
             present = (before or {}).get(field, [])

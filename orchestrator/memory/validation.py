@@ -19,7 +19,8 @@ _MOST_LABELS: Final = 32
 _LONGEST_KEY: Final = 768
 _LONGEST_PLACE: Final = 1024
 """The key of a superseded item names its version, too."""
-_INTEGERS: Final = range(-(1 << 63), 1 << 63)
+_LEAST: Final = -(1 << 63)
+_MOST: Final = (1 << 63) - 1
 _RESERVED: Final = "langgraph"
 
 
@@ -62,7 +63,7 @@ def value(given: object, maximum_bytes: int = MAXIMUM_BYTES) -> dict[str, Any]:
     """A copy of the value, of plain JSON types, which is what every replica will hand out."""
     if not isinstance(given, Mapping):
         raise InvalidRequest(f"a value is a mapping, not {type(given).__name__}", hint='wrap it: {"text": ...}')
-    copy: dict[str, Any] = _Copier(maximum_bytes).copy(given, "value", ())
+    copy: dict[str, Any] = _Copier(maximum_bytes).copied(given, "value")
     size = len(orjson.dumps(copy))
     if size > maximum_bytes:
         raise _too_large(maximum_bytes, f"{size:,} bytes")
@@ -119,9 +120,9 @@ def _conditions(path: tuple[str, ...], wanted: object) -> list[Condition]:
 def _operand(given: object) -> object:
     if isinstance(given, float) and math.isinf(given):
         return given
-    if isinstance(given, int) and not isinstance(given, bool) and given not in _INTEGERS:
+    if isinstance(given, int) and not isinstance(given, bool) and not _LEAST <= given <= _MOST:
         return _nearest_float(given)
-    return _Copier(MAXIMUM_BYTES).copy(given, "filter", ())
+    return _Copier(MAXIMUM_BYTES).copied(given, "filter")
 
 
 def _nearest_float(number: int) -> float:
@@ -131,54 +132,80 @@ def _nearest_float(number: int) -> float:
         return math.inf if number > 0 else -math.inf
 
 
+class _NoJson(Exception):
+    """A part of a value cannot be stored. Where it is is found out on the way up, as only few values are wrong."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.path = ""
+
+
 class _Copier:
-    """Copies JSON. What is no JSON is an error that says where it is."""
+    """Copies JSON, of at most so many bytes."""
 
     def __init__(self, maximum_bytes: int) -> None:
         self._maximum_bytes = maximum_bytes
         self._left = maximum_bytes
         """Of bytes that parts not seen yet may need, each at least one. It ends values that name a part over and over again."""
+        self._open: set[int] = set()
+        """Containers that we are in."""
 
-    def copy(self, given: object, where: str, outer: tuple[int, ...]) -> Any:  # noqa: ANN401 - JSON
+    def copied(self, given: object, name: str) -> Any:  # noqa: ANN401 - JSON
+        try:
+            return self._copy(given)
+        except _NoJson as error:
+            raise InvalidRequest(f"{name}{error.path} {error.reason}", hint=error.hint) from None
+
+    def _copy(self, given: object) -> Any:  # noqa: ANN401 - JSON
         self._left -= len(given) if isinstance(given, str) else 1
         if self._left < 0:
             raise _too_large(self._maximum_bytes, "more")
         match given:
+            case str():
+                return _text(given)
             case None | bool():
                 return given
-            case str():
-                return _text(given, where)
             case int():
-                return _integer(given, where)
+                return _integer(given)
             case float():
-                return _number(given, where)
+                return _number(given)
             case Mapping() | list() | tuple():
-                return self._container(given, where, outer)
+                return self._container(given)
             case _:
-                raise InvalidRequest(
-                    f"{where} is no JSON: {type(given).__name__}", hint="use texts, numbers, booleans, None, lists and dicts"
-                )
+                raise _NoJson(f"is no JSON: {type(given).__name__}", "use texts, numbers, booleans, None, lists and dicts")
 
-    def _container(self, given: "Mapping[object, object] | Sequence[object]", where: str, outer: tuple[int, ...]) -> Any:  # noqa: ANN401 - JSON
-        if id(given) in outer:
-            raise InvalidRequest(f"{where} contains itself")
-        if len(outer) >= _DEEPEST:
-            raise InvalidRequest(f"the value is nested more than {_DEEPEST} levels deep")
-        inner = (*outer, id(given))
+    def _container(self, given: "Mapping[object, object] | Sequence[object]") -> Any:  # noqa: ANN401 - JSON
+        if id(given) in self._open:
+            raise _NoJson("contains itself")
+        if len(self._open) >= _DEEPEST:
+            raise _NoJson(f"is more than {_DEEPEST} levels deep")
+        self._open.add(id(given))
         if isinstance(given, Mapping):
-            return {self._name(name, where): self.copy(part, f"{where}.{name!s:.40}", inner) for name, part in given.items()}
-        return [self.copy(part, f"{where}[{index}]", inner) for index, part in enumerate(given)]
+            copy: Any = {self._name(name): self._part(part, f".{name!s:.40}") for name, part in given.items()}
+        else:
+            copy = [self._part(part, f"[{index}]") for index, part in enumerate(given)]
+        self._open.discard(id(given))
+        return copy
 
-    def _name(self, name: object, where: str) -> str:
+    def _part(self, given: object, step: str) -> Any:  # noqa: ANN401 - JSON
+        try:
+            return self._copy(given)
+        except _NoJson as error:
+            error.path = step + error.path
+            raise
+
+    def _name(self, name: object) -> str:
         if not isinstance(name, str):
-            raise InvalidRequest(f"{where} has a key that is no text: {name!r:.80}")
+            raise _NoJson(f"has a key that is no text: {name!r:.80}")
         self._left -= len(name)
-        return _text(name, where)
+        return _text(name)
 
 
-def _text(given: str, where: str) -> str:
+def _text(given: str) -> str:
     if not _is_text(given):
-        raise InvalidRequest(f"{where} has a character that cannot be stored: NUL, or half of a surrogate pair", hint="remove it")
+        raise _NoJson("has a character that cannot be stored: NUL, or half of a surrogate pair", "remove it")
     return str.__str__(given)
 
 
@@ -192,15 +219,15 @@ def _is_text(given: str) -> bool:
     return "\0" not in given
 
 
-def _integer(given: int, where: str) -> int:
-    if given not in _INTEGERS:
-        raise InvalidRequest(f"{where} is a whole number of more than 64 bits", hint="store it as text")
+def _integer(given: int) -> int:
+    if not _LEAST <= given <= _MOST:
+        raise _NoJson("is a whole number of more than 64 bits", "store it as text")
     return int(given)
 
 
-def _number(given: float, where: str) -> float:
+def _number(given: float) -> float:
     if not math.isfinite(given):
-        raise InvalidRequest(f"{where} is {given}, which JSON does not have", hint="store None")
+        raise _NoJson(f"is {given}, which JSON does not have", "store None")
     return float(given)
 
 

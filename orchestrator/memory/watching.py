@@ -12,6 +12,10 @@ class Watchers:
         self._lock = threading.Lock()
         self._called: list[Callable[[], None]] = []
 
+    @property
+    def count(self) -> int:
+        return len(self._called)
+
     @contextmanager
     def calling(self, call: Callable[[], None]) -> Iterator[None]:
         """`call` is called after each write within this block."""

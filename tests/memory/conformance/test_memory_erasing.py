@@ -1,0 +1,110 @@
+"""What is erased is gone, with its past and with all that was made of it."""
+
+import pytest
+from langgraph.store.base import PutOp
+from memory_bench import Clock, concurrent, write_elsewhere
+
+from nearfar.orchestrator import MemoryStore
+from nearfar.orchestrator.memory import Address, Mode, Principal, Tier
+from nearfar.orchestrator.memory.clock import tick
+from nearfar.orchestrator.memory.engine import Engine
+from nearfar.orchestrator.memory.item import Meta
+from nearfar.protocols import InvalidRequest
+
+NOTES = ("notes",)
+
+
+@pytest.fixture
+def filled(store: MemoryStore) -> MemoryStore:
+    store.put(NOTES, "bob", {"text": "bob likes tea"}, subject="bob")
+    store.supersede(NOTES, "bob", {"text": "bob likes coffee"})
+    store.put(("friends", "eve"), "card", {"text": "eve's card"}, subject="eve")
+    store.put(NOTES, "deleted", {"text": "bob was here"}, subject="bob")
+    store.delete(NOTES, "deleted")
+    store.bound(lineage=[Address(NOTES, "bob")]).put(("summaries",), "first", {"text": "somebody likes coffee"})
+    store.bound(lineage=[Address(("summaries",), "first")]).put(("summaries",), "second", {"text": "coffee"})
+    store.put(("summaries",), "other", {"text": "weather"})
+    return store
+
+
+def keys(store: MemoryStore) -> set[str]:
+    return {item.key for item in store.search((), limit=100, include_superseded=True)}
+
+
+def test_all_about_somebody_is_erased(filled: MemoryStore, engine: Engine) -> None:
+    erased = filled.erase(subject="bob")
+    assert {address.key.partition("@")[0] for address in erased} == {"bob", "deleted", "first", "second"}
+    assert keys(filled) == {"card", "other"}
+    assert filled.history(NOTES, "bob") == []
+    assert engine.traces(subject="bob") == engine.traces(prefix=NOTES) == []
+    assert {operation.address.key for _, operation in engine.operations(0, limit=100)} == {"card", "other"}
+    for mode in Mode:
+        assert "bob" not in {item.key for item in filled.search((), query="bob likes coffee", mode=mode)}
+
+
+def test_a_namespace_is_erased_with_all_below_it(filled: MemoryStore, engine: Engine) -> None:
+    filled.put(("friends",), "list", {})
+    filled.put(("friendship",), "list", {})
+    assert len(filled.erase(prefix=("friends",))) == 2
+    assert engine.traces(prefix=("friends",)) == []
+    assert engine.traces(prefix=("friendship",)) == [Address(("friendship",), "list")]
+
+
+def test_everything_can_be_erased(filled: MemoryStore, engine: Engine) -> None:
+    filled.erase(prefix=())
+    assert (engine.operations(0, limit=10), engine.changes(0, limit=10), engine.traces(prefix=())) == ([], [], [])
+    assert filled.stats()["items"] == filled.stats()["vectors"] == 0
+
+
+def test_nothing_is_there_to_erase(store: MemoryStore) -> None:
+    assert store.erase(subject="nobody") == store.erase(prefix=("nowhere",)) == []
+
+
+def test_what_lost_against_something_else_is_erased_with_it(store: MemoryStore, engine: Engine, clock: Clock) -> None:
+    store.put(NOTES, "tea", {"text": "bob's"}, subject="bob", tier=Tier.USER)
+    clock.advance(10)
+    meta = Meta(user="ann", tier=Tier.USER, subject="eve", created_at=clock.time)
+    operation = concurrent(Address(NOTES, "tea"), {"text": "eve's"}, device="phone", sequence=1, clock=tick(0, clock.time), meta=meta)
+    write_elsewhere(engine, operation, now=clock.time)
+    store.patch(NOTES, "tea", {"cups": 2})
+    assert len(store.conflicts()) == 1
+    assert store.erase(subject="bob") == [Address(NOTES, "tea")]
+    assert store.conflicts() == []
+    assert engine.traces(prefix=()) == []
+
+
+def test_an_erased_item_can_be_written_anew(filled: MemoryStore) -> None:
+    filled.erase(subject="bob")
+    filled.put(NOTES, "bob", {"text": "new"}, if_version="absent")
+    item = filled.get(NOTES, "bob")
+    assert item is not None
+    assert (item.value, item.subject) == ({"text": "new"}, "")
+
+
+def test_an_erased_replica_counts_its_writes_on(filled: MemoryStore, engine: Engine) -> None:
+    with engine.transaction() as transaction:
+        before = transaction.known()
+    filled.erase(prefix=())
+    filled.put(NOTES, "tea", {})
+    with engine.transaction() as transaction:
+        assert transaction.known()[engine.device] == before[engine.device] + 1
+
+
+@pytest.mark.parametrize("what", [{}, {"subject": "bob", "prefix": ()}, {"subject": ""}, {"prefix": ("a.b",)}])
+def test_what_to_erase_has_to_be_clear(filled: MemoryStore, what: dict[str, str]) -> None:
+    before = keys(filled)
+    with pytest.raises(InvalidRequest):
+        filled.erase(**what)  # type: ignore[arg-type]  # what is tested
+    assert keys(filled) == before
+
+
+def test_people_erase_what_is_their_own(filled: MemoryStore, engine: Engine) -> None:
+    theirs = filled.view(Principal("bob", "phone"))
+    theirs.put(NOTES, "by bob", {"text": "tea"}, subject="bob")
+    filled.batch([PutOp(NOTES, "by ann", {"text": "tea"})])
+    filled.put(NOTES, "shared", {"text": "tea"}, tier=Tier.SHARED, subject="bob")
+    assert theirs.erase(subject="bob") == [Address(NOTES, "by bob")]
+    assert {"by ann", "shared", "bob", "first"} <= keys(filled)
+    theirs.put(NOTES, "by bob", {"text": "tea"})
+    assert filled.view(Principal("bob", "phone", prefixes=(("elsewhere",),))).erase(prefix=()) == []
+    assert theirs.erase(prefix=NOTES) == [Address(NOTES, "by bob")]
