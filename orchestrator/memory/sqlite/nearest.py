@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from ..engine import Vector
 
+_AT_ONCE: Final = 1000
+"""Rows."""
 NOBODY: Final = 0
 """No item has this number."""
 _FEWEST_SLOTS: Final = 1024
@@ -62,15 +65,13 @@ class VectorCache:
             self._generation = generation
         if position <= self._position:  # a reader that began before another one
             return
-        events = connection.execute(
-            "SELECT position, item, passages FROM vectors WHERE position > ?1 AND embedder = ?2 "
-            "UNION ALL SELECT position, item, NULL FROM removals WHERE position > ?1 ORDER BY position",
-            (self._position, embedder),
-        )
-        for _, item, passages in events:
+        for (item,) in connection.execute("SELECT item FROM removals WHERE position > ?", (self._position,)):
             self._drop(item)
-            if passages is not None:
-                self._add(item, passages)
+        # Whatever is there was put behind all removals of the same item.
+        added = "SELECT item, passages FROM vectors WHERE position > ? AND embedder = ?"
+        rows = connection.execute(added, (self._position, embedder))
+        while batch := rows.fetchmany(_AT_ONCE):
+            self._add(*zip(*batch, strict=True))
         self._position = position
 
     def _drop(self, item: int) -> None:
@@ -79,21 +80,22 @@ class VectorCache:
             self._items[slice(*slots)] = NOBODY
             self._matrix[slice(*slots)] = 0.0
 
-    def _add(self, item: int, passages: bytes) -> None:
-        try:
-            vectors = numpy.frombuffer(passages, "<f4").reshape(-1, self._width)
-        except (TypeError, ValueError) as error:
-            raise damaged("the size of a vector") from error
+    def _add(self, items: Sequence[int], passages: Sequence[bytes]) -> None:
+        size = numpy.dtype(numpy.float32).itemsize * self._width
+        if any(not isinstance(one, bytes) or len(one) % size for one in passages):
+            raise damaged("the size of a vector")
+        vectors = numpy.frombuffer(b"".join(passages), "<f4").reshape(-1, self._width)
         if not numpy.isfinite(vectors).all():
             raise damaged("a vector")
-        first, end = self._used, self._used + len(vectors)
-        if end > len(self._items):
-            self._grow(end)
-            first, end = self._used, self._used + len(vectors)
-        self._matrix[first:end] = vectors
-        self._items[first:end] = item
-        self._slots[item] = first, end
-        self._used = end
+        for item in items:
+            self._drop(item)
+        if self._used + len(vectors) > len(self._items):
+            self._grow(self._used + len(vectors))
+        first, self._used = self._used, self._used + len(vectors)
+        self._matrix[first : self._used] = vectors
+        self._items[first : self._used] = numpy.repeat(items, [len(one) // size for one in passages])
+        ends = accumulate((len(one) // size for one in passages), initial=first)
+        self._slots.update(zip(items, pairwise(ends), strict=True))
 
     def _grow(self, least: int) -> None:
         """Move to larger arrays, leaving out slots that nobody has; searches that run keep the old ones."""
