@@ -10,9 +10,9 @@ from .connections import Connection
 from .selecting import Where
 from .words import phrases
 
-MOST_RANKED: Final = 500
+MOST_RANKED: Final = 300
 """Items, for the words of a query together. To rank one costs as much as to find forty."""
-MOST_READ: Final = 5_000
+MOST_READ: Final = 3_000
 """Items whose words are read to rank others."""
 _GROWTH: Final = 10
 """Words are counted anew when a tenth has been added to the store."""

@@ -22,7 +22,7 @@ NOBODY: Final = 0
 """No item has this number."""
 _FEWEST_SLOTS: Final = 1024
 _SPARE: Final = 20
-"""At least as many more than are asked for are looked at first."""
+"""So many more than are asked for are looked at first."""
 
 
 class Scored(NamedTuple):
@@ -117,7 +117,7 @@ def best(
 
     Most selections let most items through, so the best few of all are tried first. `selected` are all that pass.
     """
-    few = limit + max(limit // 2, _SPARE)
+    few = limit + _SPARE
     hits = _ranked(scored, numpy.argpartition(scored.scores, -few)[-few:] if few < len(scored.items) else numpy.arange(len(scored.items)))
     present = passing([hit.row for hit in hits])
     found = [hit for hit in hits if hit.row in present][:limit]
