@@ -46,6 +46,17 @@ def clear_cache(path: Path | None, *, as_json: bool) -> None:
         output.print(f"removed {removed} answers and plans")
 
 
+def forget_answers(path: Path | None) -> int:
+    """Empty the file where there is one, since answers may repeat what is erased elsewhere; returns how many there were."""
+    cache = AnswerCache(_settings(path))
+    if not cache.database.path.exists():
+        return 0
+    try:
+        return cache.clear()
+    finally:
+        cache.close()
+
+
 def calibrate_cache(pairs: Path, path: Path | None, *, budget: float | None, learn: str | None, as_json: bool) -> None:
     """Print the threshold for a budget, and what it rests on."""
     with reported(as_json=as_json):

@@ -12,6 +12,7 @@ from rich.text import Text
 from ...protocols import InvalidRequest
 from ..memory.item import Address, Namespace
 from ..memory.namespace_text import namespace_text, parse_namespace
+from .cache_file import forget_answers
 from .console import agreed, notes, output, print_json, reported, working
 from .memory_store import opened
 from .memory_text import counted, one_line, printable
@@ -57,6 +58,7 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
                 return
             with working("erasing every trace of it", shown=not as_json):
                 found = store.erase(subject=erasure.about, prefix=erasure.namespace)
+                forget_answers(choice.config)
         _tell(found, is_done=not dry_run, as_json=as_json)
 
 
@@ -79,7 +81,7 @@ def _tell(found: Sequence[Address], *, is_done: bool, as_json: bool) -> None:
         places = [{"namespace": address.namespace, "key": address.key} for address in found]
         print_json({"erased" if is_done else "would_be_erased": places})
     elif found and is_done:
-        output.print(f"{counted(len(found), 'item')} erased: rows, words, vectors and log are overwritten in every file")
+        output.print(f"{counted(len(found), 'item')} erased: rows, words, vectors, log and cached answers are overwritten in every file")
         notes.print("[dim]Other devices erase it with their next sync. Backups and exports that you made keep what they hold.[/dim]")
     elif found:
         output.print(f"{counted(len(found), 'item')} would be erased")

@@ -12,6 +12,8 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.scope import Scope
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.memory import MemoryStore
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, Usage
 
 CARD = AgentCard(name="far", side=Side.FAR, model="large")
@@ -102,3 +104,17 @@ def test_too_few_pairs_prove_nothing_and_a_bad_line_is_named(config: Path) -> No
     result = nearfar("calibrate", str(pairs), "--config", str(config))
     assert result.exit_code == 2
     assert "line 1: stored: Field required" in result.stderr
+
+
+def test_erasing_a_memory_empties_the_cache_since_answers_may_repeat_it(
+    used: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEARFAR_HOME", str(tmp_path / "home"))
+    used.write_text(used.read_text(encoding="utf-8") + "[memory]\nembed = false\n", encoding="utf-8")
+    with MemoryStore(SqliteEngine(tmp_path / "home" / "memory" / "memory.db")) as store:
+        store.put(("notes",), "1", {"text": "Ana lifts."}, subject="ana")
+    erased = CliRunner().invoke(app, ["memory", "erase", "--subject", "ana", "--yes", "--config", str(used)])
+    assert erased.exit_code == 0
+    (general,) = json.loads(nearfar("stats", "--config", str(used), "--json").stdout)["categories"]
+    assert general["entries"] == 0
+    assert b"Lift." not in (tmp_path / "answers.db").read_bytes()
