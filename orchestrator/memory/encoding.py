@@ -1,6 +1,7 @@
 """Operations as bytes: how engines keep them, and how they travel. What is read may come from a stranger, so that all of it is checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, Protocol
 
 import orjson
@@ -18,7 +19,7 @@ class Sealer(Protocol):
     Engines keep what `seal` returns, and leave out operations that `unseal` cannot read any more: they were erased.
     """
 
-    def seal(self, dot: Dot, subjects: Sequence[str], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[str], payload: bytes) -> bytes:
         """The payload as it may be written to a log; without subjects it stays as it is."""
         ...
 
@@ -27,11 +28,9 @@ class Sealer(Protocol):
         ...
 
 
-def subjects_of(operation: Operation) -> list[str]:
+def subjects_of(operation: Operation) -> frozenset[str]:
     """Whom an operation is about, its siblings included."""
-    if not operation.siblings:
-        return [operation.meta.subject] if operation.meta.subject else []
-    return sorted({meta.subject for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) if meta.subject})
+    return frozenset(meta.subject for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) if meta.subject)
 
 
 def encode(operation: Operation) -> bytes:

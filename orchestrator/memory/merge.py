@@ -41,6 +41,8 @@ def merge(heads: Sequence[Operation]) -> State:
 
     A head of which nothing is left becomes a sibling.
     """
+    if len(heads) == 1:
+        return _alone(heads[0])
     ordered = sorted(heads, key=lambda head: head.stamp)
     last = ordered[-1]
     present = [head for head in ordered if head.value is not None]
@@ -56,6 +58,13 @@ def merge(heads: Sequence[Operation]) -> State:
         stamps=stamps,
         siblings=(*_undecided(ordered), *map(_sibling, lost)),
     )
+
+
+def _alone(head: Operation) -> State:
+    """What a single head comes to, as nearly all items have: the same as for several, and much faster."""
+    value = None if head.value is None else dict(head.value)
+    stamps = {} if value is None else {**dict.fromkeys(value, head.stamp), **head.stamps}
+    return State(value, head.meta, version_of([head]), head.clock, head.dot.device, stamps, head.siblings)
 
 
 def succeed(

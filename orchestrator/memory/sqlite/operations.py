@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from ..encoding import Sealer, decode, encode
+from ..encoding import Sealer, decode, encode, subjects_of
 from ..item import Address
 from ..operation import Dot, Operation
 from .columns import pack, unpack
@@ -34,7 +34,7 @@ class OperationTable:
     def encode(self, operation: Operation) -> bytes:
         payload = encode(operation)
         if self._sealer is not None:
-            payload = self._sealer.seal(operation.dot, operation.meta.subject, payload)
+            payload = self._sealer.seal(operation.dot, subjects_of(operation), payload)
         return pack(operation.address, payload)
 
     def decode(self, address: Address, dot: Dot, packed: bytes) -> Operation | None:

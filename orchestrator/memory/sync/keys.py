@@ -5,7 +5,8 @@ import secrets
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -67,9 +68,9 @@ class SubjectKeys:
         self._path = path
         self._opened: sqlite3.Connection | None = None
 
-    def seal(self, dot: Dot, subjects: Sequence[str], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[str], payload: bytes) -> bytes:
         """With AES-256-GCM under a key of each subject, one around the other."""
-        for subject in subjects:
+        for subject in sorted(subjects):
             id, cipher = self._current_cipher(tag_of(subject))
             nonce = os.urandom(_NONCE_BYTES)
             payload = _SEALED + id + nonce + cipher.encrypt(nonce, payload, _bound_to(dot))

@@ -1,14 +1,15 @@
 """Taking in a piece of a peer's log. One with anything that this side would not write itself is refused: the peer is broken or hostile."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from ....protocols import InvalidRequest, PrivacyViolation, SyncRefused
 from .. import clock, validation
 from ..encoding import decode
 from ..engine import Change, Transaction
-from ..item import TRUST, Address, Meta, Tier
+from ..item import TRUST, Address, Meta, Namespace, Tier
 from ..merge import heads_of
 from ..operation import Dot, Operation
 from ..projection import change_of
@@ -63,9 +64,13 @@ class _Taking:
         unseal = opener(batch.keys)
         for hole in batch.holes:
             _check_range(hole)
-        return [self._read(unseal(*sealed), sealed) for sealed in batch.operations]
+        return [self._read(unseal, sealed) for sealed in batch.operations]
 
-    def _read(self, payload: bytes | None, sealed: SealedOperation) -> Operation:
+    def _read(self, unseal: Callable[[Dot, bytes], bytes | None], sealed: SealedOperation) -> Operation:
+        try:
+            payload = unseal(*sealed)
+        except ValueError as error:
+            raise InvalidRequest(str(error), hint="the peer is broken, or somebody changed what it sent") from error
         if payload is None:
             raise SyncRefused("an operation is sealed with a key that the peer did not hand on", hint="synchronise again")
         return read_operation(sealed.dot, payload, self._peer, maximum_bytes=self._replica.maximum_bytes)
@@ -131,9 +136,7 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
         raise InvalidRequest(str(error), hint="the peer is broken, or no nearfar store") from error
     if not dot.device or len(dot.device) > _LONGEST or not 0 < dot.sequence < _LATEST:
         raise InvalidRequest("the peer sent a write of a device that cannot be", hint="the peer is broken, or no nearfar store")
-    validation.place(*operation.address)
-    if not operation.address.namespace:
-        raise InvalidRequest("the peer sent an item outside of any namespace")
+    _check_address(*operation.address)
     is_small = len(payload) <= maximum_bytes and payload.count(b"{") + payload.count(b"[") <= _DEEPEST
     if operation.value is not None and not is_small:
         validation.value(operation.value, maximum_bytes)
@@ -146,10 +149,23 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
     return operation
 
 
+def _check_address(namespace: Namespace, key: str) -> None:
+    if not _is_namespace(namespace):
+        raise InvalidRequest("the peer sent an item outside of any namespace")
+    if not key or len(key) > _LONGEST or not key.isprintable():
+        validation.place(namespace, key)
+
+
+@lru_cache(maxsize=1024)
+def _is_namespace(namespace: Namespace) -> bool:
+    """Raises `InvalidRequest` for one that cannot be one."""
+    return bool(validation.prefix(namespace))
+
+
 def _check_causality(operation: Operation) -> None:
-    dot = operation.dot
-    latest = max((operation.clock, *(stamp.clock for stamp in operation.stamps.values())))
-    if operation.context.get(dot.device, 0) >= dot.sequence or latest >= _LATEST or latest > operation.clock:
+    dot, clock = operation.dot, operation.clock
+    is_ahead = any(stamp.clock > clock for stamp in operation.stamps.values())
+    if clock >= _LATEST or is_ahead or operation.context.get(dot.device, 0) >= dot.sequence:
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} says that it came before itself")
     if any(sibling.clock >= _LATEST for sibling in operation.siblings):
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that nothing can follow")
@@ -164,7 +180,7 @@ def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
         raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for what comes from source {meta.source}")
     if meta.ttl is not None and meta.ttl <= 0:
         raise InvalidRequest("the peer sent an item that lives for no time")
-    if max(map(len, (meta.user, meta.agent, meta.subject))) > _LONGEST:
+    if len(meta.user) + len(meta.agent) + len(meta.subject) > _LONGEST:
         raise InvalidRequest("the peer sent a name that is too long")
 
 

@@ -1,6 +1,6 @@
 """What is deleted leaves the database's files."""
 
-from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import psycopg
 import pytest
@@ -88,7 +88,7 @@ def test_traces_are_found_in_heads_and_siblings_alone(engine: PostgresEngine) ->
 class Shredder:
     """A sealer that has destroyed the keys of everybody."""
 
-    def seal(self, dot: Dot, subjects: Sequence[str], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[str], payload: bytes) -> bytes:
         return payload[::-1] if "ana" in subjects else payload
 
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:

@@ -77,7 +77,7 @@ class Node:
 
     def _attach(self) -> None:
         self.replica = Replica(engine=self.engine, keys=self.keys, user=self.user, now=self.clock)
-        self.store = MemoryStore(self.engine, embedder=None, user=self.user or "", now=self.clock)
+        self.store = MemoryStore(self.engine, embedder=None, user=self.user or "", now=self.clock, keys=self.keys)
 
 
 def greet(caller: Node, callee: Node) -> None:

@@ -1,0 +1,195 @@
+"""A peer that is broken or hostile changes nothing here: what it may not send is refused as a whole."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from sync_world import Node, greet, send, synchronise, take
+
+from nearfar.orchestrator.memory.encoding import encode
+from nearfar.orchestrator.memory.item import Address, Meta, Source, Tier
+from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
+from nearfar.orchestrator.memory.sync import wire
+from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
+from nearfar.orchestrator.memory.sync.keys import tag_of
+from nearfar.orchestrator.memory.sync.messages import Batch, Range, SealedOperation
+from nearfar.protocols import InvalidRequest, NearfarError, PrivacyViolation, SyncRefused
+from nearfar.protocols.v1 import memory_pb2 as pb
+
+NOTES = ("notes",)
+NOW = 1_700_000_000.0
+META = Meta(user="anna", tier=Tier.USER)
+ENOUGH = Operation(Dot("phone", 1), 1, {}, Address(NOTES, "x"), {"text": "fine"}, META)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Node, Node]]:
+    laptop, phone = Node("laptop", "anna", lambda: NOW), Node("phone", "anna", lambda: NOW)
+    greet(phone, laptop)
+    yield laptop, phone
+    laptop.close()
+    phone.close()
+
+
+def batch(*operations: Operation, **changes: object) -> Batch:
+    sealed = tuple(SealedOperation(operation.dot, encode(operation)) for operation in operations)
+    return replace(Batch("log", 0, 1, sealed, known={"phone": 1}), **changes)  # type: ignore[arg-type]  # as given
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        replace(ENOUGH, address=Address((), "x")),
+        replace(ENOUGH, address=Address(("",), "x")),
+        replace(ENOUGH, address=Address(("a\0b",), "x")),
+        replace(ENOUGH, address=Address(NOTES, "")),
+        replace(ENOUGH, address=Address(NOTES, "x" * 5000)),
+        replace(ENOUGH, value={"text": "x" * (2 << 20)}),
+        replace(ENOUGH, value={"deep": eval("[" * 200 + "]" * 200)}),
+        replace(ENOUGH, meta=replace(META, user="ben")),
+        replace(ENOUGH, meta=replace(META, trust=1.0, source=Source.MODEL)),
+        replace(ENOUGH, meta=replace(META, trust=-1)),
+        replace(ENOUGH, meta=replace(META, ttl=-1)),
+        replace(ENOUGH, meta=replace(META, agent="x" * 5000)),
+        replace(ENOUGH, dot=Dot("laptop2", 1)),
+        replace(ENOUGH, dot=Dot("", 1)),
+        replace(ENOUGH, dot=Dot("phone", 0)),
+        replace(ENOUGH, dot=Dot("phone", 1 << 62)),
+        replace(ENOUGH, clock=1 << 62),
+        replace(ENOUGH, context={"phone": 1}),
+        replace(ENOUGH, unseen=(Dot("phone", 1),)),
+    ],
+)
+def test_an_operation_that_no_store_would_write_is_refused(pair: tuple[Node, Node], operation: Operation) -> None:
+    laptop, phone = pair
+    with pytest.raises(InvalidRequest):
+        take(laptop, phone, batch(operation))
+    assert laptop.all_heads() == {}
+    assert "phone" not in laptop.replica.hello().known
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        replace(ENOUGH, meta=replace(META, tier=Tier.DEVICE)),
+        replace(ENOUGH, siblings=(Sibling(Dot("phone", 1), 1, {"text": "x"}, replace(META, tier=Tier.DEVICE)),)),
+    ],
+)
+def test_content_that_must_not_leave_its_device_is_refused(pair: tuple[Node, Node], operation: Operation) -> None:
+    laptop, phone = pair
+    with pytest.raises(PrivacyViolation):
+        take(laptop, phone, batch(replace(operation, dot=Dot("phone", 2))))
+    assert laptop.all_heads() == {}
+
+
+def test_one_bad_operation_keeps_the_good_ones_of_its_batch_out(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    with pytest.raises(InvalidRequest):
+        take(laptop, phone, batch(ENOUGH, replace(ENOUGH, dot=Dot("phone", 2), clock=1 << 62)))
+    assert laptop.all_heads() == {}
+
+
+def test_a_peer_cannot_speak_for_devices_of_others_nor_count_their_writes(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    take(laptop, phone, batch(ENOUGH, known={"phone": 1, "tablet": 1 << 40, "laptop": 1 << 40}))
+    assert laptop.replica.hello().known.get("tablet", 0) == 0
+
+
+def test_a_gap_is_refused_and_a_replay_changes_nothing(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    with pytest.raises(SyncRefused):
+        take(laptop, phone, batch(ENOUGH, start=5, end=6))
+    first = batch(ENOUGH)
+    assert take(laptop, phone, first).operations == 1
+    before = laptop.engine.position()
+    assert take(laptop, phone, first).operations == 0
+    assert laptop.engine.position() == before
+
+
+def test_a_sealed_operation_that_was_changed_on_its_way_is_refused(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    phone.store.put(NOTES, "x", {"text": "about carl"}, tier=Tier.USER, subject="carl")
+    (sent,) = send(phone, laptop)
+    ((dot, payload),) = sent.operations
+    changed = payload[:-1] + bytes([payload[-1] ^ 1])
+    for operation in (SealedOperation(dot, changed), SealedOperation(Dot("phone", 2), payload)):
+        with pytest.raises(InvalidRequest, match="not sealed as it is"):
+            take(laptop, phone, replace(sent, operations=(operation,)))
+    with pytest.raises(SyncRefused, match="did not hand on"):
+        take(laptop, phone, replace(sent, keys=()))
+
+
+def test_a_device_from_the_future_neither_wins_for_ever_nor_drags_others_along(pair: tuple[Node, Node]) -> None:
+    laptop, _ = pair
+    future = Node("future", "anna", lambda: NOW + 400 * 86_400)
+    future.store.put(NOTES, "x", {"text": "from the future"}, tier=Tier.USER)
+    synchronise(future, laptop)
+    laptop.store.put(NOTES, "x", {"text": "now"}, tier=Tier.USER)
+    laptop.store.put(NOTES, "unrelated", {"text": "now"}, tier=Tier.USER)
+    synchronise(future, laptop)
+    for node in (laptop, future):
+        assert (item := node.store.get(NOTES, "x")) is not None
+        assert item.value == {"text": "now"}
+    (head,) = laptop.heads(Address(NOTES, "unrelated"))
+    assert head.clock >> 16 <= (NOW + 61) * 1000
+    future.close()
+
+
+def test_a_user_cannot_erase_what_is_anothers(pair: tuple[Node, Node]) -> None:
+    laptop, _ = pair
+    laptop.store.put(NOTES, "x", {"text": "about carl"}, tier=Tier.SHARED, subject="carl")
+    tablet = Node("tablet", "ben", lambda: NOW)
+    synchronise(tablet, laptop)
+    everybody = Erasure("e" * 32, tag_of("carl"), None, None)
+    as_anna = replace(everybody, id="f" * 32, user="anna")
+    for erasure in (everybody, as_anna):
+        laptop.replica.absorb(tablet.peer(), Facts({erasure.id: erasure}))
+    laptop.replica.absorb(tablet.peer(), Facts(revoked=frozenset({"laptop", "phone"}), users={"phone": "ben"}))
+    assert laptop.store.get(NOTES, "x") is not None
+    assert laptop.replica.facts().revoked == frozenset()
+    tablet.close()
+
+
+@given(st.binary(max_size=200))
+def test_noise_in_the_place_of_a_batch_is_refused_or_is_an_empty_batch(noise: bytes) -> None:
+    laptop, phone = Node("laptop", "anna", lambda: NOW), Node("phone", "anna", lambda: NOW)
+    greet(phone, laptop)
+    try:
+        message = pb.Batch.FromString(noise)
+    except DecodeError:
+        return
+    with suppress(NearfarError):
+        take(laptop, phone, wire.batch_from_proto(message))
+    assert laptop.all_heads() == {}
+
+
+@given(st.binary(max_size=120))
+def test_noise_in_the_place_of_an_operation_is_refused(noise: bytes) -> None:
+    laptop, phone = Node("laptop", "anna", lambda: NOW), Node("phone", "anna", lambda: NOW)
+    greet(phone, laptop)
+    with pytest.raises(NearfarError):
+        take(laptop, phone, batch(ENOUGH, operations=(SealedOperation(Dot("phone", 1), noise),)))
+    assert laptop.all_heads() == {}
+
+
+@pytest.mark.parametrize("noise", [b"", b"[]", b"{}", b"[[],[],[]]", b'[[["","","",null,{},{}]],[],{}]', b"[[],[1],{}]"])
+def test_facts_that_cannot_be_are_refused(noise: bytes) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        decode_facts(noise)
+
+
+def test_facts_are_the_same_after_they_were_written_and_read() -> None:
+    erasure = Erasure("e" * 32, None, "tag", "anna", {"phone": 3}, {"item": {"phone": 2}})
+    facts = Facts({erasure.id: erasure}, frozenset({"tablet"}), {"phone": "anna"})
+    assert decode_facts(encode_facts(facts)) == facts
+
+
+@pytest.mark.parametrize("hole", [Range("phone", 0, 1), Range("phone", 3, 2), Range("phone", 1, 1 << 62)])
+def test_holes_that_cannot_be_are_refused(pair: tuple[Node, Node], hole: Range) -> None:
+    laptop, phone = pair
+    with pytest.raises(InvalidRequest):
+        take(laptop, phone, batch(holes=(hole,)))
