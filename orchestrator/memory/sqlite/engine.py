@@ -178,8 +178,12 @@ class SqliteEngine:
     def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
         query = f"{_OPERATIONS} WHERE operations.position > ? ORDER BY operations.position LIMIT ?"
         with self._connections.reading() as connection:
-            found = connection.execute(query, (after, limit))
-            return [(position, head) for position, *columns in found if (head := self._operation(*columns)) is not None]
+            while found := connection.execute(query, (after, limit)).fetchall():
+                heads = [(position, head) for position, *columns in found if (head := self._operation(*columns)) is not None]
+                if heads:
+                    return heads
+                after = found[-1][0]  # all of these were erased; an empty answer would mean that there are no more
+        return []
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         query = (

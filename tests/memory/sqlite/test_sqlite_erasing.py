@@ -13,6 +13,7 @@ from sqlite_writes import ALL, Vector, files_of, forget, put
 
 from nearfar.orchestrator.memory.item import Address, Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, scrubbing
+from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.protocols import StoreUnavailable
 
 WIDTH = 32
@@ -123,6 +124,28 @@ def test_a_reader_of_an_older_state_makes_a_scrub_fail_until_it_is_done(
     engine.close()
     SqliteEngine(tmp_path / "memory.db").close()
     assert canaries.found(tmp_path) == []
+
+
+def test_operations_about_somebody_are_readable_for_as_long_as_all_their_keys_exist(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="subjects' keys are part of an extra")
+    keys = SubjectKeys(tmp_path / "memory.keys")
+    engine = SqliteEngine(tmp_path / "memory.db", sealer=keys)
+    of_ann, of_bob, of_nobody = (Address(("notes",), key) for key in ("ann", "bob", "nobody"))
+    put(engine, of_ann, {"text": "Ann's secret"}, meta=Meta(subject="Ann"))
+    put(engine, of_bob, {"text": "Bob's secret"}, meta=Meta(subject="bAnn"))
+    put(engine, of_nobody, {"text": "no secret"})
+    with engine._connections.reading() as connection:
+        payloads = [payload for (payload,) in connection.execute("SELECT payload FROM operations ORDER BY position")]
+    assert [b"secret" in payload for payload in payloads] == [False, False, True]
+    assert [operation.address for _, operation in engine.operations(0, limit=10)] == [of_ann, of_bob, of_nobody]
+    keys.destroy(keys.retire(tag_of("Ann")))
+    assert [operation.address for _, operation in engine.operations(0, limit=1)] == [of_bob]
+    with engine.transaction() as transaction:
+        assert transaction.heads([of_ann, of_bob]).keys() == {of_bob}
+    put(engine, of_ann, {"text": "a new beginning"}, meta=Meta(subject="Ann"))
+    assert [operation.address for _, operation in engine.operations(0, limit=10)] == [of_bob, of_nobody, of_ann]
+    engine.close()
+    keys.close()
 
 
 _KILLED_IN_MID_ERASE = """
