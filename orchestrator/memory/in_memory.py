@@ -6,7 +6,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
@@ -56,7 +56,7 @@ class InMemoryEngine:
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         with self._lock:
-            transaction = _Transaction(self.device, self._state, {address: kept.change.heads for address, kept in self._kept.items()})
+            transaction = _Transaction(self.device, self._state, self._heads)
             yield transaction
             self._state = transaction.state
             for change in transaction.changes:
@@ -176,6 +176,10 @@ class InMemoryEngine:
         """Forget everything."""
         self._kept.clear()
 
+    def _heads(self, address: Address) -> tuple[Operation, ...]:
+        kept = self._kept.get(address)
+        return () if kept is None else kept.change.heads
+
     def _visible(self, selection: Selection | None = None) -> Iterator[tuple[_Kept, Row]]:
         for kept in list(self._kept.values()):
             row = kept.change.row
@@ -207,9 +211,10 @@ class _State:
 
 
 class _Transaction:
-    def __init__(self, device: str, state: _State, heads: dict[Address, tuple[Operation, ...]]) -> None:
+    def __init__(self, device: str, state: _State, heads: Callable[[Address], tuple[Operation, ...]]) -> None:
         self._device = device
-        self._heads = heads
+        self._before = heads
+        self._applied: dict[Address, tuple[Operation, ...]] = {}
         self.state = _State(dict(state.known), state.clock, dict(state.settings))
         self.changes: list[Change] = []
 
@@ -219,11 +224,12 @@ class _Transaction:
         return first, clock
 
     def heads(self, addresses: Sequence[Address]) -> dict[Address, tuple[Operation, ...]]:
-        return {address: self._heads[address] for address in addresses if self._heads.get(address)}
+        found = {address: self._applied[address] if address in self._applied else self._before(address) for address in addresses}
+        return {address: heads for address, heads in found.items() if heads}
 
     def apply(self, changes: Sequence[Change]) -> None:
         self.changes.extend(changes)
-        self._heads.update((change.address, change.heads) for change in changes)
+        self._applied.update((change.address, change.heads) for change in changes)
 
     def known(self) -> dict[str, int]:
         return dict(self.state.known)
