@@ -1,7 +1,7 @@
 """Agents that other devices lend: the `[hub]` section, the hub's own process, and how tasks reach what it holds."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from ..protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, Side, Unavailable
+from ..protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, PermissionDenied, Side, Unavailable
 from ..protocols.messages import Value
 
 if TYPE_CHECKING:
+    import grpc
+
     from ..protocols.channel import ServerTls
     from ..protocols.hub import Hub, WorkerPolicy
+    from .memory.store import MemoryStore
 
 logger = logging.getLogger(__name__)
 
@@ -129,9 +132,14 @@ async def list_workers(socket: Path) -> list[KnownWorker]:
 
 @asynccontextmanager
 async def accept_workers(
-    config: HubConfig, read_tokens: Callable[[Path], Mapping[str, str]], *, insecure: bool = False
+    config: HubConfig,
+    read_tokens: Callable[[Path], Mapping[str, str]],
+    *,
+    memory: "MemoryStore | None" = None,
+    insecure: bool = False,
 ) -> AsyncIterator[tuple["Hub", str]]:
-    """Run the hub until the context ends: workers attach at its address, tasks of this machine reach them at its socket.
+    """Run the hub until the context ends: workers attach at its address, tasks of this machine reach them at its socket. Workers whose user
+    is known synchronise with `memory`.
 
     Yields the hub and the address where it really listens. Raises `ConfigError` for tokens, files or addresses that cannot be used.
     """
@@ -140,12 +148,28 @@ async def accept_workers(
     from ..protocols.server import serve
 
     hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
-    serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure)
+    further = {} if memory is None else _memory_service(memory, hub, config)
+    serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure, further=further)
     local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: HubService(hub).local_handlers()})
     async with local, serving as address, anyio.create_task_group() as tasks:
         tasks.start_soon(_follow_tokens, hub, config.tokens, read_tokens)
         yield hub, address
         tasks.cancel_scope.cancel()
+
+
+def _memory_service(memory: "MemoryStore", hub: "Hub", config: HubConfig) -> "dict[str, grpc.GenericRpcHandler]":
+    """Lets workers synchronise with the memory, each as the user whose device it is."""
+    from .memory.sync.peer import Peer
+    from .memory.sync.service import SERVICE, MemoryService
+
+    def identify(metadata: Iterable[tuple[str, str | bytes]]) -> Peer:
+        name = hub.identify(metadata)
+        worker = config.workers.get(name)
+        if worker is None or worker.user is None:
+            raise PermissionDenied(f"whose device {name!r} is, is not known here", hint=f'[hub.workers.{name}] user = "..." on the hub')
+        return Peer(name, worker.user)
+
+    return {SERVICE: MemoryService(memory, identify, is_hub=True).handlers()}
 
 
 async def _follow_tokens(hub: "Hub", path: Path, read_tokens: Callable[[Path], Mapping[str, str]]) -> None:

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
+import grpc
+
 from .agent import Agent
 from .cards import AgentCard, Side
 from .channel import ServerTls
@@ -282,13 +284,22 @@ class AttachedAgent:
 
 
 @asynccontextmanager
-async def serve_hub(hub: Hub, address: str = "localhost:0", *, tls: ServerTls | None = None, insecure: bool = False) -> AsyncIterator[str]:
+async def serve_hub(
+    hub: Hub,
+    address: str = "localhost:0",
+    *,
+    tls: ServerTls | None = None,
+    insecure: bool = False,
+    further: Mapping[str, grpc.GenericRpcHandler] | None = None,
+) -> AsyncIterator[str]:
     """Let workers attach at `address` until the context ends; yields where it really listens. TLS is required beyond this machine.
+
+    `further` are services beside the hub's, by their names; they see to their callers' tokens themselves, see `Hub.identify`.
 
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
     serving = listening(
-        {SERVICE: HubService(hub).handlers()},
+        {SERVICE: HubService(hub).handlers(), **(further or {})},
         address,
         authenticator=hub.authenticator,
         tls=tls,

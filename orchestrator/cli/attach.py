@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,11 @@ from ...protocols import Agent, ConfigError, Side
 from ...protocols.address import Address
 from ...protocols.attach import ClientTls, Worker
 from ...protocols.pairing import read_pairing
-from ..compose import open_local, read_device_state, read_worker_tokens
+from ..compose import open_local, open_memory, read_device_state, read_worker_tokens
 from ..hub import HubConfig, accept_workers
 from .console import execute, notes, print_json
-from .options import Listening
+from .memory_store import chosen_memory
+from .options import Listening, StoreChoice
 from .selection import read_config
 from .serve import chosen_near, until_stopped
 
@@ -91,20 +93,32 @@ async def _run(worker: Worker, *, drain: float, as_json: bool) -> None:
 
 
 def run_hub(config: Path | None, listening: Listening, *, as_json: bool) -> None:
-    """Accept workers until Ctrl-C or SIGTERM."""
+    """Accept workers until Ctrl-C or SIGTERM, and bring this machine's memory into step with theirs where `[hub]` says so."""
 
     async def work() -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
         chosen = chosen_hub(config, listening, otherwise=HubConfig())
-        async with accept_workers(chosen, read_worker_tokens, insecure=listening.insecure) as (hub, address):
+        async with AsyncExitStack() as stack:
+            memory = open_memory(chosen_memory(StoreChoice(None, config))) if chosen.memory else None
+            if memory is not None:
+                stack.callback(memory.close)
+            serving = accept_workers(chosen, read_worker_tokens, memory=memory, insecure=listening.insecure)
+            hub, address = await stack.enter_async_context(serving)
             if as_json:
-                print_json({"address": address, "socket": str(chosen.socket), "workers": sorted(hub.agents)})
+                print_json({"address": address, "socket": str(chosen.socket), "workers": sorted(hub.agents), "memory": chosen.memory})
             else:
-                notes.print(f"workers may attach at [bold]{address}[/bold]: {', '.join(sorted(hub.agents))}")
-                notes.print(f"[dim]tasks reach them at {chosen.socket}; stop with Ctrl-C[/dim]")
+                _announce_hub(chosen, address, sorted(hub.agents))
             await until_stopped()
 
     execute(work(), as_json=as_json)
+
+
+def _announce_hub(config: HubConfig, address: str, workers: list[str]) -> None:
+    notes.print(f"workers may attach at [bold]{address}[/bold]: {', '.join(workers)}")
+    if config.memory:
+        known = ", ".join(f"{name} as {worker.user}" for name, worker in config.workers.items() if worker.user is not None)
+        notes.print(f"memory is synchronised with: {known or 'nobody: [hub.workers.NAME] user says whose device one is'}", markup=False)
+    notes.print(f"[dim]tasks reach them at {config.socket}; stop with Ctrl-C[/dim]")
 
 
 def chosen_hub(config: Path | None, listening: Listening, *, otherwise: HubConfig) -> HubConfig:

@@ -1,5 +1,6 @@
 """The `nearfar memory` group. Each command loads what it needs when it runs."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -161,6 +162,25 @@ def erase(
     from .memory_erase import erase_items
 
     erase_items(subject, prefix, options.StoreChoice(store, config), yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+@memory.command("sync")
+def sync(
+    peer: Annotated[str, typer.Argument(help="Name of a [memory.peers] section, or HOST:PORT; may be left out if there is only one.")] = "",
+    token: Annotated[str, typer.Option(envvar="NEARFAR_TOKEN", help="By which the peer knows this device; better in $NEARFAR_TOKEN.")] = "",
+    certificate: Annotated[Path | None, typer.Option(help="PEM file of the peer's certificate, or of who signed it.")] = None,
+    pairing_file: Annotated[str, typer.Option(help="File with the line that `worker pair` shows, or - to paste it.")] = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Bring this memory and another one into step. Before the first time, say what would leave this device, and ask."""
+    from .memory_sync import Way, sync_with
+
+    way = Way(peer, token, certificate, pairing_file)
+    sync_with(way, options.StoreChoice(store, config), yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @memory.command("stats")

@@ -1,0 +1,171 @@
+"""`nearfar memory sync`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+from rich.box import SIMPLE_HEAD
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from ...protocols import ConfigError
+from ...protocols.address import parse_address
+from ...protocols.channel import ClientTls
+from ...protocols.pairing import read_pairing
+from ...protocols.pinning import pinned_tls
+from ..compose import secret
+from ..memory.item import Namespace
+from ..memory.namespace_text import namespace_text
+from ..memory.settings import MemoryConfig, PeerConfig
+from ..memory.sync.peer import Peer
+from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
+from .console import agreed, execute, notes, output, print_json, warn
+from .memory_store import chosen_memory, opened
+from .memory_text import counted, one_line, printable, size_text
+from .options import StoreChoice
+
+if TYPE_CHECKING:
+    from ..memory.store import MemoryStore
+    from ..memory.sync.sending import Leaving
+    from ..memory.sync.session import Progress as Exchanged
+
+_AGREED = "agreed to synchronise with {}"
+"""The setting of a store that says that its user has seen what would leave for a peer."""
+_LARGE_SKEW = 60.0
+"""Seconds between two clocks that are worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Which peer is meant, and how it is reached; what is empty stands in the configuration."""
+
+    peer: str
+    token: str
+    certificate: Path | None
+    pairing_file: str
+
+
+def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Exchange what is new on either side; before the first time, say what would leave, and ask."""
+
+    async def work() -> None:
+        config = chosen_memory(choice)
+        neighbour = await _neighbour(way, config)
+        with opened(choice, creates=True) as store:
+            leaving = None
+            if dry_run or not _has_agreed(store, neighbour):
+                leaving = await plan(store, neighbour)
+                _show_plan(store, leaving, neighbour, as_json=as_json, is_all=dry_run)
+                if dry_run:
+                    return
+                question = f"Send this to {neighbour.address}, and take what is there for you?"
+                if not yes and not await anyio.to_thread.run_sync(lambda: agreed(question, as_json=as_json)):
+                    notes.print("[dim]nothing was sent[/dim]")
+                    return
+                _agree(store, neighbour)
+            total = None if leaving is None else sum(each.items + each.withdrawn for each in leaving.values())
+            with _progress(total, shown=not as_json) as report:
+                done = await sync_once(store, neighbour, report=report)
+        _tell(done, as_json=as_json)
+
+    execute(work(), as_json=as_json)
+
+
+async def _neighbour(way: Way, config: MemoryConfig) -> Neighbour:
+    """The hub that is meant: it may speak for all devices of the user, since they meet there."""
+    name, peer, token = _named(way, config)
+    if peer.fingerprint is not None:
+        tls = await anyio.to_thread.run_sync(pinned_tls, parse_address(peer.address), peer.fingerprint)
+    else:
+        tls = None if peer.certificate is None else ClientTls(roots=peer.certificate)
+    return Neighbour(peer=Peer(name, config.user, is_relay=True), address=peer.address, token=token, tls=tls)
+
+
+def _named(way: Way, config: MemoryConfig) -> tuple[str, PeerConfig, str]:
+    """The peer's name, where it is, and the token to show it."""
+    if way.pairing_file:
+        pairing = read_pairing(way.pairing_file)
+        return way.peer or pairing.address, PeerConfig(address=pairing.address, fingerprint=pairing.fingerprint), pairing.token
+    if not way.peer and len(config.peers) == 1:
+        ((name, peer),) = config.peers.items()
+    elif way.peer in config.peers:
+        name, peer = way.peer, config.peers[way.peer]
+    elif ":" in way.peer:
+        name, peer = way.peer, PeerConfig(address=way.peer)
+    else:
+        known = ", ".join(config.peers) or "none"
+        raise ConfigError(f"there is no peer {way.peer!r}", hint=f"[memory.peers] names: {known}; or give HOST:PORT, or --pairing-file")
+    if way.certificate is not None:
+        peer = peer.model_copy(update={"certificate": way.certificate, "fingerprint": None})
+    return name, peer, way.token or secret(peer.token_variable)
+
+
+def _has_agreed(store: "MemoryStore", neighbour: Neighbour) -> bool:
+    with store.engine.transaction() as transaction:
+        return transaction.setting(_AGREED.format(neighbour.peer.name)) == neighbour.address
+
+
+def _agree(store: "MemoryStore", neighbour: Neighbour) -> None:
+    with store.engine.transaction() as transaction:
+        transaction.set(_AGREED.format(neighbour.peer.name), neighbour.address)
+
+
+def _show_plan(store: "MemoryStore", leaving: "Mapping[Namespace, Leaving]", neighbour: Neighbour, *, as_json: bool, is_all: bool) -> None:
+    """What would leave this device, by namespace, and what stays."""
+    if as_json:
+        if is_all:
+            print_json({"would_leave": [{"namespace": namespace, **asdict(each)} for namespace, each in sorted(leaving.items())]})
+        return
+    going = {namespace: each for namespace, each in sorted(leaving.items()) if each.items or each.withdrawn}
+    if going:
+        notes.print(Text.assemble("would leave this device for ", (neighbour.address, "bold"), ":"), soft_wrap=True)
+        table = Table("namespace", "items", "size", "for example", box=SIMPLE_HEAD, pad_edge=False)
+        for namespace, each in going.items():
+            table.add_row(*_row(store, namespace, each))
+        notes.print(table)
+    staying = sum(each.held_back for each in leaving.values())
+    notes.print(
+        f"stays here: {counted(staying, 'item')} of tier device; of these, the other side learns only that there are so many writes"
+    )
+    if not going:
+        notes.print("nothing would leave this device")
+
+
+def _row(store: "MemoryStore", namespace: Namespace, leaving: "Leaving") -> tuple[Text, str, str, Text]:
+    found = [store.get(address.namespace, address.key, refresh_ttl=False) for address in leaving.examples]
+    examples = "\n".join(one_line(item.value) for item in found if item is not None) or "(deleted: that they are gone)"
+    withdrawn = f", {leaving.withdrawn:,} withdrawn" if leaving.withdrawn else ""
+    shown = Text(examples, no_wrap=True, overflow="ellipsis")
+    return Text(printable(namespace_text(namespace))), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
+
+
+@contextmanager
+def _progress(total: int | None, *, shown: bool) -> "Iterator[Callable[[Exchanged], None]]":
+    """Bars that follow an exchange."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=notes, transient=True, disable=not shown) as bars:
+        receiving, sending = bars.add_task("received", total=None), bars.add_task("sent", total=total)
+
+        def report(exchanged: "Exchanged") -> None:
+            bars.update(receiving, completed=exchanged.received.operations)
+            bars.update(sending, completed=exchanged.sent.operations)
+
+        yield report
+
+
+def _tell(done: Synchronised, *, as_json: bool) -> None:
+    if as_json:
+        sides = {"received": done.received._asdict(), "sent": done.sent._asdict()}
+        print_json({"device": done.device, **sides, "skew_seconds": done.skew})
+        return
+    output.print(f"sent {counted(done.sent.operations, 'item')}, received {counted(done.received.operations, 'item')}: in step")
+    if done.received.conflicts:
+        notes.print(f"[yellow]{counted(done.received.conflicts, 'conflict')} to decide on: nearfar memory conflicts[/yellow]")
+    if done.received.refused:
+        warn(f"{counted(done.received.refused, 'item')} of others were left out, since something private to you has the same name")
+    if abs(done.skew) > _LARGE_SKEW:
+        warn(f"the other clock is {abs(done.skew):.0f} s {'ahead of' if done.skew > 0 else 'behind'} this one")
