@@ -1,7 +1,7 @@
 """Agents that other devices lend: the `[hub]` section, the hub's own process, and how tasks reach what it holds."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from ..protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, PermissionDenied, Side, Unavailable
+from ..protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, Side, Unavailable
 from ..protocols.messages import Value
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ async def accept_workers(
     from ..protocols.server import serve
 
     hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
-    further = {} if memory is None else _memory_service(memory, hub, config)
+    further = {} if memory is None else _memory_handlers(memory, hub, config)
     serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure, further=further)
     local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: HubService(hub).local_handlers()})
     async with local, serving as address, anyio.create_task_group() as tasks:
@@ -157,19 +157,13 @@ async def accept_workers(
         tasks.cancel_scope.cancel()
 
 
-def _memory_service(memory: "MemoryStore", hub: "Hub", config: HubConfig) -> "dict[str, grpc.GenericRpcHandler]":
-    """Lets workers synchronise with the memory, each as the user whose device it is."""
-    from .memory.sync.peer import Peer
+def _memory_handlers(memory: "MemoryStore", hub: "Hub", config: HubConfig) -> "dict[str, grpc.GenericRpcHandler]":
+    """Let workers synchronise with the memory, each as the user whose device it is."""
     from .memory.sync.service import SERVICE, MemoryService
+    from .memory.sync.serving import identified
 
-    def identify(metadata: Iterable[tuple[str, str | bytes]]) -> Peer:
-        name = hub.identify(metadata)
-        worker = config.workers.get(name)
-        if worker is None or worker.user is None:
-            raise PermissionDenied(f"whose device {name!r} is, is not known here", hint=f'[hub.workers.{name}] user = "..." on the hub')
-        return Peer(name, worker.user)
-
-    return {SERVICE: MemoryService(memory, identify, is_hub=True).handlers()}
+    users = {name: worker.user for name, worker in config.workers.items() if worker.user is not None}
+    return {SERVICE: MemoryService(memory, identified(hub.identify, users), is_hub=True).handlers()}
 
 
 async def _follow_tokens(hub: "Hub", path: Path, read_tokens: Callable[[Path], Mapping[str, str]]) -> None:

@@ -1,0 +1,200 @@
+"""Two devices and a hub: `nearfar serve hub` as a process, and `nearfar memory sync` at the devices."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nearfar.orchestrator.cli import app
+
+pytestmark = pytest.mark.timeout(120)
+
+DEVICES = ("laptop", "phone")
+
+
+@pytest.fixture
+def port() -> int:
+    """One that was free a moment ago: the devices have to know it before the hub listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
+    """A hub that knows two devices of Ana and one of Bob, and the configuration of each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NEARFAR_TOKEN", raising=False)
+    users = {"laptop": "ana", "phone": "ana", "tablet": "bob"}
+    workers = "".join(f'[hub.workers.{name}]\nuser = "{user}"\n' for name, user in users.items())
+    hub = f'[hub]\naddress = "127.0.0.1:{port}"\ntokens = "workers.toml"\nmemory = true\n{workers}[hub.workers.printer]\n'
+    (tmp_path / "hub.toml").write_text(f'[memory]\npath = "hub.db"\nembed = false\n{hub}', encoding="utf-8")
+    tokens = tmp_path / "workers.toml"
+    tokens.touch(mode=0o600)
+    tokens.write_text("".join(f'{name} = "the-token-of-{name}-0123"\n' for name in (*users, "printer")), encoding="utf-8")
+    for name, user in (*users.items(), ("printer", "ana")):
+        peer = f'[memory.peers.hub]\naddress = "127.0.0.1:{port}"\ntoken_variable = "TOKEN_OF_{name.upper()}"\n'
+        memory = f'[memory]\npath = "{name}.db"\nuser = "{user}"\ntier = "user"\nembed = false\n{peer}'
+        (tmp_path / f"{name}.toml").write_text(memory, encoding="utf-8")
+        monkeypatch.setenv(f"TOKEN_OF_{name.upper()}", f"the-token-of-{name}-0123")
+    return tmp_path
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the hub keeps its memory in."""
+    if request.param == "postgres":
+        monkeypatch.setenv("HUB_DATABASE", request.getfixturevalue("postgres_database"))
+        config = folder / "hub.toml"
+        text = config.read_text(encoding="utf-8").replace('path = "hub.db"', 'postgres_variable = "HUB_DATABASE"')
+        config.write_text(text, encoding="utf-8")
+    return str(request.param)
+
+
+@contextmanager
+def hub() -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", "hub", "--config", "hub.toml", "--insecure", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL, env=os.environ) as process:
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["memory"] is True
+            yield process
+        finally:
+            process.kill()
+
+
+def memory(device: str, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["memory", *arguments, "--config", f"{device}.toml"])
+
+
+def told(device: str, *arguments: str) -> Any:  # noqa: ANN401 - whatever the command prints
+    printed = memory(device, *arguments, "--json")
+    return json.loads(printed.stdout)
+
+
+def write(device: str, key: str, text: str, *options: str) -> None:
+    told(device, "edit", "notes", key, "--set", f"text={text}", *options)
+
+
+def sync(*devices: str) -> None:
+    for device in devices:
+        assert "error" not in told(device, "sync", "hub", "--yes")
+
+
+def notes(device: str) -> dict[str, str]:
+    return {item["key"]: item["value"]["text"] for item in told(device, "list", "--limit", "100")["items"]}
+
+
+def files_with(folder: Path, text: str) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.is_file() and text.encode() in path.read_bytes()]
+
+
+@pytest.mark.usefixtures("database")
+def test_what_is_written_offline_meets_and_what_is_the_devices_stays(folder: Path) -> None:
+    write("laptop", "milk", "buy oat milk")
+    write("laptop", "diary", "canary-of-the-laptop", "--tier", "device")
+    write("phone", "nuts", "no peanuts")
+    with hub() as process:
+        sync("laptop", "phone", "laptop")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert notes("phone") == {"milk": "buy oat milk", "nuts": "no peanuts"}
+    assert notes("laptop") == {"milk": "buy oat milk", "nuts": "no peanuts", "diary": "canary-of-the-laptop"}
+    assert [name for name in files_with(folder, "canary-of-the-laptop") if not name.startswith("laptop.db")] == []
+
+
+def test_other_users_get_what_is_shared_and_nothing_else() -> None:
+    write("laptop", "milk", "buy oat milk")
+    write("laptop", "style", "short sentences", "--tier", "shared")
+    with hub():
+        sync("laptop", "tablet")
+    assert notes("tablet") == {"style": "short sentences"}
+
+
+@pytest.mark.usefixtures("database")
+def test_values_that_were_written_apart_are_both_kept_until_somebody_decides() -> None:
+    write("laptop", "milk", "oat")
+    with hub():
+        sync("laptop", "phone")
+        write("laptop", "milk", "soy")
+        write("phone", "milk", "cow")
+        sync("laptop", "phone", "laptop")
+        (conflict,) = told("laptop", "conflicts")["conflicts"]
+        assert {conflict["present"]["value"]["text"], conflict["lost"][0]["value"]["text"]} == {"soy", "cow"}
+        kept = conflict["lost"][0]["value"]["text"]
+        told("laptop", "conflicts", "notes", "milk", "--keep", "1")
+        sync("laptop", "phone")
+    assert (notes("laptop"), notes("phone")) == ({"milk": kept}, {"milk": kept})
+    assert told("phone", "conflicts") == {"conflicts": []}
+
+
+@pytest.mark.usefixtures("database")
+def test_erased_subject_is_gone_from_every_file_of_every_device(folder: Path) -> None:
+    told("laptop", "import", _about_bob(folder))
+    with hub():
+        sync("laptop", "phone")
+        assert {name.partition(".")[0] for name in files_with(folder, "canary-of-bob")} >= {"laptop", "phone"}
+        assert told("hub", "show", "notes", "bob")["item"]["subject"] == "bob"
+        told("phone", "erase", "--subject", "bob", "--yes")
+        sync("phone", "laptop")
+        assert told("hub", "list")["items"] == []
+    assert files_with(folder, "canary-of-bob") == []
+    assert notes("laptop") == {}
+
+
+def _about_bob(folder: Path) -> str:
+    """A file to import with an item about somebody."""
+    write("printer", "bob", "canary-of-bob")
+    record = json.loads(memory("printer", "export", "-").stdout)
+    for path in folder.glob("printer.db*"):
+        path.unlink()
+    (folder / "about").mkdir()
+    place = folder / "about" / "bob.jsonl"
+    place.write_text(json.dumps({**record, "subject": "bob"}) + "\n", encoding="utf-8")
+    return str(place)
+
+
+def test_before_the_first_time_it_is_shown_what_would_leave(folder: Path) -> None:
+    write("laptop", "milk", "buy oat milk")
+    write("laptop", "diary", "secret", "--tier", "device")
+    with hub():
+        shown = memory("laptop", "sync", "hub", "--dry-run")
+        assert "buy oat milk" in shown.stderr
+        assert "secret" not in shown.stderr
+        assert "stays here: 1 item of tier device" in shown.stderr
+        (leaving,) = told("laptop", "sync", "hub", "--dry-run")["would_leave"]
+        assert (leaving["namespace"], leaving["items"], leaving["held_back"]) == (["notes"], 1, 1)
+        assert told("laptop", "sync", "hub")["error"]["hint"] == "say --yes, or look first with --dry-run"
+        assert files_with(folder, "buy oat milk") == ["laptop.db"]
+        assert memory("laptop", "sync", "hub", "--yes").stdout == "sent 1 item, received 0 items: in step\n"
+        assert told("laptop", "sync")["sent"]["operations"] == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "arguments", "kind"),
+    [
+        ("printer", ["sync", "hub", "--yes"], "PermissionDenied"),
+        ("laptop", ["sync", "hub", "--yes", "--token", "wrong"], "Unauthenticated"),
+        ("laptop", ["sync", "huub", "--yes"], "ConfigError"),
+    ],
+)
+def test_who_has_no_part_in_the_memory_is_refused(device: str, arguments: list[str], kind: str) -> None:
+    with hub():
+        assert told(device, *arguments)["error"]["type"] == kind
+
+
+def test_without_a_hub_the_devices_work_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("laptop", "milk", "oat")
+    assert told("laptop", "sync", "hub", "--yes")["error"]["type"] == "Unavailable"
+    monkeypatch.delenv("TOKEN_OF_LAPTOP")
+    assert "TOKEN_OF_LAPTOP" in told("laptop", "sync", "hub", "--yes")["error"]["hint"]
+    assert notes("laptop") == {"milk": "oat"}
