@@ -24,6 +24,9 @@ _EXTRAS = {
     "llama": ("llama-cpp-python", "llguidance"),
     "onnx": ("onnxruntime-genai", "tokenizers"),
     "cloud": ("httpx", "keyring"),
+    "memory": ("onnxruntime", "tokenizers", "cryptography", "usearch"),
+    "postgres": ("psycopg", "psycopg-pool"),
+    "encryption": ("sqlcipher3",),
 }
 
 

@@ -70,6 +70,7 @@ def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_jso
             total = None if leaving is None else sum(each.items + each.withdrawn for each in leaving.values())
             with _progress(total, shown=not as_json) as report:
                 done = await sync_once(store, neighbour, report=report)
+            await store.aindex_pending()  # what came from elsewhere has no vectors yet
         _tell(done, as_json=as_json)
 
     execute(work(), as_json=as_json)
@@ -78,10 +79,9 @@ def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_jso
 async def _neighbour(way: Way, config: MemoryConfig) -> Neighbour:
     """The hub that is meant: it may speak for all devices of the user, since they meet there."""
     name, peer, token = _named(way, config)
+    tls = None if peer.certificate is None else ClientTls(roots=peer.certificate)
     if peer.fingerprint is not None:
         tls = await anyio.to_thread.run_sync(pinned_tls, parse_address(peer.address), peer.fingerprint)
-    else:
-        tls = None if peer.certificate is None else ClientTls(roots=peer.certificate)
     return Neighbour(peer=Peer(name, config.user, is_relay=True), address=peer.address, token=token, tls=tls)
 
 

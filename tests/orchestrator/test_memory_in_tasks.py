@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import JsonValue
 
 from nearfar.orchestrator import Hybrid, Result, tool
 from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
@@ -225,7 +226,7 @@ async def test_store_alone_is_only_read() -> None:
 
 
 def calls(name: str, **arguments: str) -> ToolCall:
-    return ToolCall(id="1", name=name, arguments=arguments)
+    return ToolCall(id="1", name=name, arguments=dict[str, JsonValue](arguments))
 
 
 async def with_tools(store: MemoryStore, call: ToolCall, *, sensitivity: str) -> tuple[Result, str]:
