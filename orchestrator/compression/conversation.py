@@ -97,6 +97,10 @@ class Conversation:
                 self._take_apart(number, group, index, text, is_result=message.tool_result is not None)
 
     def _take_apart(self, number: int, group: Group, index: int, text: str, *, is_result: bool) -> None:
+        mark, whole = self.result_mark_tokens if is_result else self.text_mark_tokens, self.count(text)
+        if whole <= mark and self.messages[group.messages[0]].tool_calls:  # it takes no more than the mark that would stand for it
+            group.tokens += whole
+            return
         first = len(self.pieces)
         for start, end in pieces(text):
             piece = text[start:end]
@@ -104,7 +108,7 @@ class Conversation:
         part = Part(index, text, is_result, range(first, len(self.pieces)))
         group.parts.append(len(self.parts))
         self.parts.append(part)
-        group.tokens += self.mark_tokens(part)
+        group.tokens += mark
 
 
 def _together(messages: Sequence[Message]) -> Iterator[list[int]]:

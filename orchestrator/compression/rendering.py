@@ -70,20 +70,15 @@ def _nothing(message: Message) -> Message:
 
 def _bridge(before: str | None, messages: list[Message], *, is_fixed: bool) -> Iterator[Message]:
     """What marks missing messages: a message in the role of one that is missing where two of one role would meet, since chat templates
-    refuse that, else a mark in the next message that may be changed. Between the system prompt and the user's last words there is no place.
+    refuse that, else a mark at the beginning of the next message.
+
+    Between the system prompt and the user's last words there is no place for it, nor is there one in calls and results: a tool's result
+    may be cut, but holds no words that are not the tool's.
     """
-    role = messages[0].role
-    if role == "user" and before == "user":
+    first = messages[0]
+    if first.role == "user" and before == "user":
         yield Message.assistant(TEXT_MARK)
-    elif role == "assistant" and before in (None, "system", "assistant"):
+    elif first.role == "assistant" and before in (None, "system", "assistant"):
         yield Message.user(TEXT_MARK)
-    elif not is_fixed:
-        place = 0 if len(messages) == 1 else 1
-        messages[place] = _marked(messages[place])
-
-
-def _marked(message: Message) -> Message:
-    if message.tool_result is None:
-        text = message.text if message.text.startswith(TEXT_MARK) else f"{TEXT_MARK} {message.text}"
-        return message.model_copy(update={"text": text})
-    return Message.tool(message.tool_result.model_copy(update={"content": f"{TEXT_MARK}\n{message.tool_result.content}"}))
+    elif not is_fixed and not first.tool_calls and not first.text.startswith(TEXT_MARK):
+        messages[0] = first.model_copy(update={"text": f"{TEXT_MARK} {first.text}"})
