@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-PARTS: Final = ("speed", "locomo", "postgres")
+PARTS: Final = ("speed", "sync", "locomo", "postgres")
 """Modules of `memory_figures`."""
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 """Where the recorded conversations are if nobody says so."""
