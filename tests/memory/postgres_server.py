@@ -25,6 +25,10 @@ _SETTINGS: Final = {
 }
 
 
+_AT_THE_END: Final = 'read _; "$0" --pgdata "$1" --mode immediate --wait stop; rm -rf "$2"'
+"""What a shell does once nobody is left to write to it, however this process has ended."""
+
+
 class PostgresServer:
     """One cluster. `stop` and `start` may be called again and again; what was written stays until `remove`."""
 
@@ -36,6 +40,9 @@ class PostgresServer:
         self.data = self.folder / "data"
         if _USER is not None:
             os.chown(self.folder, pwd.getpwnam(_USER).pw_uid, -1)
+        ending = [str(programs / "pg_ctl"), str(self.data), str(self.folder)]
+        command = ["sh", "-c", f"exec >/dev/null 2>&1; {_AT_THE_END}", *ending]
+        self._ending = subprocess.Popen(command, stdin=subprocess.PIPE, user=_USER, cwd="/", start_new_session=True)
         self._run("initdb", "--pgdata", str(self.data), "--username", SUPERUSER, "--encoding", "UTF8", "--locale", "C", "--no-sync")
 
     def start(self) -> None:
@@ -49,9 +56,7 @@ class PostgresServer:
         self._run("pg_ctl", "--pgdata", str(self.data), "--mode", "immediate", "--wait", "--timeout", str(_SECONDS), "stop")
 
     def remove(self) -> None:
-        if (self.data / "postmaster.pid").exists():
-            self.stop()
-        shutil.rmtree(self.folder)
+        self._ending.communicate(timeout=_SECONDS)
 
     def address(self, database: str = SUPERUSER, *, user: str = SUPERUSER, password: str = "") -> str:
         """What to connect to."""
