@@ -1,7 +1,7 @@
 """Where the heads of items are kept, which are what is synchronised."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from ..encoding import Sealer, decode, encode, subjects_of
 from ..item import Address
@@ -54,10 +54,17 @@ class OperationTable:
     def replace(self, connection: Connection, states: Iterable[State], next_position: Callable[[], int]) -> None:
         """What of an item's heads is present already, and the same, keeps its position."""
         left: list[tuple[int]] = []
+        kept: list[tuple[bytes, int]] = []
         added: list[tuple[object, ...]] = []
         for item, present, heads in states:
-            left += ((position,) for position, operation in present.items() if operation not in heads)
+            left += ((position,) for position, head in present.items() if head not in heads)
+            kept += ((self.encode(head), position) for position, head in present.items() if head in heads and self._seals(head))
             new = heads if not present else [head for head in heads if head not in present.values()]
             added += ((next_position(), item, *head.dot, self.encode(head)) for head in new)
         connection.executemany("DELETE FROM operations WHERE position = ?", left)
+        # Sealed anew: the key that they were sealed with may be one that is destroyed next.
+        connection.executemany("UPDATE operations SET payload = ? WHERE position = ?", kept)
         connection.executemany("INSERT INTO operations VALUES (?, ?, ?, ?, ?)", added)
+
+    def _seals(self, head: Operation | None) -> TypeGuard[Operation]:
+        return head is not None and self._sealer is not None and bool(subjects_of(head))

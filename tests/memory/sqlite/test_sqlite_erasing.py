@@ -11,6 +11,7 @@ import numpy
 import pytest
 from sqlite_writes import ALL, Vector, files_of, forget, put
 
+from nearfar.orchestrator.memory.engine import Change
 from nearfar.orchestrator.memory.item import Address, Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, scrubbing
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
@@ -143,6 +144,11 @@ def test_operations_about_somebody_are_readable_for_as_long_as_all_their_keys_ex
     with engine.transaction() as transaction:
         assert transaction.heads([of_ann, of_bob]).keys() == {of_bob}
     put(engine, of_ann, {"text": "a new beginning"}, meta=Meta(subject="Ann"))
+    former = keys.retire(tag_of("Ann"))
+    with engine.transaction() as transaction:
+        heads = transaction.heads([of_ann])[of_ann]
+        transaction.apply([Change(of_ann, heads, None)])
+    keys.destroy(former)
     assert [operation.address for _, operation in engine.operations(0, limit=10)] == [of_bob, of_nobody, of_ann]
     engine.close()
     keys.close()
