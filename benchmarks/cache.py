@@ -99,7 +99,7 @@ def figures(pairs: Sequence[Labelled], *, most: int | None) -> dict[str, Any]:
     fit, held_out = [pair for pair in pairs if _half(pair) == 0], [pair for pair in pairs if _half(pair) == 1]
     stored, others = sorted({pair.first for pair in held_out}), sorted({pair.first for pair in fit})
     changed = sorted(swaps(stored), key=lambda swap: _digest(swap.changed))[:most]
-    threshold = _learned(fit[:most], embedder)
+    threshold = _learned(fit, embedder)
     settings = CacheSettings(shadow_share=0.0, entries=100_000)
     used = settings.threshold if threshold is None else threshold
     with TemporaryDirectory() as folder:

@@ -33,10 +33,10 @@ def _content_objection(mine: tuple[str, ...], theirs: tuple[str, ...]) -> str | 
         return None
     only_mine, only_theirs = Counter(mine) - Counter(theirs), Counter(theirs) - Counter(mine)
     differing = {*only_mine, *only_theirs}
-    if not differing:
-        return "order: the same words stand in another order"
     if differing <= OPTIONAL and _needed(mine) == _needed(theirs):
         return None
+    if not differing:
+        return "order: the same words stand in another order"
     return _against(_kind(differing), only_mine, only_theirs)
 
 

@@ -12,15 +12,15 @@ from .words import (
     ARTICLES,
     ASKERS,
     AUXILIARIES,
+    ENGLISH,
     FUTURE,
     MODALS,
-    NEGATIONS,
     NEUTRAL_PREPOSITIONS,
+    OPENINGS,
     OWNERS,
     PAST,
     PHRASES,
     QUESTIONS,
-    STARTS,
     SYNONYMS,
     TONE,
 )
@@ -31,9 +31,9 @@ _TOKEN: Final = re.compile(
 """Numbers, words (`c++` and `c#` too), the sign of a number, and single symbols, accents and emoji; punctuation is none."""
 _FORMAL: Final = re.compile(r"[={}<>\\^`|~]|\w\(|\)\s*[-+*/]|[-+*/]\s*\(|\d\s*[-+*/]\s*\d")
 """Code and formulas, where every character counts."""
+_LETTER: Final = re.compile(r"(?<=\w) A\b(?!')")
+"""As in `vitamin A`, which is no article."""
 _PATTERNS: Final = tuple((re.compile(pattern), plain) for pattern, plain in PHRASES)
-_JOINING: Final = frozenset({"i", "you", "it", "and", "or", "with"})
-_ENGLISH: Final = ARTICLES | AUXILIARIES | MODALS | NEUTRAL_PREPOSITIONS | QUESTIONS | NEGATIONS | OWNERS | _JOINING
 _SHARE: Final = 0.2
 """Of a text's words that have to be among these for it to be taken for English; ordinary questions reach twice as many."""
 _SILENT: Final = ARTICLES | TONE
@@ -65,7 +65,7 @@ class Wording:
 
 @lru_cache(maxsize=256)
 def _read(text: str) -> Wording:
-    lower = unicodedata.normalize("NFC", text).lower().replace("\u2019", "'")
+    lower = _LETTER.sub(" letter a", unicodedata.normalize("NFC", text)).lower().replace("\u2019", "'")
     if _FORMAL.search(lower):
         return Wording(literal=tuple(text.split()), is_english=False)
     literal = tuple(_TOKEN.findall(lower))
@@ -85,8 +85,8 @@ def _read(text: str) -> Wording:
 
 
 def _is_english(words: Sequence[str]) -> bool:
-    known = sum(word in _ENGLISH for word in words)
-    return bool(words) and (words[0] in STARTS or known >= _SHARE * len(words))
+    known = sum(word in ENGLISH for word in words)
+    return bool(words) and (words[0] in ENGLISH or " ".join(words[:2]) in OPENINGS or known >= _SHARE * len(words))
 
 
 def _kinds(kind: frozenset[str], words: Sequence[str]) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _content(words: Sequence[str]) -> Iterator[str]:
     for place, word in enumerate(words):
         is_last = place == len(words) - 1
         if word in MODALS and (place == 0 or before in QUESTIONS):
-            if place == 0 and word not in FUTURE:
+            if before != "how" and word not in FUTURE:
                 yield ALIKE_MODALS.get(word, word)
         elif not _is_silent(word, before, is_last=is_last):
             yield _plain(word)

@@ -56,10 +56,14 @@ OWNERS: Final = _words("my your our")
 OPTIONAL: Final = _words("best ever that very even")
 """May be left out: an answer names the best in any case; `worst` may not."""
 
-STARTS: Final = frozenset(
-    ["is", "are", "what", "how", "why", "who", "where", "when", "which", "do", "does", "did", "can", "could", "should", "would"]
+ENGLISH: Final = _words(
+    "the what how why who where when which does did can could should would are have has you your my with from this that and it if not"
 )
-"""Words with which an English question begins, and hardly one of another language."""
+"""Words by which English is known: frequent ones, and hardly any of them a frequent one of another language too."""
+OPENINGS: Final = frozenset(
+    f"{first} {second}" for first, others in (("is", "a it the there this"), ("do", "i people they we you")) for second in others.split()
+)
+"""Beginnings by which it is known although their first word is one of other languages too."""
 
 PHRASES: Final = (
     (r"\bcan(?:'t|not)\b", "can not"),
@@ -79,6 +83,17 @@ PHRASES: Final = (
     (r"\bwhat (?:should|can|could|must) (?:i|we|you|one) do (?:to|in order to)\b", "how"),
     (r"\b(?:could|can|would) (?:you|anyone|someone|anybody|somebody) (?:please )?(?:tell|explain)(?: to)? (?:me|us)\b", ""),
     (r"^(?:please )?(?:tell|explain)(?: to)? (?:me|us)\b", ""),
+    (r"^does (?:anyone|anybody|someone|somebody) know\b", ""),
+    (r"^i (?:want|need|would like) to know\b", ""),
+    (r"\bdo you think (?=(?:will|would|is|are|was|were|can|could|should)\b)", ""),
+    (r"^is it possible (?:for (?:me|you|us|one|someone) )?to\b", "can i"),
+    (r"^is there (?:a|any|some) way (?:for (?:me|you|us|one|someone) )?to\b", "can i"),
+    (r"\bmake money\b", "earn money"),
+    (r"\breduce weight\b", "lose weight"),
+    (r"\b(?:mobile|cell|smart) (phones?)\b", r"\1"),
+    (r"\b(?:a lot|lots) of\b", "many"),
+    (r"\be-(?=mail|book)", "e"),
+    (r"\bwi-fi\b", "wifi"),
     (r"\bwhat do you mean by\b", "what is meaning of"),
     (r"\bwhat is meant by\b", "what is meaning of"),
     (r"\bwhat is it like to\b", "how feel"),
@@ -100,31 +115,47 @@ _ALIKE: Final = (
     "buy purchase",
     "big large",
     "begin start commence",
+    "biggest largest",
+    "boyfriend bf",
     "car automobile",
     "app application",
     "behavior behaviour",
     "center centre",
     "child children kid",
+    "choose select pick",
     "color colour",
     "computer pc",
     "difference differ",
     "doctor physician",
+    "easiest simplest",
+    "easy simple",
+    "exam examination",
     "favorite favourite",
     "fast quickly rapidly quick",
     "film movie",
+    "fix repair",
+    "girlfriend gf",
+    "government govt",
+    "happen occur",
     "hard difficult",
     "if whether",
     "kind type sort",
+    "lawyer attorney",
     "information info",
     "math maths mathematics",
+    "maximum max",
     "mean meaning",
     "method way technique",
+    "minimum min",
     "phone smartphone cellphone",
     "photo photograph picture image",
+    "price cost",
     "quit stop",
+    "remove delete",
     "scared afraid",
     "tip advice",
     "tv television",
+    "versus vs",
     "usa america",
     "website site",
 )
