@@ -1,11 +1,14 @@
 """Which items are about a prompt. Most prompts have nothing to do with most of what is remembered, so there is a bar to pass."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from .item import Namespace, Principal
-from .recall.granularity import EPISODIC, WORKING, Granularity
+from .item import Address, Namespace, Principal
+from .reading import Matches
+from .recall.granularity import EPISODIC, TEXT, WORKING, Span, span
 from .recall.question import keywords, words
 from .recall.relevance import relevance
+from .recall.retrieval import find
 from .rendering import said
 from .settings import RecallConfig
 
@@ -15,27 +18,48 @@ if TYPE_CHECKING:
 
 _CANDIDATES: Final = 50
 """Items that are looked at, by words and by meaning each."""
+_TURNS: Final = 6
+"""Of what happened, the best turns."""
 _SHARED_WORDS: Final = 0.5
 """Of the prompt's words that are not common ones, so many have to occur in an item, where meanings cannot be compared."""
-_REPEATING: Final = {(EPISODIC, Granularity.SEGMENT.value), (EPISODIC, Granularity.KEYWORDS.value)}
-"""Ends of namespaces whose items say again what others say."""
 
 
 def relevant(store: "MemoryStore", prompt: str, config: RecallConfig) -> "list[MemoryItem]":
-    """Items of the store's own user, and shared ones, that are about the prompt, the best first. Raises `StoreError`."""
+    """Items of the store's own user, and shared ones, that are about the prompt: what is known before what happened, the best first.
+
+    Where a part of what happened passes the bar, its turns are ranked as `recall.retrieval` does, together with those beside it, which may
+    be the answer. What runs note down for themselves stays theirs. Raises `StoreError`.
+    """
     own = store.view(Principal(store.user, store.engine.device, config.prefixes, config.minimum_trust))
     (found,) = own.matches([()], keywords=keywords(prompt), text=prompt, limit=_CANDIDATES)
-    if found.semantic:
-        near = {address for address, similarity in found.semantic.items() if similarity >= config.minimum_similarity}
-    else:  # there is no embedder, or it failed
-        near = {address for address in found.keyword if _coverage(prompt, found.items[address]) >= _SHARED_WORDS}
     scores = relevance(found.keyword, found.semantic)
-    ordered = sorted(near, key=lambda address: (-scores[address], address))
-    return [found.items[address] for address in ordered if address in found.items and _speaks_for_itself(address.namespace)]
+    near = sorted(_near(found, prompt, config.minimum_similarity), key=lambda address: (-scores[address], address))
+    known = [found.items[address] for address in near if not {EPISODIC, WORKING} & {*address.namespace[-2:-1]}]
+    pieces = [address for address in near if address.namespace[-2:-1] == (EPISODIC,)]
+    return [*known, *_turns(own, prompt, pieces)]
 
 
-def _speaks_for_itself(namespace: Namespace) -> bool:
-    return namespace[-2:] not in _REPEATING and WORKING not in namespace[-2:-1]
+def _turns(store: "MemoryStore", prompt: str, pieces: Sequence[Address]) -> "list[MemoryItem]":
+    """The best turns of the pieces, and of those beside them. That the same was asked before is no answer."""
+    spans: dict[Namespace, list[Span]] = {}
+    for address in pieces:
+        if (about := span(address.key)) is not None:
+            spans.setdefault(address.namespace[:-2], []).append(about)
+    turns = [turn for scope, near in spans.items() for turn in find(store, scope, prompt, limit=_CANDIDATES) if _is_beside(turn.key, near)]
+    return [turn for turn in turns if turn.value.get(TEXT) != prompt][:_TURNS]
+
+
+def _is_beside(key: str, spans: Sequence[Span]) -> bool:
+    turn = span(key)
+    return turn is not None and any(one.session == turn.session and one.first - 1 <= turn.first <= one.last + 1 for one in spans)
+
+
+def _near(found: Matches, prompt: str, minimum_similarity: float) -> list[Address]:
+    """Where the items are that pass the bar."""
+    if found.semantic:
+        return [address for address, similarity in found.semantic.items() if similarity >= minimum_similarity]
+    # There is no embedder, or it fails now.
+    return [address for address in found.keyword if _coverage(prompt, found.items[address]) >= _SHARED_WORDS]
 
 
 def _coverage(prompt: str, item: "MemoryItem") -> float:

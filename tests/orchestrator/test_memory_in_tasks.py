@@ -7,11 +7,13 @@ import pytest
 from pydantic import JsonValue
 
 from nearfar.orchestrator import Hybrid, Result, tool
+from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.item import TRUST
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
+from nearfar.orchestrator.memory.recall.working import WorkingMemory
 from nearfar.orchestrator.memory.settings import MemoryConfig, RecallConfig
 from nearfar.orchestrator.memory_tools import NOTES, memory_tools
 from nearfar.orchestrator.policy import Strategy
@@ -166,6 +168,17 @@ async def test_every_strategy_works_with_what_is_recalled(strategy: Strategy) ->
     assert all(any(FACT in message.text for message in request.messages) for request in told)
 
 
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_answer_that_memory_went_into_is_kept_in_no_cache(is_cached: bool, tmp_path: Path) -> None:
+    store = MemoryStore(InMemoryEngine()) if is_cached else store_with(Tier.DEVICE)
+    agent = near("Oat milk.", "Oat milk.")
+    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
+    async with Hybrid(near=agent, memory=store, cache=cache) as hybrid:
+        for _ in range(2):
+            await hybrid.run(PROMPT)
+    assert len(agent.requests) == (1 if is_cached else 2)
+
+
 class Broken(InMemoryEngine):
     """An engine whose database cannot be reached while `is_away`."""
 
@@ -216,6 +229,26 @@ async def test_public_task_is_written_down_as_far_as_the_store_lets_it_go_and_re
     assert turns_of(store)["My dentist appointment is on Thursday."][3] is Tier.SHARED
     assert later.side is Side.FAR
     assert '"user: My dentist appointment is on Thursday."' in shown(cloud)
+
+
+async def test_answer_is_recalled_beside_the_question_that_it_was_given_to_and_not_the_same_question_again() -> None:
+    agent = near("Tuesday at nine.", "Leaves fall.", "It is Tuesday.", "Leaves fall.")
+    store = MemoryStore(InMemoryEngine())
+    async with Hybrid(near=agent, memory=TaskMemory(store, remember=True)) as hybrid:
+        for prompt in ("When shall I go to the dentist?", "Write a haiku about autumn."):
+            await hybrid.run(prompt)
+        recalled = (await hybrid.run("When was I to go to the dentist again?")).recalled
+        again = (await hybrid.run("Write a haiku about autumn.")).recalled
+    said = {item.key: item.value["text"] for item in store.search(TURNS, limit=100)}
+    assert {said[item.key] for item in recalled} == {"When shall I go to the dentist?", "Tuesday at nine."}
+    assert {said[item.key] for item in again} == {"Leaves fall."}
+
+
+async def test_notes_of_other_runs_are_theirs() -> None:
+    store = MemoryStore(InMemoryEngine())
+    WorkingMemory(store, "run-1").note("plan", {"text": FACT})
+    async with Hybrid(near=near(), memory=store) as hybrid:
+        assert (await hybrid.run(PROMPT)).recalled == ()
 
 
 async def test_store_alone_is_only_read() -> None:
