@@ -1,12 +1,12 @@
 """Making the executor's conversation fit the context window of its agent."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ...protocols import AgentCard, ContextOverflow, Side, StepReply, StepRequest
+from ...protocols import AgentCard, ContextOverflow, Message, Side, StepReply, StepRequest
 from ..compression.compressor import Compressed, compress, compress_and_summarize
-from ..compression.policy import CompressionUse
+from ..compression.policy import CompressionPolicy, CompressionUse
 from ..compression.summary import Ask, Summarizer
 from ..compression.tokens import conversation_tokens
 from ..team import Member, Team
@@ -125,6 +125,23 @@ class Fitting:
         if counted:
             self._counts.append(Fit(conversation_tokens(sent.messages), counted))
         return reply
+
+
+async def asked_with_less(
+    ask: Callable[[Sequence[Message], str], Awaitable[StepReply]], work: Sequence[Message], *, key: str, policy: CompressionPolicy
+) -> StepReply:
+    """What a supervisor says of the work; of half of it, and half of that, where it cannot hold more. It has nobody to take over from it.
+
+    Raises `ContextOverflow` where it cannot hold that either.
+    """
+    for tried in range(_TRIES):
+        try:
+            return await ask(work, f"{key}/shorter-{tried}" if tried else key)
+        except ContextOverflow:
+            if policy.use is CompressionUse.NEVER:
+                raise
+            work = compress(work, budget=conversation_tokens(work) // 2).messages
+    return await ask(work, f"{key}/shorter-{_TRIES}")
 
 
 def summarizer_of(team: Team, turn: Turn, log: CallLog) -> Summarizer | None:

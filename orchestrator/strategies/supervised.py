@@ -12,6 +12,7 @@ from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
 from ..team import Member
 from .calls import CallLog
+from .fitting import asked_with_less
 from .nodes import TaskNodes
 from .prompts import adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
 from .single import after_act as unsupervised_after_act
@@ -206,13 +207,16 @@ class SupervisorNodes:
         state, shadow = view.state, view.policy.shadow
         strategy, longest = view.decision.strategy, view.policy.maximum_guidance
         supervisor = self._supervisor(view)
-        request = await self._request(supervisor, view, _check_request(view), f"verify/{view.turns}", runtime)
 
         def reading(reply: StepReply) -> Verdict:
             return read_verdict(reply, strategy=strategy, longest=longest).verdict
 
+        async def ask(work: Sequence[Message], key: str) -> StepReply:
+            request = await self._request(supervisor, view, _check_request(view, work), key, runtime)
+            return await log.ask(supervisor, request, role="verify", turn=state["acted"], cause=cause, shadow=shadow, reading=reading)
+
         try:
-            reply = await log.ask(supervisor, request, role="verify", turn=state["acted"], cause=cause, shadow=shadow, reading=reading)
+            reply = await asked_with_less(ask, view.work, key=f"verify/{view.turns}", policy=view.task.policy.compression)
         except InvalidOutput as error:
             return Judgement(Verdict.UNREADABLE, problem=error.message)
         judgement = read_verdict(reply, strategy=strategy, longest=longest)
@@ -279,8 +283,8 @@ def task_text(task: Task) -> str:
     return "\n".join(f"{role}: {text}" for role, text in said if text)
 
 
-def _check_request(view: Oversight) -> tuple[Message, ...]:
-    text, guidance, work = task_text(view.task), view.state["guidance"], view.work
+def _check_request(view: Oversight, work: Sequence[Message]) -> tuple[Message, ...]:
+    text, guidance = task_text(view.task), view.state["guidance"]
     request = verify_plan_request if view.decision.strategy is Strategy.PEVR else verify_progress_request
     return request(text, guidance, work)
 

@@ -7,6 +7,7 @@ import pytest
 from nearfar.orchestrator import Hybrid, Result, tool
 from nearfar.orchestrator.compression.policy import CompressionPolicy, CompressionUse
 from nearfar.orchestrator.policy import Strategy
+from nearfar.orchestrator.strategies.supervision import Supervision
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import ContextOverflow, Limits, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -115,3 +116,31 @@ async def test_a_summary_is_asked_of_the_near_agent_and_stands_among_the_calls()
     assert "summarize" in {call.role for call in result.calls}
     assert any("> Pages were read." in message.text for message in near.requests[-1].messages)
     assert any("with a summary" in reason for reason in result.reasons)
+
+
+async def supervised(use: CompressionUse) -> Result:
+    """A task whose supervisor has a small window."""
+    near = agent(Side.NEAR, None)
+    far = ScriptedAgent(lambda _: "CONTINUE", name="far", side=Side.FAR, limits=Limits(context_tokens=900))
+    policy = Policy(
+        strategy=Strategy.EVA,
+        sensitivity=Sensitivity.PUBLIC,
+        supervision=Supervision(interval=3),
+        compression=CompressionPolicy(use=use),
+    )
+    async with Hybrid(near=near, far=far, tools=[read_page], policy=policy) as hybrid:
+        return await hybrid.run("What are the codes of all pages?")
+
+
+async def test_a_supervisor_that_cannot_hold_all_of_the_work_judges_a_part() -> None:
+    result = await supervised(CompressionUse.LAST_RESORT)
+    checks = [call for call in result.calls if call.role == "verify"]
+    assert {call.error for call in checks} == {"ContextOverflow", None}
+    assert [call.verdict for call in checks if call.error is None] == ["continue"] * 2
+    assert not any("goes on alone" in reason for reason in result.reasons)
+
+
+async def test_where_the_policy_forbids_it_the_executor_goes_on_without_such_a_supervisor() -> None:
+    result = await supervised(CompressionUse.NEVER)
+    assert [call.error for call in result.calls if call.role == "verify"] == ["ContextOverflow"]
+    assert any("goes on alone" in reason for reason in result.reasons)

@@ -18,7 +18,6 @@ from nearfar.orchestrator.strategies.prompts import with_plan
 from nearfar.orchestrator.team import Member, Team
 from nearfar.protocols import (
     ConfigError,
-    ContextOverflow,
     DeadlineExceeded,
     InvalidOutput,
     InvalidRequest,
@@ -72,7 +71,7 @@ async def test_in_shadow_mode_verdicts_are_recorded_and_change_nothing(strategy:
     assert [event.shadow for event in events if isinstance(event, SupervisorSpoke) and event.verdict] == [True, True]
 
 
-@pytest.mark.parametrize("error", [Unavailable("gateway down"), ContextOverflow("too long"), RateLimited("slow down")])
+@pytest.mark.parametrize("error", [Unavailable("gateway down"), RateLimited("slow down")])
 @pytest.mark.parametrize("strategy", ["pevr", "eva"])
 async def test_a_supervisor_that_fails_in_mid_run_leaves_the_executor_alone(strategy: str, error: NearfarError) -> None:
     pair = Pair([looks_at(1), looks_at(2), looks_at(3), ANSWER], words(strategy, "CONTINUE", error))
