@@ -32,10 +32,11 @@ from ...protocols import (
 from ..results import price
 from ..team import Member, Team
 from .admission import objection_to_request
-from .answers import AnswerCache, Lookup, Stored, replayed
+from .answers import AnswerCache, Lookup
 from .flights import Flights
 from .keys import exact_key
 from .scope import Scope, current_scope
+from .stored import Stored, replayed
 from .verifier import AgentVerifier
 
 logger = logging.getLogger(__name__)

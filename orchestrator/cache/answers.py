@@ -1,6 +1,5 @@
 """`AnswerCache`: answers that were given before, found by the same request or by another wording of its question."""
 
-import json
 import logging
 import random
 import re
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ...protocols import AgentCard, ConfigError, Finished, StepReply, StepRequest, StoreError, Usage
+from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
 from ..embedding.embedder import NAME
 from ..routing.evidence.answers import agree
 from .admission import objection_to_reply, question_of
@@ -24,6 +23,7 @@ from .lookups import NOTHING, Outcome, count
 from .neighbours import Neighbours
 from .scope import Scope
 from .settings import CacheSettings, CategoryRules
+from .stored import Stored, read_stored, reply_json
 from .thresholds import Thresholds
 
 if TYPE_CHECKING:
@@ -54,22 +54,6 @@ class EmbedsText(Protocol):
     """Makes unit vectors of texts."""
 
     def embed(self, text: str) -> "Vector": ...
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """An answer as it was stored."""
-
-    id: int
-    question: str | None
-    """None where it is found by the same request alone."""
-    text: str
-    finished: Finished
-    """Of the step that computed it."""
-    seconds: float
-    """That the step took."""
-    dollars: Decimal | None
-    """That it cost; None where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +135,7 @@ class AnswerCache:
             return asked
         self._sweep()
         with self.database.reading() as connection:
-            exact = _stored(connection, "key = ? AND expires > ?", (asked.key, self._now()))
+            exact = read_stored(connection, "key = ? AND expires > ?", (asked.key, self._now()))
         if exact is not None:
             return replace(asked, outcome="exact", answer=exact)
         return self._semantic(asked, is_loaded=is_loaded)
@@ -166,7 +150,7 @@ class AnswerCache:
         now = self._now()
         row = (
             *(lookup.key, lookup.partition, lookup.category, None if vector is None else lookup.question),
-            *(None if vector is None else vector.tobytes(), _as_json(reply), seconds, None if dollars is None else float(dollars)),
+            *(None if vector is None else vector.tobytes(), reply_json(reply), seconds, None if dollars is None else float(dollars)),
             *(now + lookup.rules.time_to_live, now),
         )
         with self.database.transaction() as connection:
@@ -271,7 +255,7 @@ class AnswerCache:
             for identifier, similarity in self._neighbours.nearest(connection, asked.partition, vector, most=_CANDIDATES):
                 if similarity < _LEAST_SIMILARITY:
                     return None
-                stored = _stored(connection, "id = ? AND expires > ?", (identifier, self._now()))
+                stored = read_stored(connection, "id = ? AND expires > ?", (identifier, self._now()))
                 if stored is None:
                     self._neighbours.drop(asked.partition)
                 elif stored.question is not None and objection(question, stored.question) is None:
@@ -333,25 +317,3 @@ _INSERT: Final = (
     "INSERT OR REPLACE INTO answers (key, partition, category, question, vector, reply, seconds, dollars, expires, used)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-
-
-def _stored(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> Stored | None:
-    query = f"SELECT id, question, reply, seconds, dollars FROM answers WHERE {condition}"
-    row = connection.execute(query, values).fetchone()
-    if row is None:
-        return None
-    identifier, question, reply, seconds, dollars = row
-    fields = json.loads(reply)
-    finished = Finished.model_validate(fields["finished"])
-    return Stored(identifier, question, fields["text"], finished, seconds, None if dollars is None else Decimal(str(dollars)))
-
-
-def _as_json(reply: StepReply) -> str:
-    """The answer, without what its computation says about the machine."""
-    finished = reply.finished.model_copy(update={"performance": None})
-    return json.dumps({"text": reply.text, "finished": finished.model_dump(mode="json")})
-
-
-def replayed(stored: Stored) -> Finished:
-    """The end of a stored answer's stream: nothing was used, and so much was saved."""
-    return stored.finished.model_copy(update={"usage": Usage(), "saved": stored.finished.usage})
