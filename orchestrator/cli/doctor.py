@@ -24,7 +24,7 @@ _EXTRAS = {
     "llama": ("llama-cpp-python", "llguidance"),
     "onnx": ("onnxruntime-genai", "tokenizers"),
     "cloud": ("httpx", "keyring"),
-    "memory": ("onnxruntime", "tokenizers", "cryptography", "usearch"),
+    "memory": ("onnxruntime", "tokenizers", "cryptography"),
     "postgres": ("psycopg", "psycopg-pool"),
     "encryption": ("sqlcipher3",),
 }
