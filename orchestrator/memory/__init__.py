@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from ...protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from .changes import MemoryChange
+    from .conflicts import Conflict, LostValue
     from .fusion import Ranking
     from .item import Address, Principal, Source, Tier
     from .memory_item import MemoryItem
@@ -15,13 +17,18 @@ if TYPE_CHECKING:
     from .recall.turn import Turn
     from .rendering import Rendered, render
     from .store import MemoryStore
+    from .transfer import Imported
     from .vectors import Embedder
 
 __all__ = [
     "Address",
     "AgentMemory",
+    "Conflict",
     "Embedder",
     "Fact",
+    "Imported",
+    "LostValue",
+    "MemoryChange",
     "MemoryItem",
     "MemoryStore",
     "Mode",
@@ -41,8 +48,12 @@ __getattr__ = lazy_names(
     {
         "Address": "item",
         "AgentMemory": "recall.agent_memory",
+        "Conflict": "conflicts",
         "Embedder": "vectors",
         "Fact": "recall.semantic",
+        "Imported": "transfer",
+        "LostValue": "conflicts",
+        "MemoryChange": "changes",
         "MemoryItem": "memory_item",
         "MemoryStore": "store",
         "Mode": "reading",

@@ -13,7 +13,7 @@ from .fusion import Ranking, depth, fused, weighed
 from .item import Address, Namespace, Principal
 from .memory_item import MemoryItem
 from .selection import Condition, Selection
-from .vectors import Embedder, unit_vectors
+from .vectors import Embedder, query_vector
 
 if TYPE_CHECKING:
     from langgraph.store.base import MatchCondition
@@ -152,7 +152,7 @@ class Reader:
                 raise ConfigError("there is no embedder to search by meaning", hint="pip install 'nearfar[memory]', or give the store one")
             return None
         try:
-            return unit_vectors(self.embedder, [text])[0]
+            return query_vector(self.embedder, text)
         except NearfarError:
             raise
         except Exception as error:  # the user's own code: words still find something

@@ -272,7 +272,12 @@ class MemoryStore(BasicStore):
         )
 
     def stats(self) -> dict[str, int]:
-        """Numbers of items, deleted items, operations, conflicts, vectors and bytes, in the whole store."""
+        """Numbers of items, deleted items, operations, items with conflicts, vectors and bytes, in the whole store.
+
+        Raises `PermissionDenied` for a view: how much there is of what is not meant for somebody is none of their business.
+        """
+        if self._principal is not None:
+            raise PermissionDenied("a view does not count what is not meant for it", hint="ask the store itself")
         return self.engine.statistics()
 
     def index_pending(self) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ...protocols import ConfigError
 from ..embedding import embedder as shipped
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Vector
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -34,6 +36,15 @@ class Embedder(Protocol):
 
     def embed_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32] | Sequence[Sequence[float]]":
         """A vector of each text, of any length but zero."""
+        ...
+
+
+@runtime_checkable
+class QueryEmbedder(Embedder, Protocol):
+    """An embedder that reads questions in another way than what answers them."""
+
+    def embed_query(self, text: str) -> Sequence[float]:
+        """The vector of a question."""
         ...
 
 
@@ -61,16 +72,23 @@ class LangChainEmbedder:
     """Embeddings of LangChain, as LangGraph's `IndexConfig` names them."""
 
     def __init__(self, embeddings: "Embeddings", *, width: int, name: str | None = None) -> None:
-        self._embeddings = embeddings
-        self.width = width
-        self.name = name or _derived_name(embeddings, width)
-
-    def embed_all(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         from langgraph.store.base.embed import EmbeddingsLambda
 
-        if isinstance(self._embeddings, EmbeddingsLambda) and not hasattr(self._embeddings, "func"):
+        self._embeddings = embeddings
+        # LangGraph wraps a function of either kind in the same class.
+        self._is_asynchronous = isinstance(embeddings, EmbeddingsLambda) and not hasattr(embeddings, "func")
+        self.width = width
+        self.name = name or _name_of(embeddings, width)
+
+    def embed_all(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        if self._is_asynchronous:
             return _wait_for(lambda: self._embeddings.aembed_documents(list(texts)))
         return self._embeddings.embed_documents(list(texts))
+
+    def embed_query(self, text: str) -> Sequence[float]:
+        if self._is_asynchronous:
+            return _wait_for(lambda: self._embeddings.aembed_query(text))
+        return self._embeddings.embed_query(text)
 
 
 def from_index_config(index: "IndexConfig") -> LangChainEmbedder | None:
@@ -86,20 +104,31 @@ def from_index_config(index: "IndexConfig") -> LangChainEmbedder | None:
     if not isinstance(width, int) or width < 1:
         raise ConfigError("index names an embedder and not its width", hint='add "dims"')
     given = dict(index).get("name")
-    named = index["embed"] if isinstance(index["embed"], str) else getattr(index["embed"], "__qualname__", None)
-    return LangChainEmbedder(ensure_embeddings(index["embed"]), width=width, name=given if isinstance(given, str) else _named(named, width))
+    name = given if isinstance(given, str) else _name_of(index["embed"], width)
+    return LangChainEmbedder(ensure_embeddings(index["embed"]), width=width, name=name)
 
 
 def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> "list[Vector]":
     """A vector of length 1 for each text. Raises `ConfigError` where the embedder gives something else than it promised."""
+    return _unit(embedder, embedder.embed_all(texts), len(texts)) if texts else []
+
+
+def query_vector(embedder: Embedder, text: str) -> "Vector":
+    """The vector of a question, of length 1."""
+    made = [embedder.embed_query(text)] if isinstance(embedder, QueryEmbedder) else embedder.embed_all([text])
+    return _unit(embedder, made, 1)[0]
+
+
+def _unit(embedder: Embedder, vectors: "NDArray[numpy.float32] | Sequence[Sequence[float]]", count: int) -> "list[Vector]":
     import numpy
 
-    if not texts:
-        return []
-    made = numpy.asarray(embedder.embed_all(texts), dtype=numpy.float32)
-    expected = (len(texts), embedder.width)
+    expected = (count, embedder.width)
+    hint = f"its vectors have to have {embedder.width} numbers each"
+    try:
+        made = numpy.asarray(vectors, dtype=numpy.float32)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"embedder {embedder.name!r} gave no array of numbers: {error}", hint=hint) from error
     if made.shape != expected:
-        hint = f"its vectors have to have {embedder.width} numbers each"
         raise ConfigError(f"embedder {embedder.name!r} gave an array of shape {made.shape} where {expected} was expected", hint=hint)
     if not numpy.isfinite(made).all():
         raise ConfigError(f"embedder {embedder.name!r} gave numbers that are not finite", hint="use another one")
@@ -107,22 +136,21 @@ def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> "list[Vector]":
     return list(made / numpy.where(lengths == 0, 1, lengths))
 
 
-def _derived_name(embeddings: "Embeddings", width: int) -> str:
-    model: Any = getattr(embeddings, "model", None) or getattr(embeddings, "model_name", None)
-    kind = type(embeddings)
-    return f"{kind.__module__}.{kind.__qualname__}/{model if isinstance(model, str) else ''}/{width}"
+def _name_of(embed: object, width: int) -> str:
+    """Of a function its own, of an object that of its class and of the model that it names; a string names a provider's model."""
+    if isinstance(embed, str):
+        return f"{embed}/{width}"
+    model: object = getattr(embed, "model", None) or getattr(embed, "model_name", None)
+    named = embed if hasattr(embed, "__qualname__") else type(embed)
+    return "/".join((f"{named.__module__}.{named.__qualname__}", *([model] if isinstance(model, str) else []), str(width)))
 
 
-def _named(name: str | None, width: int) -> str | None:
-    return name and f"{name}/{width}"
-
-
-def _wait_for(call: "Callable[[], Awaitable[list[list[float]]]]") -> list[list[float]]:
+def _wait_for(call: Callable[[], Awaitable[T]]) -> T:
     """The result of an asynchronous function, from a thread that may have a running loop: it gets a loop of its own."""
-    outcome: list[list[list[float]] | BaseException] = []
+    outcome: list[T | BaseException] = []
 
     def work() -> None:
-        async def awaited() -> list[list[float]]:
+        async def awaited() -> T:
             return await call()
 
         try:

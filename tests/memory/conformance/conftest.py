@@ -12,20 +12,27 @@ from memory_bench import Clock, LetterEmbedder, MakeStore, StoreOptions
 pytest.importorskip("numpy")
 
 from nearfar.orchestrator import MemoryStore
+from nearfar.orchestrator.memory import Principal
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 
 ENGINES = ("plain", "sqlite", "postgres")
+VIEWED = "viewed"
+"""SQLite, through the eyes of the store's own user on this device, who sees everything."""
 ENCRYPTED = "encrypted"
-WITH_ENCRYPTION = ("test_memory_items", "test_memory_search")
-"""Encryption takes its time and changes little: what writes and what searches is enough."""
+OF_MODULE = {
+    "test_memory_bad_input": ("plain",),  # it is the store that refuses, before it asks an engine
+    "test_memory_items": (*ENGINES, VIEWED, ENCRYPTED),
+    "test_memory_filters": (*ENGINES, VIEWED),
+    "test_memory_pages": (*ENGINES, VIEWED),
+    "test_memory_ttl": (*ENGINES, VIEWED),
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "open_engine" in metafunc.fixturenames:
-        more = (ENCRYPTED,) if metafunc.module.__name__ in WITH_ENCRYPTION else ()
-        metafunc.parametrize("open_engine", (*ENGINES, *more), indirect=True)
+        metafunc.parametrize("open_engine", OF_MODULE.get(metafunc.module.__name__, ENGINES), indirect=True)
 
 
 @pytest.fixture
@@ -45,7 +52,7 @@ def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
     match request.param:
         case "plain":
             return lambda embedder: InMemoryEngine(embedder=embedder)
-        case "sqlite":
+        case "sqlite" | "viewed":
             return lambda embedder: SqliteEngine(path, embedder=embedder)
         case "encrypted":
             pytest.importorskip("sqlcipher3", reason="encryption is an extra")
@@ -63,11 +70,14 @@ def engine(open_engine: Callable[[str | None], Engine], embedder: LetterEmbedder
 
 
 @pytest.fixture
-def make_store(engine: Engine, clock: Clock, embedder: LetterEmbedder) -> MakeStore:
+def make_store(engine: Engine, clock: Clock, embedder: LetterEmbedder, request: pytest.FixtureRequest) -> MakeStore:
+    is_viewed = VIEWED in request.node.name
+
     def make(**options: Unpack[StoreOptions]) -> MemoryStore:
         options.setdefault("embedder", embedder)
         options.setdefault("user", "ann")
-        return MemoryStore(engine, now=clock, **options)
+        store = MemoryStore(engine, now=clock, **options)
+        return store.view(Principal(options["user"], engine.device)) if is_viewed else store
 
     return make
 

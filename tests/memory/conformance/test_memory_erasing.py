@@ -9,7 +9,7 @@ from nearfar.orchestrator.memory import Address, Mode, Principal, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.item import Meta
-from nearfar.protocols import InvalidRequest
+from nearfar.protocols import InvalidRequest, PermissionDenied
 
 NOTES = ("notes",)
 
@@ -60,7 +60,7 @@ def test_nothing_is_there_to_erase(store: MemoryStore) -> None:
     assert store.erase(subject="nobody") == store.erase(prefix=("nowhere",)) == []
 
 
-def test_what_lost_against_something_else_is_erased_with_it(store: MemoryStore, engine: Engine, clock: Clock) -> None:
+def test_what_lost_against_something_else_is_erased_from_beside_it(store: MemoryStore, engine: Engine, clock: Clock) -> None:
     store.put(NOTES, "tea", {"text": "bob's"}, subject="bob", tier=Tier.USER)
     clock.advance(10)
     meta = Meta(user="ann", tier=Tier.USER, subject="eve", created_at=clock.time)
@@ -68,9 +68,10 @@ def test_what_lost_against_something_else_is_erased_with_it(store: MemoryStore, 
     write_elsewhere(engine, operation, now=clock.time)
     store.patch(NOTES, "tea", {"cups": 2})
     assert len(store.conflicts()) == 1
-    assert store.erase(subject="bob") == [Address(NOTES, "tea")]
+    assert store.erase(subject="bob") == []
     assert store.conflicts() == []
-    assert engine.traces(prefix=()) == []
+    assert engine.traces(subject="bob") == []
+    assert store.erase(subject="eve") == [Address(NOTES, "tea")]
 
 
 def test_an_erased_item_can_be_written_anew(filled: MemoryStore) -> None:
@@ -106,5 +107,9 @@ def test_people_erase_what_is_their_own(filled: MemoryStore, engine: Engine) -> 
     assert theirs.erase(subject="bob") == [Address(NOTES, "by bob")]
     assert {"by ann", "shared", "bob", "first"} <= keys(filled)
     theirs.put(NOTES, "by bob", {"text": "tea"})
-    assert filled.view(Principal("bob", "phone", prefixes=(("elsewhere",),))).erase(prefix=()) == []
+    elsewhere = filled.view(Principal("bob", "phone", prefixes=(("elsewhere",),)))
+    assert elsewhere.erase(prefix=("elsewhere",)) == []
+    for place in ((), NOTES):
+        with pytest.raises(PermissionDenied):
+            elsewhere.erase(prefix=place)
     assert theirs.erase(prefix=NOTES) == [Address(NOTES, "by bob")]

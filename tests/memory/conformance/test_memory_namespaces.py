@@ -1,9 +1,10 @@
 """Namespaces: what is below them, which there are, and which cannot be."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langgraph.store.base import InvalidNamespaceError, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
+from langgraph.store.base import InvalidNamespaceError, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from memory_bench import MINUTE, Clock
 
 from nearfar.orchestrator import MemoryStore
@@ -35,6 +36,22 @@ MATCHES: list[tuple[dict[str, Any], list[tuple[str, ...]]]] = [
     ({"prefix": ("nowhere",)}, []),
     ({"prefix": ("users", "ann", "notes", "deeper")}, []),
     ({"prefix": ["users", "ann"]}, [("users", "ann", "notes")]),
+]
+
+UNREADABLE: list[Any] = [("",), ("a.b",), ("a\0",), ("\ud800",), (1,), "notes", None, ("x" * 257,), ("x",) * 33]
+UNWRITABLE: list[Any] = [(), ("langgraph",), ("langgraph", "x")]
+WRITES: list[Callable[[MemoryStore, Any], object]] = [
+    lambda store, namespace: store.put(namespace, "k", {}),
+    lambda store, namespace: store.batch([PutOp(namespace, "k", {})]),
+    lambda store, namespace: store.supersede(namespace, "k", {}),
+    lambda store, namespace: store.append(namespace, "k", "f", []),
+]
+READS: list[Callable[[MemoryStore, Any], object]] = [
+    lambda store, namespace: store.batch([SearchOp(namespace)]),
+    lambda store, namespace: store.batch([ListNamespacesOp((MatchCondition("prefix", namespace),))]),
+    lambda store, namespace: store.get(namespace, "k"),
+    lambda store, namespace: store.delete(namespace, "k"),
+    lambda store, namespace: store.search(namespace),
 ]
 
 
@@ -79,49 +96,19 @@ def test_namespaces_without_living_items_are_not_told(store: MemoryStore, clock:
     assert store.list_namespaces() == [("there",)]
 
 
-@pytest.mark.parametrize(
-    "namespace",
-    [
-        (),
-        ("",),
-        ("a", ""),
-        ("a.b",),
-        ("a", "."),
-        ("a\0",),
-        ("\ud800",),
-        ("langgraph",),
-        ("langgraph", "x"),
-        (1,),
-        "notes",
-        None,
-        ("x" * 257,),
-        ("x",) * 33,
-    ],
-)
-def test_a_namespace_that_cannot_be_is_refused(store: MemoryStore, namespace: tuple[str, ...]) -> None:
-    with pytest.raises(InvalidNamespaceError) as refused:
-        store.put(namespace, "k", {})
-    assert isinstance(refused.value, InvalidRequest)
-    with pytest.raises(InvalidNamespaceError):
-        store.batch([PutOp(namespace, "k", {})])
-    with pytest.raises(InvalidNamespaceError):
-        store.supersede(namespace, "k", {})
-    with pytest.raises(InvalidNamespaceError):
-        store.append(namespace, "k", "f", [])
+def test_a_namespace_that_cannot_be_is_refused(store: MemoryStore) -> None:
+    for namespace in (*UNREADABLE, *UNWRITABLE):
+        for write in WRITES:
+            with pytest.raises(InvalidNamespaceError) as refused:
+                write(store, namespace)
+            assert isinstance(refused.value, InvalidRequest)
 
 
-@pytest.mark.parametrize("namespace", [("",), ("a.b",), ("a\0",), ("\ud800",), (1,), "notes", None])
-def test_a_namespace_that_cannot_be_is_not_looked_into_either(store: MemoryStore, namespace: tuple[str, ...]) -> None:
-    ops: list[Op] = [SearchOp(namespace), ListNamespacesOp((MatchCondition("prefix", namespace),))]
-    for op in ops:
-        with pytest.raises(InvalidNamespaceError):
-            store.batch([op])
-    with pytest.raises(InvalidNamespaceError):
-        store.get(namespace, "k")
-    with pytest.raises(InvalidNamespaceError):
-        store.delete(namespace, "k")
-    with pytest.raises(InvalidNamespaceError):
-        store.search(namespace)
+def test_a_namespace_that_cannot_be_is_not_looked_into_either(store: MemoryStore) -> None:
+    for namespace in UNREADABLE:
+        for read in READS:
+            with pytest.raises(InvalidNamespaceError):
+                read(store, namespace)
 
 
 def test_the_root_of_langgraph_itself_may_be_read(store: MemoryStore) -> None:
