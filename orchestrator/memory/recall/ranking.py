@@ -9,7 +9,7 @@ from .granularity import Granularity, Span, span
 from .question import words
 from .relevance import certainty, relevance
 
-WEIGHT: Final = {Granularity.TURN: 1.5, Granularity.SEGMENT: 0.7, Granularity.SUMMARY: 0.3, Granularity.KEYWORDS: 0.3}
+WEIGHT: Final = {Granularity.TURN: 1.5, Granularity.SEGMENT: 0.7, Granularity.SUMMARY: 0.15, Granularity.KEYWORDS: 0.15}
 """What the relevance at a granularity counts, before the granularity's certainty about the question at hand."""
 _SESSION: Final = 0.3
 """What the relevance of a session counts, which is the mean of that of its best turns."""
