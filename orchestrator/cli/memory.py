@@ -183,6 +183,20 @@ def sync(
     sync_with(way, options.StoreChoice(store, config), yes=yes, dry_run=dry_run, as_json=as_json)
 
 
+@memory.command("revoke")
+def revoke(
+    device: Annotated[str, typer.Argument(help="As `stats` names it.")],
+    yes: Yes = False,
+    store: Store = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Shut a lost device out: no device that hears of it synchronises with it any more. What it wrote stays."""
+    from .memory_sync import revoke_device
+
+    revoke_device(device, options.StoreChoice(store, config), yes=yes, as_json=as_json)
+
+
 @memory.command("stats")
 def stats(store: Store = None, config: options.Config = None, as_json: options.AsJson = False) -> None:
     """Say how much there is, of what tier and from whom, and what waits for something."""

@@ -1,4 +1,4 @@
-"""`nearfar memory sync`."""
+"""`nearfar memory sync | revoke`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from ...protocols import ConfigError
+from ...protocols import ConfigError, NotFound
 from ...protocols.address import parse_address
 from ...protocols.channel import ClientTls
 from ...protocols.pairing import read_pairing
@@ -23,7 +23,7 @@ from ..memory.namespace_text import namespace_text
 from ..memory.settings import MemoryConfig, PeerConfig
 from ..memory.sync.peer import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
-from .console import agreed, execute, notes, output, print_json, warn
+from .console import agreed, execute, notes, output, print_json, reported, warn
 from .memory_store import chosen_memory, opened
 from .memory_text import counted, one_line, printable, size_text
 from .options import StoreChoice
@@ -74,6 +74,24 @@ def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_jso
         _tell(done, as_json=as_json)
 
     execute(work(), as_json=as_json)
+
+
+def revoke_device(device: str, choice: StoreChoice, *, yes: bool, as_json: bool) -> None:
+    """Shut a device out, here and, from device to device, everywhere."""
+    with reported(as_json=as_json), opened(choice) as store:
+        replica = store.replica()
+        known = set(replica.facts().users)
+        with store.engine.transaction() as transaction:
+            known |= transaction.known().keys()
+        if device not in known:
+            raise NotFound(f"this store has never met a device {device!r}", hint="nearfar memory stats lists the devices")
+        if not yes and not agreed(f"Shut {device} out for good? What it wrote stays.", as_json=as_json):
+            return
+        replica.revoke(device)
+    if as_json:
+        print_json({"revoked": device})
+    else:
+        output.print(f"{device} is shut out; other devices hear of it when they synchronise")
 
 
 async def _neighbour(way: Way, config: MemoryConfig) -> Neighbour:

@@ -168,6 +168,21 @@ def test_before_the_first_time_it_is_shown_what_would_leave(folder: Path) -> Non
         assert told("laptop", "sync")["sent"]["operations"] == 0
 
 
+def test_device_that_is_shut_out_takes_no_part_any_more() -> None:
+    write("laptop", "milk", "oat")
+    write("phone", "nuts", "none")
+    with hub():
+        sync("laptop", "phone", "laptop")
+        (phone,) = (one for one in told("laptop", "stats")["devices"] if not one["is_this"] and one["writes"] == 1)
+        assert (phone["user"], phone["is_revoked"]) == ("ana", False)
+        assert told("laptop", "revoke", phone["name"], "--yes") == {"revoked": phone["name"]}
+        sync("laptop")
+        assert told("phone", "sync", "hub")["error"]["type"] == "SyncRefused"
+    assert "shut out" in memory("laptop", "stats").stdout
+    assert notes("laptop") == {"milk": "oat", "nuts": "none"}
+    assert told("laptop", "revoke", "nobody", "--yes")["error"]["type"] == "NotFound"
+
+
 def test_who_has_no_part_in_the_memory_is_refused() -> None:
     with hub():
         assert told("printer", "sync", "hub", "--yes")["error"]["type"] == "PermissionDenied"
