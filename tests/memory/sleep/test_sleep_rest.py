@@ -1,10 +1,16 @@
 """When a device consolidates, and how soon it stops."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import anyio
 import pytest
-from nights import CATS, TRAVELS, Night
+from nights import CATS, TRAVELS, Clock, Night
 
 from nearfar.orchestrator.memory.sleep.policy import SleepPolicy, reason_to_wait
+from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Thermal
 
 pytestmark = pytest.mark.anyio
@@ -88,3 +94,27 @@ async def test_whoever_cancels_from_outside_is_obeyed(night: Night) -> None:
         await sleeper.run()
     assert scope.cancelled_caught
     assert (await night.sleeper().run()).summaries == 1
+
+
+def test_a_killed_process_leaves_what_can_be_gone_on_with_and_taken_back(tmp_path: Path) -> None:
+    clock = Clock()
+    path = tmp_path / "memory.db"
+    with MemoryStore(SqliteEngine(path), user="ann", now=clock) as store:
+        night = Night(store, clock)
+        night.talk("a trip", TRAVELS)
+        night.talk("pets", CATS)
+        before = night.everything()
+    script = Path(__file__).with_name("sleeping_process.py")
+    with subprocess.Popen([sys.executable, script, path, str(clock.time)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hanging\n"
+        process.kill()
+    with MemoryStore(SqliteEngine(path), user="ann", now=clock) as store:
+        night = Night(store, clock)
+        sleeper = night.sleeper()
+        assert [item.value["text"] for item in night.summaries()] == ["Ann was in Rome."]
+        anyio.run(sleeper.run)
+        assert len(night.summaries()) == 2
+        for batch in sleeper.journal.batches():
+            sleeper.journal.revert(batch.id)
+        assert night.everything() == before
