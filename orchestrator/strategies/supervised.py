@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...protocols import InvalidOutput, Message, Side, StepReply, StepRequest, ToolChoice
+from ...protocols import ContextOverflow, InvalidOutput, Message, Side, StepReply, StepRequest, ToolChoice
 from ...protocols.messages import Value
 from ..events import SupervisorSpoke
 from ..policy import Strategy
@@ -163,7 +163,11 @@ class SupervisorNodes:
         except FALLBACK_ERRORS as error:
             reason = f"{view.decision.supervisor} could not check turn {state['acted']}: {type(error).__name__}: {error}"
             return {**view.alone(reason), "calls": log.as_json}
-        return {**_after(view, judgement), "calls": log.as_json}
+        after = _after(view, judgement)
+        if any(call.error == ContextOverflow.__name__ for call in log.made):
+            reason = f"{view.decision.supervisor} could hold only a part of the work, and judged that after turn {state['acted']}"
+            after = {**after, "reasons": [*after.get("reasons", state["reasons"]), reason]}
+        return {**after, "calls": log.as_json}
 
     async def _planned(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> tuple[str, list[str]]:
         """The plan, or nothing and the reason for it."""

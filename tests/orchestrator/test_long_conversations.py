@@ -138,6 +138,7 @@ async def test_a_supervisor_that_cannot_hold_all_of_the_work_judges_a_part() -> 
     assert {call.error for call in checks} == {"ContextOverflow", None}
     assert [call.verdict for call in checks if call.error is None] == ["continue"] * 2
     assert not any("goes on alone" in reason for reason in result.reasons)
+    assert any("only a part of the work" in reason for reason in result.reasons)
 
 
 async def test_where_the_policy_forbids_it_the_executor_goes_on_without_such_a_supervisor() -> None:
