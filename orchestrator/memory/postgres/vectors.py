@@ -24,8 +24,6 @@ _INDEXED_AT_ALL: Final = 4000
 """The widest vectors that pgvector's index takes, in single and in half precision."""
 _SMALL: Final = 2_000
 """Items of a selection that is searched without the index."""
-_PASSAGES: Final = 2
-"""So many passages are looked for at first for each item that is wanted."""
 _MOST_CANDIDATES: Final = 1000
 """The highest `hnsw.ef_search`."""
 
@@ -108,7 +106,7 @@ class VectorTable:
     def _by_index(self, connection: "Connection", where: Where, vector: str, limit: int) -> list[Hit] | None:
         """None where the index has given up before it found enough."""
         statement = _INDEXED.format(type=self.type, table=self.name, where=where.sql)
-        candidates = _PASSAGES * limit
+        candidates = limit
         with connection.transaction():
             # It goes on until the selection has let enough through. What comes out of order is sorted here.
             settings = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": str(min(_MOST_CANDIDATES, max(100, candidates)))}
@@ -120,7 +118,7 @@ class VectorTable:
                     return [Hit(number, score) for number, score, _ in rows[:limit]]
                 if sum(passages for _, _, passages in rows) < candidates:
                     return None
-                candidates *= 2
+                candidates *= 2  # several passages are of the same item
 
 
 class Vectors:
