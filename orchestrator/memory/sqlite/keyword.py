@@ -14,6 +14,7 @@ MOST_RANKED: Final = 300
 """Items, for the words of a query together. To rank one costs as much as to find forty."""
 MOST_READ: Final = 3_000
 """Items whose words are read to rank others."""
+_BEHIND_ALL: Final = 1 << 62
 _GROWTH: Final = 10
 """Words are counted anew when a tenth has been added to the store."""
 _COUNT: Final = f"SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT {MOST_READ + 1})"
@@ -33,30 +34,30 @@ class KeywordSearch:
     """
 
     def __init__(self) -> None:
-        self._position = 0
+        self._position = -1
+        self._items = 0
         self._counts: dict[str, int] = {}
 
     def best(self, connection: Connection, query: str, where: Where, limit: int) -> list[Hit]:
-        """Within `where.active`."""
+        """Within `where.active`. The first hits are the same for every limit, so that pages fit together."""
+        hits: dict[int, Hit] = {}
+        least = math.inf
         counted = self._counted(connection, phrases(query))
-        rare = _affordable(counted, MOST_RANKED)
-        if counted and len(rare) == len(counted):
-            return _ranked(connection, _any(counted), where, limit)
-        hits: list[Hit] = []
-        for expression in _expressions(rare, counted[len(rare) :]):
-            found = {hit.row for hit in hits}
-            more = _ranked(connection, expression, where, limit)
-            least = min((hit.score for hit in hits), default=math.inf)
-            hits += (Hit(row, min(score, least)) for row, score in more if row not in found)
-            if len(hits) >= limit:
-                break
-        return hits[:limit]
+        for expression in _expressions(counted, self._items):
+            for ranked in _windows(connection, expression, where):
+                for row, score in ranked:
+                    hits.setdefault(row, Hit(row, min(score, least)))
+                least = min((hit.score for hit in hits.values()), default=least)
+                if len(hits) >= limit:
+                    return list(hits.values())[:limit]
+        return list(hits.values())
 
     def _counted(self, connection: Connection, wanted: Sequence[str]) -> list[Counted]:
         """Those that any item has, the rarest first."""
         (position,) = connection.execute("SELECT position FROM replica").fetchone()
-        if position > self._position + self._position // _GROWTH:
+        if position > self._position + max(self._position, 0) // _GROWTH:
             self._position, self._counts = position, {}
+            (self._items,) = connection.execute("SELECT count(*) FROM items").fetchone()
         counts = self._counts
         for phrase in wanted:
             if phrase not in counts:
@@ -70,26 +71,38 @@ def _affordable(counted: Sequence[Counted], most: int) -> list[Counted]:
     return [one for one, total in zip(counted, sums, strict=True) if total <= most]
 
 
-def _expressions(rare: Sequence[Counted], others: Sequence[Counted]) -> Iterator[str]:
-    """The narrower first. FTS5 has no operator for what may be there and need not: rare words stand there twice, and count twice."""
+def _expressions(counted: Sequence[Counted], items: int) -> Iterator[str]:
+    """What to match, the rarer first.
+
+    FTS5 has no operator for what may be there and need not, so that rare words stand there twice, and count twice.
+    """
+    rare = counted if items <= MOST_RANKED else _affordable(counted, MOST_RANKED)
+    others = counted[len(rare) :]
     beside = _affordable(others, MOST_READ)
     if rare:
         yield f"({_any(rare)}) AND ({_any([*rare, *beside])})" if beside else _any(rare)
     elif len(beside) > 1:
         yield f"{beside[0].phrase} AND ({_any(beside[1:])})"
-    if others:
-        yield _any([*rare, *beside] if beside else others[:1])
+    if beside:
+        yield _any([*rare, *beside])
+    if len(beside) < len(others):
+        yield _any(counted)
 
 
 def _any(counted: Sequence[Counted]) -> str:
     return " OR ".join(one.phrase for one in counted)
 
 
-def _ranked(connection: Connection, expression: str, where: Where, limit: int) -> list[Hit]:
-    """The best of the newest that match and pass."""
+def _windows(connection: Connection, expression: str, where: Where) -> Iterator[list[tuple[int, float]]]:
+    """The items that match and pass with their scores, the best first: of the newest ones, then of those before."""
     query = (
-        "SELECT rowid, score FROM (SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ? AND EXISTS "
+        "SELECT rowid, score FROM (SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ? AND rowid < ? AND EXISTS "
         f"(SELECT 1 FROM items WHERE item = words.rowid AND {where.sql}) ORDER BY rowid DESC LIMIT {MOST_RANKED}) "
-        "ORDER BY score DESC, rowid LIMIT ?"
+        "ORDER BY score DESC, rowid"
     )
-    return [Hit(*columns) for columns in connection.execute(query, (expression, *where.parameters, limit))]
+    ranked: list[tuple[int, float]] = []
+    before = _BEHIND_ALL
+    while before == _BEHIND_ALL or len(ranked) == MOST_RANKED:
+        ranked = connection.execute(query, (expression, before, *where.parameters)).fetchall()
+        yield ranked
+        before = min((row for row, _ in ranked), default=0)

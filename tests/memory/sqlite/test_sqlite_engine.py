@@ -192,3 +192,16 @@ def test_vectors_of_the_wrong_width_or_number_are_refused(engine: SqliteEngine, 
     assert value_of(engine, A) == {"text": "a"}
     with pytest.raises(InvalidRequest, match="width"):
         engine.nearest(vector(1, width=4), ALL, limit=10)
+
+
+def test_pages_by_word_fit_together_and_reach_the_last_item_in_a_store_of_many(engine: SqliteEngine) -> None:
+    with engine.transaction() as transaction:
+        for number in range(700):
+            text = "common " * (number % 7 + 1) + ("rare " if number % 100 == 0 else "") + ("other " if number % 2 else "")
+            put_within(transaction, engine.device, Address(("many",), str(number)), {"text": text}, meta=Meta())
+    whole = engine.keyword("common other rare nowhere", ALL, limit=10_000)
+    assert len({hit.row for hit in whole}) == len(whole) == 700
+    assert [hit.score for hit in whole] == sorted((hit.score for hit in whole), reverse=True)
+    assert {row.value["text"].count("rare") for row in engine.numbered([hit.row for hit in whole[:7]]).values()} == {1}
+    for limit in (1, 10, 350, 699):
+        assert engine.keyword("common other rare nowhere", ALL, limit=limit) == whole[:limit]
