@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -13,13 +13,20 @@ _TIERS: Final = {tier.value: tier for tier in Tier}
 _SOURCES: Final = {source.value: source for source in Source}
 
 
+class Subject(NamedTuple):
+    """Somebody as one user knows them: what one user erases about them is nothing to another one's items."""
+
+    user: str
+    name: str
+
+
 class Sealer(Protocol):
     """Makes operations about somebody readable only for as long as the keys of all these subjects exist.
 
     Engines keep what `seal` returns, and leave out operations that `unseal` cannot read any more: they were erased.
     """
 
-    def seal(self, dot: Dot, subjects: AbstractSet[str], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
         """The payload as it may be written to a log; without subjects it stays as it is."""
         ...
 
@@ -28,9 +35,10 @@ class Sealer(Protocol):
         ...
 
 
-def subjects_of(operation: Operation) -> frozenset[str]:
+def subjects_of(operation: Operation) -> frozenset[Subject]:
     """Whom an operation is about, its siblings included."""
-    return frozenset(meta.subject for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) if meta.subject)
+    metas = (operation.meta, *(sibling.meta for sibling in operation.siblings))
+    return frozenset(Subject(meta.user, meta.subject) for meta in metas if meta.subject)
 
 
 def encode(operation: Operation) -> bytes:

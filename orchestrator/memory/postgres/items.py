@@ -38,7 +38,7 @@ def columns(number: int, change: Change, words: Sequence[str], embedder: int | N
     """The parameters of `INSERT`."""
     namespace, key = change.address
     metas = list(chain.from_iterable(map(_metas, change.heads)))
-    subjects = sorted({subject for head in change.heads for subject in subjects_of(head)})
+    subjects = sorted({subject.name for head in change.heads for subject in subjects_of(head)})
     origins = sorted({digest(origin) for meta in metas for origin in meta.lineage})
     place = number, digest(change.address), list(namespace), key, numbers_above(namespace)
     texts = orjson.dumps(change.texts) if change.texts else None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
+from ..encoding import Subject
 from ..operation import Dot
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class SubjectKey(NamedTuple):
 
     id: bytes
     tag: str
-    """Of the subject, see `tag_of`."""
+    """Of the subject, see `tag_of`, and the user whose subject it is."""
     key: bytes
 
 
@@ -53,6 +54,10 @@ def opener(keys: Iterable[SubjectKey]) -> Callable[[Dot, bytes], bytes | None]:
     return unseal
 
 
+def _key_tag(subject: Subject) -> str:
+    return f"{tag_of(subject.name)} {subject.user}"
+
+
 class SubjectKeys:
     """The keys of one replica, in the file at `path`; None: in memory. A `Sealer`.
 
@@ -68,10 +73,10 @@ class SubjectKeys:
         self._path = path
         self._opened: sqlite3.Connection | None = None
 
-    def seal(self, dot: Dot, subjects: AbstractSet[str], payload: bytes) -> bytes:
+    def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
         """With AES-256-GCM under a key of each subject, one around the other."""
         for subject in sorted(subjects):
-            id, cipher = self._current_cipher(tag_of(subject))
+            id, cipher = self._current_cipher(_key_tag(subject))
             nonce = os.urandom(_NONCE_BYTES)
             payload = _SEALED + id + nonce + cipher.encrypt(nonce, payload, _bound_to(dot))
         return payload
@@ -79,20 +84,26 @@ class SubjectKeys:
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
         return _unsealed(dot, sealed, self._cipher)
 
-    def handed_on(self, subjects: Iterable[str]) -> list[SubjectKey]:
+    def handed_on(self, subjects: Iterable[Subject]) -> list[SubjectKey]:
         """The keys with which `seal` seals now, for a peer that is to read it."""
         with self._lock:
-            ids = [self._current_cipher(tag_of(subject))[0] for subject in subjects]
+            ids = [self._current_cipher(_key_tag(subject))[0] for subject in subjects]
             return [SubjectKey(*row) for id in ids for row in self._rows("SELECT id, tag, key FROM keys WHERE id = ?", id)]
 
-    def retire(self, tag: str) -> list[bytes]:
-        """Seal with a new key from now on; returns the ids of all the subject's keys so far, which are to be destroyed."""
+    def retire(self, tag: str, user: str | None) -> list[bytes]:
+        """Seal what is about a subject of a user, or with None of any user, with a new key from now on.
+
+        Returns the ids of all keys so far, which are to be destroyed.
+        """
         if self._opened is None and (self._path is None or not os.path.exists(self._path)):
             return []
+        own = f"{tag} {user}"
         with self._writing() as connection:
-            self._current.pop(tag, None)
-            connection.execute("UPDATE keys SET is_current = 0 WHERE tag = ?", (tag,))
-            return [id for (id,) in connection.execute("SELECT id FROM keys WHERE tag = ?", (tag,))]
+            rows = connection.execute("SELECT id, tag FROM keys").fetchall()
+            found = [(id,) for id, one in rows if one == own or (user is None and one.startswith(tag))]
+            self._current.clear()
+            connection.executemany("UPDATE keys SET is_current = 0 WHERE id = ?", found)
+            return [id for (id,) in found]
 
     def destroy(self, ids: Iterable[bytes]) -> None:
         """What was sealed with these keys can never be read again. Durable when it returns."""

@@ -89,7 +89,7 @@ class _Taking:
         changes, refused = [], 0
         for address, added in arriving.items():
             heads = present.get(address, ())
-            allowed = [one for one in added if not _is_taken(heads, one)]
+            allowed = [one for one in added if not _is_taken(heads, one)] if heads else added
             refused += len(added) - len(allowed)
             if allowed:
                 changes.append(self._change(address, heads, allowed))
@@ -164,10 +164,9 @@ def _is_namespace(namespace: Namespace) -> bool:
 
 def _check_causality(operation: Operation) -> None:
     dot, clock = operation.dot, operation.clock
-    is_ahead = any(stamp.clock > clock for stamp in operation.stamps.values())
-    if clock >= _LATEST or is_ahead or operation.context.get(dot.device, 0) >= dot.sequence:
+    if max((stamp.clock for stamp in operation.stamps.values()), default=0) > clock or operation.context.get(dot.device, 0) >= dot.sequence:
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} says that it came before itself")
-    if any(sibling.clock >= _LATEST for sibling in operation.siblings):
+    if max((sibling.clock for sibling in operation.siblings), default=clock) >= _LATEST or clock >= _LATEST:
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that nothing can follow")
 
 

@@ -60,7 +60,7 @@ class Replica:
         self.absorb(peer, hello.facts)
         skew = hello.now - self.now()
         if abs(skew) * 1000 > MAXIMUM_SKEW:
-            logger.warning("the clock of device %s is %+.0f s off ours", hello.device, skew)
+            logger.info("the clock of device %s is %+.0f s off ours", hello.device, skew)
         return skew
 
     def absorb(self, peer: Peer, stated: Facts) -> None:
@@ -96,7 +96,7 @@ class Replica:
             local = erasure if on_behalf_of is not None else replace(erasure, user=None)
             gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), [local])
             books.keep_facts(transaction, known | Facts({erasure.id: replace(grown[0], user=user)}))
-            self._retire_keys(transaction, [erasure])
+            self._retire_keys(transaction, [local])
         self.finish_erasing()
         return gone
 
@@ -162,7 +162,7 @@ class Replica:
 
     def _retire_keys(self, transaction: Transaction, erasures: Sequence[Erasure]) -> None:
         """Have the keys destroyed, and the files scrubbed, once the transaction is done."""
-        ids = [id for erasure in erasures if erasure.subject is not None for id in self.keys.retire(erasure.subject)]
+        ids = [id for erasure in erasures if erasure.subject is not None for id in self.keys.retire(erasure.subject, erasure.user)]
         books.keep_pending_keys(transaction, [*(books.pending_keys(transaction) or ()), *ids])
 
     def _own_number(self, transaction: Transaction) -> int:

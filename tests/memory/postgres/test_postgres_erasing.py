@@ -7,6 +7,7 @@ import pytest
 from postgres_server import PostgresServer
 from postgres_writes import ALL, Opener, forget, put, put_all, unit, value_of
 
+from nearfar.orchestrator.memory.encoding import Subject
 from nearfar.orchestrator.memory.item import Address, Meta
 from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.postgres import PostgresEngine
@@ -88,8 +89,8 @@ def test_traces_are_found_in_heads_and_siblings_alone(engine: PostgresEngine) ->
 class Shredder:
     """A sealer that has destroyed the keys of everybody."""
 
-    def seal(self, dot: Dot, subjects: AbstractSet[str], payload: bytes) -> bytes:
-        return payload[::-1] if "ana" in subjects else payload
+    def seal(self, dot: Dot, subjects: AbstractSet[Subject], payload: bytes) -> bytes:
+        return payload[::-1] if "ana" in {one.name for one in subjects} else payload
 
     def unseal(self, dot: Dot, sealed: bytes) -> bytes | None:
         return sealed if sealed.startswith(b"[") else None

@@ -279,7 +279,8 @@ class World:
         write()
         dot = Dot(node.device, node.replica.hello().known[node.device])
         made = next(head for head in node.heads(address) if head.dot == dot)
-        parents = [head.dot for head in before if not head.is_withdrawn]
+        # The notice of a write that deletes says all that the write does.
+        parents = [head.dot for head in before if not head.is_withdrawn or self.writes[head.dot].operation.value is None]
         ancestors = frozenset(parents).union(*(self.writes[parent].ancestors for parent in parents))
         self.writes[dot] = Write(made, ancestors, text, heard)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from sync_world import Node, synchronise
 
+from nearfar.orchestrator.memory.encoding import Subject
 from nearfar.orchestrator.memory.item import Address, Tier
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory.sync.keys import SubjectKeys
+from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
@@ -143,18 +144,20 @@ def test_keys_are_their_owners_alone_and_shared_by_processes(tmp_path: Path) -> 
 
     path, dot = tmp_path / "keys", Dot("phone", 1)
     one, other = SubjectKeys(path), SubjectKeys(path)
-    sealed = one.seal(dot, {"carl", "dora"}, b"[1]")
+    carl, dora = Subject("anna", "carl"), Subject("anna", "dora")
+    sealed = one.seal(dot, {carl, dora}, b"[1]")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert other.unseal(dot, sealed) == b"[1]"
     assert one.seal(dot, set(), b"[1]") == b"[1]"
-    ids = other.retire(next(key.tag for key in one.handed_on(["carl"])))
-    renewed = one.seal(dot, {"carl"}, b"[2]")
+    ids = other.retire(tag_of("carl"), "anna")
+    renewed = one.seal(dot, {carl}, b"[2]")
     other.destroy(ids)
+    assert other.retire(tag_of("carl"), "ben") == []
     assert one.unseal(dot, sealed) is None
     assert other.unseal(dot, renewed) == b"[2]"
-    secret = [key.key for key in one.handed_on(["dora"])]
+    secret = [key.key for key in one.handed_on([dora])]
     assert all(key in path.read_bytes() for key in secret)
-    one.destroy(key.id for key in one.handed_on(["dora"]))
+    one.destroy(key.id for key in one.handed_on([dora]))
     for keys in (one, other):
         keys.close()
     assert not any(key in path.read_bytes() for key in secret)
