@@ -19,6 +19,7 @@ from .locomo_data import CATEGORIES, Conversation, Question, conversations
 
 LIMIT: Final = 10
 _QUICK_SESSIONS: Final = 8
+_BARS: Final = ("locomo_recall_at_10", "locomo_recall_at_10_multi_hop", "tokens_per_query")
 _TUNED_ON: Final = frozenset({"conv-26", "conv-30"})
 """Conversations that weights were chosen on."""
 
@@ -52,7 +53,7 @@ def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """From a few sessions of one conversation only, if `quick`."""
     found = [one.beginning(_QUICK_SESSIONS) for one in conversations(data)[:1]] if quick else conversations(data)
     if not found:
-        return {"locomo_recall_at_10": None, "tokens_per_query": None, "locomo_missing": f"no memory/locomo*.json.gz in {data}"}
+        return dict.fromkeys(_BARS) | {"locomo_missing": f"no memory/locomo*.json.gz in {data}"}
     outcomes = [outcome for conversation in found for outcome in _outcomes(conversation)]
     return {
         "locomo_conversations": len(found),
