@@ -15,10 +15,10 @@ from ...protocols.attach import ClientTls, Worker
 from ...protocols.pairing import read_pairing
 from ..compose import open_local, open_memory, read_device_state, read_worker_tokens
 from ..hub import HubConfig, accept_workers
+from .configuration import read_config
 from .console import execute, notes, print_json
 from .memory_store import chosen_memory
 from .options import Listening, StoreChoice
-from .selection import read_config
 from .serve import chosen_near, until_stopped
 
 _PORT = 7445

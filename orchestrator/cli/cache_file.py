@@ -15,8 +15,8 @@ from ..cache.budget import Interval, needed
 from ..cache.calibration import Calibration, calibrated, judged, read_pairs
 from ..cache.lookups import CategoryStatistics, statistics
 from ..cache.settings import CacheSettings
+from .configuration import read_config
 from .console import notes, output, print_json, reported
-from .selection import read_config
 
 
 def show_statistics(path: Path | None, *, as_json: bool) -> None:

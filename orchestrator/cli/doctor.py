@@ -14,9 +14,9 @@ from ...protocols.messages import Message, Value
 from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
+from .configuration import read_config
 from .console import EXIT_FAILED, execute, output, print_json
 from .doctor_hardware import hardware_lines
-from .selection import read_config
 
 Status = Literal["ok", "absent", "broken"]
 _STYLES = {"ok": "green", "present": "green", "absent": "yellow", "unknown": "dim", "broken": "red"}

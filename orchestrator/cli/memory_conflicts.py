@@ -37,7 +37,7 @@ def list_conflicts(choice: StoreChoice, *, limit: int, offset: int, as_json: boo
         present = "(deleted)" if conflict.item is None else one_line(conflict.item.value)
         table.add_row(*map(Text, (address_text(conflict.address), present, "\n".join(one_line(lost.value) for lost in conflict.lost))))
     output.print(table)
-    notes.print("[dim]nearfar memory conflicts NAMESPACE KEY shows one side by side; with --keep it is decided[/dim]")
+    notes.print("[dim]nearfar memory conflicts NAMESPACE KEY shows one side by side; with --keep it is decided[/dim]", soft_wrap=True)
 
 
 def settle_conflict(namespace: str, key: str, keep: str | None, choice: StoreChoice, *, as_json: bool) -> None:
@@ -81,29 +81,15 @@ def _show(conflict: "Conflict", *, as_json: bool) -> None:
         return
     output.print(Text(f"{address_text(conflict.address)}: {counted(len(conflict.lost), 'value')} to decide on", style="bold"))
     present = conflict.item
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("present", overflow="fold")
-    for number in range(1, len(conflict.lost) + 1):
-        table.add_column(str(number), overflow="fold")
-    table.add_row(
-        *map(Text, ("(deleted)" if present is None else value_text(present.value), *(value_text(each.value) for each in conflict.lost)))
-    )
-    table.add_row(
-        *map(
-            Text,
-            (
-                "" if present is None else f"{moment_text(present.updated_at)}\n{origin_text(present)}\n{present.tier}",
-                *map(_origin, conflict.lost),
-            ),
-        ),
-        style="dim",
-    )
+    values = ["(deleted)" if present is None else value_text(present.value), *(value_text(lost.value) for lost in conflict.lost)]
+    told = "" if present is None else f"{moment_text(present.updated_at)}\n{origin_text(present)}\n{present.tier}"
+    names = ["present", *map(str, range(1, len(conflict.lost) + 1))]
+    table = Table(*names, box=SIMPLE_HEAD, pad_edge=False)
+    table.add_row(*map(Text, values))
+    table.add_row(*map(Text, (told, *map(_origin, conflict.lost))), style="dim")
     output.print(table)
-    place = address_text(conflict.address)
-    output.print(
-        f"nearfar memory conflicts {place} --keep present|1" + ("" if len(conflict.lost) == 1 else f"|...|{len(conflict.lost)}"),
-        markup=False,
-    )
+    command = f"nearfar memory conflicts {address_text(conflict.address)} --keep {'|'.join(names)}"
+    notes.print(command, markup=False, style="dim", soft_wrap=True)
 
 
 def _origin(lost: "LostValue") -> str:

@@ -82,6 +82,8 @@ def _tell(found: Sequence[Address], *, is_done: bool, as_json: bool) -> None:
         print_json({"erased" if is_done else "would_be_erased": places})
     elif found and is_done:
         output.print(f"{counted(len(found), 'item')} erased: rows, words, vectors, log and cached answers are overwritten in every file")
-        notes.print("[dim]Other devices erase it with their next sync. Backups and exports that you made keep what they hold.[/dim]")
+        notes.print(
+            "[dim]Other devices erase it with their next sync. Backups and exports that you made keep what they hold.[/dim]", soft_wrap=True
+        )
     elif found:
         output.print(f"{counted(len(found), 'item')} would be erased")

@@ -88,8 +88,8 @@ def show_item(namespace: str, key: str, choice: StoreChoice, *, as_json: bool) -
     output.print(Padding(Text(value_text(item.value)), (1, 2)))
     output.print(_provenance_table(item, here))
     for each in earlier:
-        until = "" if each.invalid_from is None else f" until {moment_text(each.invalid_from)}"
-        output.print(Text(f"\nbefore{until}, by {origin_text(each)}", style="dim"))
+        until = "earlier" if each.invalid_from is None else f"until {moment_text(each.invalid_from)}"
+        output.print(Text(f"\n{until}, by {origin_text(each)}:", style="dim"))
         output.print(Padding(Text(value_text(each.value), style="dim"), (0, 2)))
     if item.conflicts:
         place = escape(address_text(item.address))

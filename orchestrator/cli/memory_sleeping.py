@@ -17,11 +17,11 @@ from ..memory.sleep.bench import Slept
 from ..memory.sleep.journal import Batch, Journal
 from ..memory.sleep.scopes import journals, scopes
 from ..memory.sleep.sleeper import Sleeper
+from .configuration import read_config
 from .console import notes, output, print_json, reported, warn, working
 from .memory_store import opened
 from .memory_text import address_text, counted, printable
 from .options import StoreChoice
-from .selection import read_config
 
 if TYPE_CHECKING:
     from ..memory.item import Namespace

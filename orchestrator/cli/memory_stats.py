@@ -79,7 +79,7 @@ def _device_line(device: Device) -> str:
 
 
 def _items_line(known: Mapping[str, int]) -> str:
-    conflicts = f", {counted(known['conflicts'], 'conflict')} to decide on: nearfar memory conflicts" if known["conflicts"] else ""
+    conflicts = f", {counted(known['conflicts'], 'conflict')} to decide on" if known["conflicts"] else ""
     return f"{known['items']:,}, and {known['deleted']:,} deleted{conflicts}"
 
 

@@ -10,8 +10,8 @@ from ..compose import memory_path, open_memory
 from ..memory.item import Source, Tier
 from ..memory.namespace_text import parse_namespace
 from ..memory.settings import MemoryConfig
+from .configuration import read_config
 from .options import StoreChoice
-from .selection import read_config
 
 if TYPE_CHECKING:
     from ..memory.item import Namespace

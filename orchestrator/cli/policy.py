@@ -15,10 +15,11 @@ from ..hybrid import Hybrid, TaskOptions
 from ..results import Result
 from ..routing.check import Finding, findings
 from ..routing.decision import AgentEstimate, Considered, Estimate, RouteDecision
+from .configuration import DEFAULT_CONFIG, read_config
 from .console import EXIT_USAGE, execute, notes, output, print_json, reported
 from .options import Selection
 from .run import summary
-from .selection import DEFAULT_CONFIG, chosen_config, open_hybrid, read_config
+from .selection import chosen_config, open_hybrid
 
 _FIGURES: Final = ("P(success)", "first token, s", "seconds", "dollars", "joules", "utility", "left out because")
 

@@ -14,8 +14,8 @@ from ..routing.replay.report import write_report
 from ..routing.replay.simulation import Served, Simulation, simulate
 from ..study.figures import require_matplotlib
 from ..task import Policy
+from .configuration import read_config
 from .console import notes, output, print_json, reported, warn
-from .selection import read_config
 from .traces import Recorded, chosen_embedder, progress_shown, recorded_traces
 
 _FREE = Policy(strategy=Strategy.ROUTE, mode=Mode.AUTO, sensitivity=Sensitivity.PUBLIC)

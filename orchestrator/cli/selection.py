@@ -6,28 +6,21 @@ from pathlib import Path
 
 from ...protocols import ConfigError
 from ..compose import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
-from ..config import Config, load_config
+from ..config import Config
 from ..hybrid import Hybrid
 from ..policy import Mode, Strategy
 from ..task import Policy
 from ..tools import Tool
 from ..worlds.search import SearchWorld
 from ..worlds.wording import understands
+from .configuration import read_config
 from .console import warn
 from .options import Selection
 
-DEFAULT_CONFIG = Path("nearfar.toml")
 _SHIPPED = Config(near=NearConfig(), far=parse_far("far"), policy=Policy(minimum_confidence=EMBEDDED_CONFIDENCE))
 """What commands run where nothing else is named: the pair of the demo, with the demo's threshold."""
 DEMO_SEED = 2026
 """Of the tasks that `nearfar demo` draws, and of the passages that the shipped models search."""
-
-
-def read_config(path: Path | None) -> Config | None:
-    """The named file, else ./nearfar.toml where there is one."""
-    if path is None and not DEFAULT_CONFIG.exists():
-        return None
-    return load_config(path or DEFAULT_CONFIG)
 
 
 def chosen_config(selection: Selection) -> Config:

@@ -20,9 +20,9 @@ from ..compose import (
     serve_far,
     serve_near,
 )
+from .configuration import read_config
 from .console import execute, notes, output, print_json
 from .options import Listening
-from .selection import read_config
 
 
 def run_gateway(config: Path | None, far: str | None, listening: Listening, *, as_json: bool) -> None:

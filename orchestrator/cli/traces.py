@@ -12,8 +12,8 @@ from ...protocols import ConfigError, Side
 from ..embedding.embedder import Embedder
 from ..routing.trace_files import read_traces
 from ..routing.traces import Trace, agents_of
+from .configuration import read_config
 from .console import notes, warn
-from .selection import read_config
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ..hub import HubConfig, KnownWorker, list_workers
+from .configuration import read_config
 from .console import execute, output, print_json
-from .selection import read_config
 
 
 def show_workers(config: Path | None, *, as_json: bool) -> None:
