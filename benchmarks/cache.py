@@ -5,7 +5,7 @@
 
 FOLDER holds qqp_labelled_10k.json.gz: pairs of questions of people with a label that says whether both ask the same (Quora Question Pairs).
 The pairs are divided in two by a hash of their text. The threshold is learned on one half; on the other, the first question of each pair is
-stored, and what is asked are the second ones, and questions whose meaning was changed by a small edit (`cache_swaps.py`).
+stored, and what is asked are the second ones, and questions whose meaning was changed by a small edit (`cache_figures/swaps.py`).
 
 * `qqp_hit_rate`: share of the questions served whose pair is labelled the same; `qqp_hit_rate_all`: share of all second questions.
 * `qqp_false_hit_rate`: share of the changed questions served; `..._high` is the end of its 95 % interval.
@@ -18,6 +18,7 @@ import gzip
 import hashlib
 import json
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,7 +28,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy
-from cache_swaps import Swap, swaps
 
 from nearfar.orchestrator.cache import lookups
 from nearfar.orchestrator.cache.answers import AnswerCache
@@ -39,6 +39,10 @@ from nearfar.orchestrator.cache.stored import Stored
 from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.messages import Sensitivity
+
+# A script finds its own parts only behind the root of the repository.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.cache_figures.swaps import Swap, swaps
 
 DATA: Final = "qqp_labelled_10k.json.gz"
 BUDGET: Final = 0.05
