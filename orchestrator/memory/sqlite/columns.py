@@ -62,7 +62,15 @@ def pack(address: Address, data: bytes) -> bytes:
 
 def unpack(address: Address, packed: bytes) -> bytes:
     """Raises `StoreCorrupt` where it is not what was packed for this address."""
-    if not isinstance(packed, bytes) or packed[:_CHECKSUM_BYTES] != _checksum(address, packed[_CHECKSUM_BYTES:]):
+    payload = payload_of(packed)
+    if packed[:_CHECKSUM_BYTES] != _checksum(address, payload):
+        raise damaged("what is kept of an item")
+    return payload
+
+
+def payload_of(packed: bytes) -> bytes:
+    """What was packed, unchecked. Raises `StoreCorrupt` where there can be nothing."""
+    if not isinstance(packed, bytes):
         raise damaged("what is kept of an item")
     return packed[_CHECKSUM_BYTES:]
 
@@ -93,5 +101,5 @@ def decode_texts(address: Address, packed: bytes) -> tuple[str, ...]:
 
 def value_of(content: bytes) -> dict[str, Any]:
     """The value in what `encode_row` made, unchecked: whatever is shown of the row is checked when it is decoded."""
-    value: dict[str, Any] = orjson.loads(content[_CHECKSUM_BYTES:])[0]
+    value: dict[str, Any] = orjson.loads(payload_of(content))[0]
     return value

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeGuard
 from ..encoding import Sealer, decode, encode, subjects_of
 from ..item import Address
 from ..operation import Dot, Operation
-from .columns import pack, unpack
+from .columns import pack, payload_of, unpack
 from .connections import Connection
 from .errors import damaged
 
@@ -39,11 +39,19 @@ class OperationTable:
 
     def decode(self, address: Address, dot: Dot, packed: bytes) -> Operation | None:
         """As in `Heads`."""
-        payload: bytes | None = unpack(address, packed)
+        return self._opened(dot, unpack(address, packed))
+
+    def decode_alone(self, dot: Dot, packed: bytes) -> Operation | None:
+        """The same where nobody knows for certain of which item it is: it says so itself."""
+        operation = self._opened(dot, payload_of(packed))
+        if operation is not None:
+            unpack(operation.address, packed)
+        return operation
+
+    def _opened(self, dot: Dot, payload: bytes) -> Operation | None:
         try:
-            if self._sealer is not None and payload is not None:
-                payload = self._sealer.unseal(dot, payload)
-            return None if payload is None else decode(dot, payload)
+            unsealed = payload if self._sealer is None else self._sealer.unseal(dot, payload)
+            return None if unsealed is None else decode(dot, unsealed)
         except ValueError as error:
             raise damaged(str(error)) from error
 

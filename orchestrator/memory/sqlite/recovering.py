@@ -127,11 +127,8 @@ class _Salvage:
                 self._decoded(self._add_content, addresses[item], expiries[item], *columns)
             else:
                 self.unreadable += 1
-        for item, *columns in self._by_number(connection, "operations", "position", "item, device, sequence, payload"):
-            if item in addresses:
-                self._decoded(self._add_head, addresses[item], *columns)
-            else:
-                self.unreadable += 1
+        for device, sequence, packed in self._by_number(connection, "operations", "position", "device, sequence, payload"):
+            self._decoded(self._add_head, device, sequence, packed)
         self.items = {address: remains for address, remains in self.items.items() if remains.row is not None or remains.heads}
 
     def _add_content(self, address: Address, expires_at: float | None, content: bytes, texts: bytes | None) -> None:
@@ -140,10 +137,10 @@ class _Salvage:
         remains.texts = () if texts is None else decode_texts(address, texts)
         remains.row = row
 
-    def _add_head(self, address: Address, device: str, sequence: int, packed: bytes) -> None:
-        head = self._operations.decode(address, Dot(device, sequence), packed)
+    def _add_head(self, device: str, sequence: int, packed: bytes) -> None:
+        head = self._operations.decode_alone(Dot(device, sequence), packed)
         if head is not None:
-            self.items[address].heads.append(head)
+            self.items.setdefault(head.address, _Remains()).heads.append(head)
 
     def _decoded(self, decode: Callable[..., Any], *columns: object) -> Any:  # noqa: ANN401  # what `decode` returns, or None
         try:

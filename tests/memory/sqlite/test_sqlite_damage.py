@@ -115,18 +115,19 @@ def test_recovery_keeps_operations_settings_and_the_device_and_reuses_none_of_it
 def test_an_item_of_which_a_part_is_lost_is_made_anew_from_the_other(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     engine = SqliteEngine(path)
-    for address in ADDRESSES[:3]:
+    for address in ADDRESSES[:4]:
         put(engine, address, VALUES[address])
     with engine._connections.writing() as connection:
         connection.execute("UPDATE contents SET content = x'00' WHERE item = (SELECT item FROM items WHERE key = 'key 0')")
         connection.execute("DELETE FROM operations WHERE item = (SELECT item FROM items WHERE key = 'key 1')")
+        connection.execute("DELETE FROM items WHERE key = 'key 3'")
     with pytest.raises(StoreCorrupt):
         value_of(engine, ADDRESSES[0])
     engine.close()
-    assert recover(path, now=lambda: NOW).remade == 2
+    assert recover(path, now=lambda: NOW).remade == 3
     engine = SqliteEngine(path)
-    assert [value_of(engine, address) for address in ADDRESSES[:3]] == [VALUES[address] for address in ADDRESSES[:3]]
-    assert len(engine.operations(0, limit=10)) == 3
+    assert [value_of(engine, address) for address in ADDRESSES[:4]] == [VALUES[address] for address in ADDRESSES[:4]]
+    assert len(engine.operations(0, limit=10)) == 4
     assert len(engine.keyword("word0", ALL, limit=10)) == 1
     engine.close()
 
