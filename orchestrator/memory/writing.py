@@ -108,7 +108,8 @@ class Writer:
             now = self.now()
             present = self._present(transaction, [*unique, *self.origin.lineage], now)
             due = [edit for edit in unique.values() if self._is_due(edit, present[edit.address])]
-            first, clock = transaction.reserve(len(due) + sum(edit.archives for edit in due), now) if due else (0, 0)
+            archived = sum(edit.archives and present[edit.address].state is not None for edit in due)
+            first, clock = transaction.reserve(len(due) + archived, now) if due else (0, 0)
             written = self._written(transaction, due, present, Dot(self.engine.device, first), clock)
             changes = [change_of(address, heads, now=now, fields=self.fields, vectors=vectors) for address, heads in written.items()]
             transaction.apply(changes)
@@ -192,14 +193,14 @@ class Writer:
                 heads = transaction.heads([archive]).get(archive, ())
                 written[archive] = _succeeded(heads, dot, clock, archive, before.value, meta)
                 dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
-            meta = self._meta(edit, before, sources, clock)
             value = edit.value(before.value)
+            meta = self._meta(edit, before, sources, clock, is_deleted=value is None)
             written[edit.address] = _succeeded(before.heads, dot, clock, edit.address, value, meta, edit.decides)
             dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
         return written
 
-    def _meta(self, edit: Edit, present: Present, sources: Sequence[Meta | None], clock: int) -> Meta:
-        meta = stamp(self.origin, sources, tier=_tier_of(edit, present), subject=edit.subject)
+    def _meta(self, edit: Edit, present: Present, sources: Sequence[Meta | None], clock: int, *, is_deleted: bool) -> Meta:
+        meta = stamp(self.origin, sources, tier=_tier_of(edit, present, is_deleted), subject=edit.subject)
         self._check_tier(meta)
         if edit.told is not None:
             return replace(edit.told, user=meta.user, tier=meta.tier, trust=min(edit.told.trust, meta.trust))
@@ -236,7 +237,7 @@ def _succeeded(
     return heads_of((*heads, operation))
 
 
-def _tier_of(edit: Edit, present: Present) -> Tier | None:
+def _tier_of(edit: Edit, present: Present, is_deleted: bool) -> Tier | None:
     """The tier that a write asks for; None: it leaves it to its origin."""
     if edit.told is not None:
         return edit.told.tier
@@ -244,6 +245,8 @@ def _tier_of(edit: Edit, present: Present) -> Tier | None:
         # A decision says nothing new. With the tier of new items, deciding would take the item away from the other devices.
         decided = (*edit.parts, *(() if present.state is None else (present.state.meta,)))
         return strictest(meta.tier for meta in decided)
+    if is_deleted and present.state is not None:
+        return present.state.meta.tier  # whoever has the item is to hear of it
     return edit.tier
 
 

@@ -173,3 +173,18 @@ def test_statistics_count_what_is_there(store: MemoryStore) -> None:
     }
     assert stats["vectors"] > 0
     assert stats["bytes"] > 0
+
+
+def test_a_deletion_goes_as_far_as_the_item_did(store: MemoryStore, engine: Engine) -> None:
+    for tier in Tier:
+        store.put(NOTES, tier.value, {"text": "a"}, tier=tier)
+        store.delete(NOTES, tier.value)
+    deleted = [operation for _, operation in engine.operations(0, limit=10)]
+    assert [(one.value, one.meta.tier) for one in deleted] == [(None, tier) for tier in Tier]
+
+
+def test_superseding_what_is_not_there_takes_one_number(store: MemoryStore, engine: Engine) -> None:
+    for count, value in enumerate(("a", "b"), start=1):
+        store.supersede(NOTES, "k", {"text": value})
+        with engine.transaction() as transaction:
+            assert transaction.known() == {engine.device: 2 * count - 1}
