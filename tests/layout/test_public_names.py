@@ -4,7 +4,10 @@ import importlib
 
 import pytest
 
-PACKAGES = ["nearfar.protocols", "nearfar.protocols.testing", "nearfar.device", "nearfar.cloud", "nearfar.orchestrator"]
+PACKAGES = [
+    *("nearfar.protocols", "nearfar.protocols.testing", "nearfar.device", "nearfar.cloud", "nearfar.orchestrator"),
+    "nearfar.orchestrator.memory",
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -14,7 +17,7 @@ def test_public_names_resolve(package: str) -> None:
         assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("package", ["nearfar.protocols", "nearfar.orchestrator"])
+@pytest.mark.parametrize("package", ["nearfar.protocols", "nearfar.orchestrator", "nearfar.orchestrator.memory"])
 def test_public_names_are_declared_and_sorted(package: str) -> None:
     names = importlib.import_module(package).__all__
     assert list(names) == sorted(names)
