@@ -241,8 +241,8 @@ def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConf
     if isinstance(other, (ProviderConfig, LocalFarConfig, GatewayConfig)):
         return Member(name, Side.FAR, _far_opener(other))
     if isinstance(other, AttachedConfig):
-        return Member(name, other.side, partial(open_attached, other))
-    return Member(name, other.card.side, other)
+        return Member(name, other.side, partial(open_attached, other), is_elsewhere=True)
+    return Member(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
 
 
 def parse_far(text: str) -> FarConfig:
@@ -408,4 +408,9 @@ def _borrowed(agent: Agent, side: Side) -> Member:
     """A member for an agent that somebody else opened and will close."""
     if agent.card.side is not side:
         raise ConfigError(f"agent {agent.card.name!r} says that it is on the {agent.card.side} side, not the {side} side")
-    return Member(agent.card.name, side, agent)
+    return Member(agent.card.name, side, agent, is_elsewhere=_is_elsewhere(agent))
+
+
+def _is_elsewhere(agent: Agent) -> bool:
+    """Whether an agent is the way to another process, which may be on another machine."""
+    return bool(getattr(agent, "is_elsewhere", False))

@@ -297,14 +297,16 @@ class Hybrid:
         """The task with what the memory holds about it."""
         if self._memory is None:
             return task
-        may_stay = self._may_stay(task, options)
-        return await anyio.to_thread.run_sync(partial(self._memory.recall, task, may_stay=may_stay), abandon_on_cancel=True)
+        recall = partial(self._memory.recall, task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)
+        return await anyio.to_thread.run_sync(recall, abandon_on_cancel=True)
 
     def _with_memory(self, task: Task, options: TaskOptions) -> Task:
-        return task if self._memory is None else self._memory.recall(task, may_stay=self._may_stay(task, options))
+        if self._memory is None:
+            return task
+        return self._memory.recall(task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)
 
     def _may_stay(self, task: Task, options: TaskOptions) -> bool:
-        """Whether the task could be served on this device, where it had to."""
+        """Whether near agents could serve the task, where they had to."""
         policy = self._router.ruled(task, tools=list(self._context(options).tools)).policy
         return Side.NEAR in self._sides and policy.mode is not Mode.ONLY_IN_CLOUD and policy.strategy is not Strategy.CLOUD
 
@@ -312,7 +314,7 @@ class Hybrid:
         """The task, with its strategy settled, and what it runs with."""
         context = self._context(options)
         task = self._settled(task, context)
-        context = replace(context, account=self._router.account(task), recollection=Recollection.of(task))
+        context = replace(context, account=self._router.account(task), recollection=Recollection.of(task, stays_here=self._stays_here))
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
 
@@ -365,6 +367,11 @@ class Hybrid:
             return result
         note = partial(self._memory.remember, task, result, state["messages"])
         return await anyio.to_thread.run_sync(note)
+
+    @property
+    def _stays_here(self) -> bool:
+        """Whether what is private leaves this very device for no other one, not even of the same user."""
+        return not any(member.is_elsewhere for member in self.team if member.side is Side.NEAR)
 
     @property
     def _sides(self) -> set[Side]:

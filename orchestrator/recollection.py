@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..protocols import Sensitivity
 from .memory.item import Address, Tier
 from .memory.provenance import Origin, writing_as
+from .memory.settings import RecallConfig
 from .task import RecalledItem, Task
 
 if TYPE_CHECKING:
@@ -19,14 +20,22 @@ _running: ContextVar["Recollection | None"] = ContextVar("nearfar_recollection",
 class Recollection:
     """Of one task. Its tools add to it."""
 
-    def __init__(self, sensitivity: Sensitivity, recalled: Sequence[RecalledItem]) -> None:
+    def __init__(self, sensitivity: Sensitivity, recalled: Sequence[RecalledItem], *, stays_here: bool) -> None:
         self.is_private = sensitivity is Sensitivity.PRIVATE
         """No far agent sees what the task is told."""
+        self._stays_here = self.is_private and stays_here
         self.items = list(recalled)
 
     @classmethod
-    def of(cls, task: Task) -> "Recollection":
-        return cls(task.policy.sensitivity, task.recalled)
+    def of(cls, task: Task, *, stays_here: bool = False) -> "Recollection":
+        """`stays_here`: all near agents are on this very device, so that a private task never leaves it."""
+        return cls(task.policy.sensitivity, task.recalled, stays_here=stays_here)
+
+    def may_hear(self, tier: Tier, recall: RecallConfig) -> bool:
+        """Whether an item of this tier may be told to the task."""
+        if tier is Tier.DEVICE:
+            return self._stays_here
+        return self.is_private or recall.may_go(tier)
 
     def add(self, recalled: Sequence[RecalledItem]) -> None:
         self.items += [item for item in recalled if item not in self.items]

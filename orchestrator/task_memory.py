@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..protocols import Message, Sensitivity, StoreError
+from ..protocols import Message, NearfarError, Sensitivity
 from .compose import open_memory
 from .memory.item import Address, Source, Tier
 from .memory.provenance import Origin, writing_as
@@ -15,7 +15,7 @@ from .memory.relevant import relevant
 from .memory.rendering import render
 from .memory.settings import MemoryConfig, RecallConfig
 from .memory_tools import memory_tools
-from .recollection import recalled_item
+from .recollection import Recollection, recalled_item
 from .results import Result
 from .selection.profile import last_words
 from .task import Task
@@ -53,11 +53,12 @@ class TaskMemory:
         self._recall = recall
         self._episodes = EpisodicMemory(store, SCOPE)
 
-    def recall(self, task: Task, *, may_stay: bool) -> Task:
+    def recall(self, task: Task, *, may_stay: bool, stays_here: bool) -> Task:
         """The task with what the memory holds about it. Where one of the items may not leave the device, the task may not either.
 
-        A task that could not be served here, as `may_stay` says, is told only what may leave the device. A store that fails leaves
-        the task as it is, with the reason. No cache keeps what is made of the memory: it would outlive what is erased.
+        A public task that could not be served by near agents, as `may_stay` says, is told only what may leave the device, and where some
+        of those are on other devices of the user (not `stays_here`), nothing of tier `device`. A store that fails leaves the task as
+        it is, with the reason. No cache keeps what is made of the memory: it would outlive what is erased.
         """
         if self.tools:
             task = task.model_copy(update={"cache": "no-store"})
@@ -66,9 +67,10 @@ class TaskMemory:
         is_public = task.policy.sensitivity is Sensitivity.PUBLIC
         try:
             found = relevant(self.store, last_words(task.messages), self._recall)
-        except StoreError as error:
+        except NearfarError as error:  # the task can do without
             return _with_reasons(task, f"memory: nothing could be recalled: {error.message}")
-        allowed = found if may_stay or not is_public else [item for item in found if self._recall.may_go(item.tier)]
+        is_told = Recollection(Sensitivity.PRIVATE if may_stay else task.policy.sensitivity, (), stays_here=stays_here).may_hear
+        allowed = [item for item in found if is_told(item.tier, self._recall)]
         rendered = render(allowed, self._recall.tokens)
         task = _with_reasons(task, *_reasons(rendered.items, withheld=len(found) - len(allowed)))
         if is_public and (kept := [item for item in rendered.items if not self._recall.may_go(item.tier)]):
@@ -89,7 +91,7 @@ class TaskMemory:
                 with writing_as(Origin(agent="" if is_users else result.agent, tier=tier, lineage=() if is_users else lineage)):
                     self._episodes.remember(turn, session)
             self._episodes.close(session)
-        except StoreError as error:
+        except NearfarError as error:  # its answer is there, and stays
             log.warning("a task could not be written down: %s", type(error).__name__)
             reason = f"memory: the task was not written down: {error.message}"
             return result.model_copy(update={"reasons": (*result.reasons, reason)})
@@ -131,7 +133,7 @@ def _reasons(items: Sequence["MemoryItem"], *, withheld: int) -> Iterator[str]:
     if items:
         yield f"memory: {_items(len(items))} recalled"
     if withheld:
-        yield f"memory: {_items(withheld)} left out, since the task can only be served in the cloud and they may not leave the device"
+        yield f"memory: {_items(withheld)} left out, which may not leave the device, since the task may"
 
 
 def _items(count: int) -> str:

@@ -19,11 +19,19 @@ class Member:
     """
 
     def __init__(
-        self, name: str, side: Side, source: Agent | Callable[[], Awaitable[Agent]], *, pace: Callable[[], Pace | None] | None = None
+        self,
+        name: str,
+        side: Side,
+        source: Agent | Callable[[], Awaitable[Agent]],
+        *,
+        pace: Callable[[], Pace | None] | None = None,
+        is_elsewhere: bool = False,
     ) -> None:
         """`pace`: looks for what was measured of its model on this device."""
         self.name = name
         self.side = side
+        self.is_elsewhere = is_elsewhere
+        """It runs on another machine, so that what must never leave this device is not for it, on whichever side it is."""
         self._pace = pace
         self._source = source
         self._agent: Agent | None = source if isinstance(source, Agent) else None

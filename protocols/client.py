@@ -35,6 +35,9 @@ class RemoteAgent:
     and the agent counts as far whatever its card says, so private text never leaves this machine.
     """
 
+    is_elsewhere = True
+    """What must never leave this device is not for it: behind an address on this machine, too, may be a hub."""
+
     def __init__(
         self,
         address: str,

@@ -243,6 +243,9 @@ class AttachedAgent:
     A step that was given to a worker is never given to another or given again: if the worker is lost, the step fails.
     """
 
+    is_elsewhere = True
+    """What must never leave this device is not for it."""
+
     def __init__(self, hub: Hub, name: str) -> None:
         self._hub = hub
         self._name = name

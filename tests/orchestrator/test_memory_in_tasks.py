@@ -1,6 +1,7 @@
 """What tasks recall of the memory, what that makes of them, and what they leave in it."""
 
 import json
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from pydantic import JsonValue
 
 from nearfar.orchestrator import Hybrid, Result, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.hub import AttachedConfig
 from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
@@ -19,6 +21,8 @@ from nearfar.orchestrator.memory_tools import NOTES, memory_tools
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task_memory import SCOPE, TaskMemory
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
+from nearfar.protocols.client import RemoteAgent
+from nearfar.protocols.server import serve
 
 pytestmark = pytest.mark.anyio
 
@@ -105,6 +109,31 @@ async def test_task_that_only_the_cloud_can_serve_is_told_nothing_private(option
     assert any("1 item left out" in reason for reason in result.reasons)
 
 
+@pytest.mark.parametrize(("tier", "is_told"), [(Tier.DEVICE, False), (Tier.USER, True)])
+async def test_where_a_near_agent_is_on_another_device_it_hears_nothing_that_is_for_this_one_alone(tier: Tier, is_told: bool) -> None:
+    store = store_with(tier)
+    memory = TaskMemory(store, tools=memory_tools(store))
+    phone = AttachedConfig(socket=Path("hub.sock"), worker="phone", side=Side.NEAR)
+    agent = near(calls("recall", query=PROMPT), "Oat milk.")
+    async with Hybrid(near=agent, others={"phone": phone}, memory=memory) as hybrid:
+        result = await hybrid.run(PROMPT, strategy="device")
+    told = agent.requests[1].messages[-1].tool_result
+    assert told is not None
+    assert [FACT in shown(agent), FACT in told.content, bool(result.recalled)] == [is_told] * 3
+    assert any("1 item left out" in reason for reason in result.reasons) is not is_told
+
+
+async def test_near_agent_behind_an_address_counts_as_one_on_another_device() -> None:
+    agent = near()
+    async with (
+        serve(agent, "localhost:0") as server,
+        aclosing(await RemoteAgent.connect(server.address)) as remote,
+        Hybrid(near=remote, memory=store_with(Tier.DEVICE)) as hybrid,
+    ):
+        assert (await hybrid.run(PROMPT)).recalled == ()
+    assert shown(agent) == PROMPT
+
+
 async def test_without_a_near_side_nothing_private_is_recalled_for_a_public_task() -> None:
     cloud = far()
     async with Hybrid(far=cloud, memory=store_with(Tier.DEVICE)) as hybrid:
@@ -177,6 +206,14 @@ async def test_answer_that_memory_went_into_is_kept_in_no_cache(is_cached: bool,
         for _ in range(2):
             await hybrid.run(PROMPT)
     assert len(agent.requests) == (1 if is_cached else 2)
+
+
+async def test_task_that_cannot_be_written_down_is_served_and_says_so() -> None:
+    memory = TaskMemory(MemoryStore(InMemoryEngine(), maximum_bytes=500), remember=True)
+    async with Hybrid(near=near("x" * 1000), memory=memory) as hybrid:
+        result = await hybrid.run(PROMPT)
+    assert len(result.text) == 1000
+    assert any(reason.startswith("memory: the task was not written down") for reason in result.reasons)
 
 
 class Broken(InMemoryEngine):
