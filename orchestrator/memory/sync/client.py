@@ -1,5 +1,6 @@
 """Another replica, over gRPC."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -80,8 +81,12 @@ class Push:
 
     async def send(self, batch: Batch) -> list[Received]:
         """Send one more batch; returns what has been confirmed meanwhile, perhaps nothing yet."""
-        with _reported(), in_time(IDLE_LIMIT):
-            await self._call.write(pb.PushMessage(batch=wire.batch_to_proto(batch)))
+        try:
+            with _reported(), in_time(IDLE_LIMIT):
+                await self._call.write(pb.PushMessage(batch=wire.batch_to_proto(batch)))
+        except asyncio.InvalidStateError:
+            while True:  # the call is over, and reading on tells why
+                await self._confirmed()
         self._unconfirmed += 1
         return [await self._confirmed()] if self._unconfirmed >= _BATCHES_AHEAD else []
 

@@ -5,7 +5,7 @@ from ....protocols.v1 import memory_pb2 as pb
 from ..operation import Dot
 from .facts import Facts, decode_facts, encode_facts
 from .keys import SubjectKey
-from .messages import Batch, Hello, Range, Received, Request, SealedOperation
+from .messages import SCHEMA, Batch, Hello, Range, Received, Request, SealedOperation
 
 
 def hello_to_proto(hello: Hello) -> pb.Hello:
@@ -18,7 +18,8 @@ def hello_from_proto(message: pb.Hello) -> Hello:
     """Raises `InvalidRequest` for what no replica says."""
     if not message.device or not message.log:
         raise InvalidRequest("a replica says its name and that of its log", hint="the peer is broken, or no nearfar store")
-    return Hello(message.device, message.now, dict(message.known), _facts(message.facts), message.log, message.schema)
+    facts = _facts(message.facts) if message.schema == SCHEMA else Facts()  # what another schema means by them is not known here
+    return Hello(message.device, message.now, dict(message.known), facts, message.log, message.schema)
 
 
 def request_to_proto(request: Request) -> pb.Continuation:

@@ -1,12 +1,15 @@
 """Replicas that meet over gRPC: the same as in one process, with tokens, deadlines and lost connections."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
 import grpc
 import pytest
+from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.store import MemoryStore
@@ -15,8 +18,8 @@ from nearfar.orchestrator.memory.sync.client import connected
 from nearfar.orchestrator.memory.sync.messages import Request
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
-from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Synchronised, keep_in_sync, plan, sync_once
-from nearfar.protocols import NearfarError, PermissionDenied, SyncRefused, Unauthenticated
+from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, keep_in_sync, plan, sync_once
+from nearfar.protocols import NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
 from nearfar.protocols.v1 import memory_pb2 as pb
 from nearfar.protocols.v1.memory_pb2_grpc import MemoryServiceStub
 
@@ -41,6 +44,10 @@ def stores(tmp_path: Path) -> Iterator[dict[str, MemoryStore]]:
 async def hub(stores: dict[str, MemoryStore]) -> AsyncIterator[str]:
     async with serve_memory(stores["hub"], "localhost:0", tokens=TOKENS, users=USERS, is_hub=True) as address:
         yield address
+
+
+def metadata(device: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {TOKENS[device]}"),)
 
 
 def neighbour(address: str, device: str, **changes: object) -> Neighbour:
@@ -171,13 +178,85 @@ async def test_a_revoked_device_is_refused_by_every_replica_that_has_heard_of_it
     assert laptop.get(NOTES, "before") is not None
 
 
-async def test_a_peer_with_another_schema_is_told_which_side_to_update(stores: dict[str, MemoryStore]) -> None:
+@pytest.mark.parametrize(("schema", "older"), [(0, "the peer"), (2, "this side")])
+async def test_a_peer_with_another_schema_is_told_which_side_to_update(stores: dict[str, MemoryStore], schema: int, older: str) -> None:
     hello = wire.hello_to_proto(stores["phone"].replica().hello())
-    for schema, older in ((0, "the peer"), (2, "this side")):
-        hello.schema = schema
-        async with hub(stores) as address, connected(address, token=TOKENS["phone"]) as link:
-            with pytest.raises(SyncRefused, match=f"on {older}"):
-                await link.greet(wire.hello_from_proto(hello))
+    hello.schema, hello.facts = schema, b"what this schema cannot read"
+    async with hub(stores) as address, connected(address, token=TOKENS["phone"]) as link:
+        with pytest.raises(SyncRefused, match=f"on {older}"):
+            await link.greet(wire.hello_from_proto(hello))
+    async with hub(stores) as address, grpc.aio.insecure_channel(address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match=f"schema {schema}"):
+            await MemoryServiceStub(channel).Greet(hello, metadata=metadata("phone"))
+
+
+async def test_a_push_that_begins_with_anything_but_a_hello_is_refused(stores: dict[str, MemoryStore]) -> None:
+    async with hub(stores) as address, grpc.aio.insecure_channel(address) as channel:
+        call = MemoryServiceStub(channel).Push(iter([pb.PushMessage(batch=pb.Batch(log="x"))]), metadata=metadata("phone"))
+        with pytest.raises(grpc.aio.AioRpcError, match="begins with a hello"):
+            await call.read()
+
+
+async def test_a_caller_has_so_many_calls_open_and_no_more(stores: dict[str, MemoryStore]) -> None:
+    async with hub(stores) as address, connected(address, token=TOKENS["phone"]) as link, AsyncExitStack() as stack:
+        hello = stores["phone"].replica().hello()
+        for _ in range(8):
+            watched = await stack.enter_async_context(aclosing(link.watch(hello)))
+            await anext(watched)
+        with pytest.raises(RateLimited):
+            await link.greet(hello)
+        async with connected(address, token=TOKENS["laptop"]) as other:
+            await other.greet(stores["laptop"].replica().hello())
+
+
+_HUB = """
+import asyncio, sys
+from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.orchestrator.memory.sync.serving import serve_memory
+
+async def main(path, address):
+    with MemoryStore.open(path, embedder=None) as store:
+        async with serve_memory(store, address, tokens={}, users={"": "anna"}, is_hub=True):
+            print("ready", flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@contextmanager
+def hub_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", _HUB, folder / "far.db", f"unix:{folder / 'far.sock'}"], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_a_hub_that_is_killed_in_the_middle_has_all_that_it_confirmed_and_gets_the_rest(
+    stores: dict[str, MemoryStore], tmp_path: Path
+) -> None:
+    phone, far = stores["phone"], Neighbour(peer=HUB, address=f"unix:{tmp_path / 'far.sock'}")
+    phone.bound(tier=Tier.USER).batch(PutOp(NOTES, str(number), {"text": "x" * 200}) for number in range(8000))
+    confirmed = 0
+
+    def kill(progress: Progress) -> None:
+        nonlocal confirmed
+        if confirmed := progress.sent.operations:
+            process.kill()
+
+    with hub_process(tmp_path) as process, pytest.raises(Unavailable):
+        await sync_once(phone, far, report=kill)
+    assert confirmed
+    with MemoryStore.open(tmp_path / "far.db", embedder=None) as store:
+        kept = len(store.search(NOTES, limit=10_000))
+    assert confirmed <= kept < 8000
+    with hub_process(tmp_path):
+        rest = await sync_once(phone, far)
+    assert rest.sent.operations == 8000 - kept
 
 
 async def test_a_pull_that_breaks_off_goes_on_where_it_was(stores: dict[str, MemoryStore]) -> None:
@@ -217,7 +296,7 @@ async def test_a_device_without_a_store_uses_the_hubs_as_its_user(stores: dict[s
     place = pb.MemoryAddress(namespace=NOTES, key="thin")
     async with hub(stores) as address, grpc.aio.insecure_channel(address) as channel:
         stub = MemoryServiceStub(channel)
-        anna, ben = ((("authorization", f"Bearer {TOKENS[name]}"),) for name in ("phone", "tablet"))
+        anna, ben = metadata("phone"), metadata("tablet")
         put = await stub.Put(pb.PutRequest(address=place, value=b'{"text": "green tea"}', subject="carl"), metadata=anna)
         assert (await stub.Get(pb.GetRequest(address=place), metadata=anna)).item.version == put.version
         assert not (await stub.Get(pb.GetRequest(address=place), metadata=ben)).HasField("item")
