@@ -33,6 +33,5 @@ def recover_store(choice: StoreChoice, *, yes: bool, as_json: bool) -> None:
         notes.print(f"[yellow]{counted(recovery.remade, 'item')} may say what they said earlier[/yellow]")
     if not recovery.is_same_device:
         notes.print("[yellow]the device has a new name: what was written before counts as another device's[/yellow]")
-    notes.print(
-        f"[dim]the damaged file is {recovery.damaged}; it still holds what is erased later, so delete it when it is not needed[/dim]"
-    )
+    told = f"the damaged file is {recovery.damaged}; it still holds what is erased later, so delete it when it is not needed"
+    notes.print(told, style="dim", markup=False, soft_wrap=True)
