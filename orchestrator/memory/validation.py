@@ -107,14 +107,27 @@ def _conditions(path: tuple[str, ...], wanted: object) -> list[Condition]:
     if len(path) > _DEEPEST:
         raise InvalidRequest("the filter is nested too deeply")
     if not isinstance(wanted, Mapping) or not wanted:
-        return [Condition(path, Comparison.EQUAL, _operand(wanted))]
+        return [_condition(path, Comparison.EQUAL, wanted)]
     if not any(isinstance(name, str) and name.startswith("$") for name in wanted):
         return [condition for name, inner in wanted.items() for condition in _conditions((*path, name), inner)]
     try:
-        return [Condition(path, Comparison(name), _operand(operand)) for name, operand in wanted.items()]
+        return [_condition(path, Comparison(name), operand) for name, operand in wanted.items()]
     except ValueError as error:
         known = ", ".join(Comparison)
         raise InvalidRequest(f"the filter of {'.'.join(path)!r} has an operator that is not known", hint=f"use {known}") from error
+
+
+def _condition(path: tuple[str, ...], comparison: Comparison, operand: object) -> Condition:
+    if not _is_in_no_store(operand):
+        return Condition(path, comparison, _operand(operand))
+    # As with infinity, which is in no store either: it equals nothing, and nothing is beyond it.
+    is_equality = comparison in (Comparison.EQUAL, Comparison.NOT_EQUAL)
+    return Condition(path, comparison if is_equality else Comparison.GREATER, math.inf)
+
+
+def _is_in_no_store(operand: object) -> bool:
+    """Whether it is of a type that values have, and yet none of them can be: not a number, or a text that cannot be stored."""
+    return (isinstance(operand, float) and math.isnan(operand)) or (isinstance(operand, str) and not _is_text(operand))
 
 
 def _operand(given: object) -> object:
