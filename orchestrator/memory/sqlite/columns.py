@@ -29,7 +29,10 @@ def encode_namespace(namespace: Namespace) -> str:
 
 def decode_namespace(text: str) -> Namespace:
     """Raises `KeyError` for what `encode_namespace` never makes."""
-    return tuple(re.sub(f"{ESCAPE}.?", lambda escape: _PLAIN[escape[0]], label) for label in text.split(END)[:-1])
+    labels = text.split(END)[:-1]
+    if ESCAPE not in text:
+        return tuple(labels)
+    return tuple(re.sub(f"{ESCAPE}.?", lambda escape: _PLAIN[escape[0]], label) for label in labels)
 
 
 def namespace_range(prefix: Namespace) -> tuple[str, str]:

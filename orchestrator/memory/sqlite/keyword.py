@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from ..engine import Hit
@@ -10,9 +10,9 @@ from .connections import Connection
 from .selecting import Where
 from .words import phrases
 
-MOST_RANKED: Final = 300
+MOST_RANKED: Final = 200
 """Items, for the words of a query together. To rank one costs as much as to find forty."""
-MOST_READ: Final = 3_000
+MOST_READ: Final = 1_000
 """Items whose words are read to rank others."""
 _BEHIND_ALL: Final = 1 << 62
 _GROWTH: Final = 10
@@ -41,15 +41,14 @@ class KeywordSearch:
     def best(self, connection: Connection, query: str, where: Where, limit: int) -> list[Hit]:
         """Within `where.active`. The first hits are the same for every limit, so that pages fit together."""
         hits: dict[int, Hit] = {}
-        least = math.inf
         counted = self._counted(connection, phrases(query))
         for expression in _expressions(counted, self._items):
             for ranked in _windows(connection, expression, where):
-                for row, score in ranked:
-                    hits.setdefault(row, Hit(row, min(score, least)))
-                least = min((hit.score for hit in hits.values()), default=least)
-                if len(hits) >= limit:
-                    return list(hits.values())[:limit]
+                least = next(reversed(hits.values())).score if hits else math.inf
+                new = (Hit(row, min(score, least)) for row, score in ranked if row not in hits)
+                hits |= {hit.row: hit for hit in islice(new, limit - len(hits))}
+                if len(hits) == limit:
+                    return list(hits.values())
         return list(hits.values())
 
     def _counted(self, connection: Connection, wanted: Sequence[str]) -> list[Counted]:
