@@ -10,7 +10,7 @@ from .engine import Hit, Row
 
 _SMOOTHING: Final = 60
 """The k of Cormack, Clarke and Büttcher, *Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods*, 2009."""
-WINDOW: Final = 100
+WINDOW: Final = 50
 """So many of the best of each ranking are fused at a time."""
 
 
@@ -91,7 +91,7 @@ class _Ranks:
 
 
 def _windowed(rankings: Sequence[_Scores | _Ranks], factors: Mapping[int, float] | None) -> list[Hit]:
-    """The rankings fused window by window, the first hundreds before the second hundreds.
+    """The rankings fused window by window, the first windows before the second ones.
 
     So the beginning is the same however many hits there are, and pages fit together; scores are kept from rising at a window's edge.
     """
