@@ -363,10 +363,9 @@ class Hybrid:
         assert context.recollection is not None, "every task is prepared with one"
         result = _result(task, state, seconds).model_copy(update={"recalled": tuple(context.recollection.items)})
         self._router.conclude(task, result, tools=list(context.tools))
-        if self._memory is None or not self._memory.remembers:
+        if self._memory is None:
             return result
-        note = partial(self._memory.remember, task, result, state["messages"])
-        return await anyio.to_thread.run_sync(note)
+        return await anyio.to_thread.run_sync(partial(self._memory.conclude, task, result, state["messages"]))
 
     @property
     def _stays_here(self) -> bool:

@@ -48,13 +48,16 @@ class TaskMemory:
         tools: Sequence[Tool] = (),
     ) -> None:
         self.store = store
-        self.remembers = remember
+        self._remembers = remember
         self.tools = tuple(tools)
         self._recall = recall
         self._episodes = EpisodicMemory(store, SCOPE)
+        self._private_sessions: set[str] = set()
+        """Whose conversations hold answers to tasks that recalled what may not leave the device."""
 
     def recall(self, task: Task, *, may_stay: bool, stays_here: bool) -> Task:
-        """The task with what the memory holds about it. Where one of the items may not leave the device, the task may not either.
+        """The task with what the memory holds about it. Where one of the items may not leave the device, the task may not either,
+        nor may later ones of its session, whose conversation has its answer.
 
         A public task that could not be served by near agents, as `may_stay` says, is told only what may leave the device, and where some
         of those are on other devices of the user (not `stays_here`), nothing of tier `device`. A store that fails leaves the task as
@@ -62,6 +65,8 @@ class TaskMemory:
         """
         if self.tools:
             task = task.model_copy(update={"cache": "no-store"})
+        if task.session in self._private_sessions and task.policy.sensitivity is Sensitivity.PUBLIC:
+            task = _made_private(task, "an earlier task of its session recalled what may not leave the device")
         if self._recall is None:
             return task
         is_public = task.policy.sensitivity is Sensitivity.PUBLIC
@@ -74,14 +79,21 @@ class TaskMemory:
         rendered = render(allowed, self._recall.tokens)
         task = _with_reasons(task, *_reasons(rendered.items, withheld=len(found) - len(allowed)))
         if is_public and (kept := [item for item in rendered.items if not self._recall.may_go(item.tier)]):
-            task = _made_private(task, kept)
+            tiers = ", ".join(sorted({item.tier.value for item in kept}))
+            task = _made_private(task, f"{_items(len(kept))} of the memory that it recalls may not leave the device (tier {tiers})")
         recalled = tuple(map(recalled_item, rendered.items))
         if not recalled:
             return task
         return task.model_copy(update={"memory": rendered.text, "recalled": recalled, "cache": "no-store"})
 
-    def remember(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
-        """Write down what was said; the result says so where it could not be."""
+    def conclude(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
+        """Take note of a task that was served, and write down what was said; the result says so where it could not be."""
+        may_go = (self._recall or RecallConfig()).may_go
+        if task.session is not None and not all(may_go(item.tier) for item in result.recalled):
+            self._private_sessions.add(task.session)
+        return self._write_down(task, result, messages) if self._remembers else result
+
+    def _write_down(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
         tier = Tier.DEVICE if task.policy.sensitivity is Sensitivity.PRIVATE else None
         lineage = tuple(Address(item.namespace, item.key) for item in result.recalled)
         session = task.session or task.idempotency_key
@@ -122,11 +134,9 @@ def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | None") -> Task
     return given if given is None or isinstance(given, TaskMemory) else TaskMemory(given)
 
 
-def _made_private(task: Task, kept: Sequence["MemoryItem"]) -> Task:
-    tiers = ", ".join(sorted({item.tier.value for item in kept}))
+def _made_private(task: Task, reason: str) -> Task:
     policy = task.policy.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
-    reason = f"private: {_items(len(kept))} of the memory that it recalls may not leave the device (tier {tiers})"
-    return _with_reasons(task.model_copy(update={"policy": policy}), reason)
+    return _with_reasons(task.model_copy(update={"policy": policy}), f"private: {reason}")
 
 
 def _reasons(items: Sequence["MemoryItem"], *, withheld: int) -> Iterator[str]:

@@ -48,6 +48,7 @@ def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions
                 print_json(result.model_dump(mode="json"))
             else:
                 result = await _show(hybrid, prompt, options)
+                _show_memory(result)
                 notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
 
     execute(work(), as_json=as_json)
@@ -83,6 +84,7 @@ def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config, options: T
         except KeyboardInterrupt:
             notes.print("\n[dim]stopped; Ctrl-D ends the chat[/dim]")
             continue
+        _show_memory(result)
         notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
         history += [Message.user(said), Message.assistant(result.text)]
 
@@ -132,6 +134,13 @@ def _show_event(event: TaskEvent) -> None:
             notes.print(f"\n[yellow]{event.attempt.agent} {event.attempt.outcome}: {escape(event.attempt.reason)}[/yellow]", soft_wrap=True)
         case AttemptEnded():
             notes.print()
+
+
+def _show_memory(result: Result) -> None:
+    """What was recalled for the task, and what that made of it."""
+    for reason in result.reasons:
+        if reason.startswith(("memory: ", "private: ")):
+            notes.print(Text(reason, style="dim"), soft_wrap=True)
 
 
 def _supervision(event: SupervisorSpoke) -> str:

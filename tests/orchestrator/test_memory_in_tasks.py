@@ -79,6 +79,17 @@ async def test_public_task_that_recalls_what_may_not_leave_the_device_is_private
     assert f"private: 1 item of the memory that it recalls may not leave the device (tier {tier})" in result.reasons
 
 
+async def test_conversation_that_holds_what_may_not_leave_the_device_stays_there() -> None:
+    cloud = far("Hallo.")
+    async with Hybrid(near=near("Oat milk.", "Hafermilch."), far=cloud, memory=store_with(Tier.DEVICE)) as hybrid:
+        for prompt in (PROMPT, "Say that in German."):
+            result = await hybrid.run(prompt, sensitivity="public", mode="prefer_in_cloud", strategy="route", session="chat")
+        assert cloud.requests == []
+        assert "private: an earlier task of its session recalled what may not leave the device" in result.reasons
+        other = await hybrid.run("Say hello in German.", sensitivity="public", mode="prefer_in_cloud", strategy="route", session="other")
+    assert other.side is Side.FAR
+
+
 async def test_the_far_side_does_not_step_in_for_a_task_that_recalls_what_is_private() -> None:
     async with Hybrid(near=near("Perhaps?"), far=far(), memory=store_with(Tier.DEVICE)) as hybrid:
         decision = hybrid.explain_route(PROMPT, sensitivity="public")
