@@ -1,6 +1,7 @@
 """`MemoryService`: a replica that others synchronise with, and a store for devices that have none of their own."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
@@ -11,6 +12,7 @@ from ....protocols.status import Context, abort
 from ....protocols.v1 import memory_pb2 as pb
 from ...threads import in_thread
 from . import wire
+from .ahead import ahead
 from .limits import IDLE_LIMIT, UNARY_LIMIT, Calls, in_time
 from .messages import Batch, Hello
 from .peer import Peer
@@ -62,14 +64,11 @@ class MemoryService:
 
     def _unary(self, method: Callable[[Peer, Request], Reply], request_type: type[Request]) -> "grpc.RpcMethodHandler[Request, Reply]":
         async def handle(request: Request, context: Context) -> Reply:
-            try:
-                peer = self._caller(context)
-                with self._calls.one_of(peer.name), in_time(UNARY_LIMIT):
+            async with self._call(context) as peer:
+                with in_time(UNARY_LIMIT):
                     reply = await in_thread(method, peer, request)
                 self._store.watchers.notify()
                 return reply
-            except NearfarError as error:
-                await abort(context, error)
 
         return grpc.unary_unary_rpc_method_handler(handle, request_type.FromString, lambda reply: reply.SerializeToString())
 
@@ -78,47 +77,50 @@ class MemoryService:
         return wire.hello_to_proto(self._replica.hello())
 
     async def _pull(self, message: pb.PullRequest, context: Context) -> None:
-        try:
-            peer = self._caller(context)
-            with self._calls.one_of(peer.name):
-                await in_thread(self._greet, peer, message.hello)
-                sending = batches(self._replica, peer, wire.request_from_proto(message.continuation))
-                while (batch := await in_thread(next, sending, None)) is not None:
-                    with in_time(IDLE_LIMIT):
-                        await context.write(wire.batch_to_proto(batch))
-        except NearfarError as error:
-            await abort(context, error)
+        async with self._call(context) as peer:
+            await in_thread(self._greet, peer, message.hello)
+            sending = batches(self._replica, peer, wire.request_from_proto(message.continuation))
+            async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
+                async for batch in made:
+                    await _write(context, wire.batch_to_proto(batch))
 
     async def _push(self, _: object, context: Context) -> None:
-        try:
-            peer = self._caller(context)
-            with self._calls.one_of(peer.name):
-                hello = await _read_hello(context)
-                await in_thread(self._replica.meet, peer, hello, is_caller=True)
-                request = await in_thread(self._replica.request, peer, hello.log)
-                await context.write(pb.PushReply(continuation=wire.request_to_proto(request)))
-                while (batch := await _read_batch(context)) is not None:
+        async with self._call(context) as peer:
+            hello = await _read_hello(context)
+            await in_thread(self._replica.meet, peer, hello, is_caller=True)
+            request = await in_thread(self._replica.request, peer, hello.log)
+            await _write(context, pb.PushReply(continuation=wire.request_to_proto(request)))
+            async with aclosing(ahead(lambda: _read_batch(context))) as arriving:
+                async for batch in arriving:
                     received = await in_thread(receive, self._replica, peer, hello.device, batch)
                     self._store.watchers.notify()
-                    await context.write(pb.PushReply(received=wire.received_to_proto(received)))
-        except NearfarError as error:
-            await abort(context, error)
+                    await _write(context, pb.PushReply(received=wire.received_to_proto(received)))
 
     async def _watch(self, message: pb.WatchRequest, context: Context) -> None:
+        async with self._call(context) as peer, aclosing(moves(self._replica, self._store.watchers)) as positions:
+            await in_thread(self._greet, peer, message.hello)
+            async for position in positions:
+                self._caller(context)  # its token may be worth nothing any more
+                await in_thread(self._replica.check_peer, peer, message.hello.device)
+                await _write(context, pb.Changed(position=position))
+
+    @asynccontextmanager
+    async def _call(self, context: Context) -> AsyncIterator[Peer]:
+        """A call by somebody who may make it. What is raised in it is what it ends with."""
         try:
             peer = self._caller(context)
             with self._calls.one_of(peer.name):
-                await in_thread(self._greet, peer, message.hello)
-                async for position in moves(self._replica, self._store.watchers):
-                    self._caller(context)  # its token may be worth nothing any more
-                    await in_thread(self._replica.check_peer, peer, message.hello.device)
-                    with in_time(IDLE_LIMIT):
-                        await context.write(pb.Changed(position=position))
+                yield peer
         except NearfarError as error:
             await abort(context, error)
 
     def _caller(self, context: Context) -> Peer:
         return self._identify(context.invocation_metadata() or ())
+
+
+async def _write(context: Context, message: Message) -> None:
+    with in_time(IDLE_LIMIT):
+        await context.write(message)
 
 
 async def _read_hello(context: Context) -> Hello:

@@ -14,8 +14,9 @@ from ....protocols import NearfarError, Unavailable
 from ....protocols.channel import ClientTls
 from ...threads import in_thread
 from ..item import Namespace
+from .ahead import ahead
 from .client import Link, connected
-from .messages import Hello, Received
+from .messages import Batch, Hello, Received
 from .peer import Peer
 from .receiving import receive
 from .replica import Replica
@@ -138,15 +139,17 @@ async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callab
     replica, progress = store.replica(), Progress()
     theirs, skew = await _greet(replica, peer, link)
     request = await in_thread(replica.request, peer, theirs.log)
-    async with aclosing(link.pull(await in_thread(replica.hello), request)) as arriving:
+    pulled = link.pull(await in_thread(replica.hello), request)
+    async with aclosing(pulled), aclosing(ahead(lambda: _next(pulled))) as arriving:
         async for batch in arriving:
             received = await in_thread(receive, replica, peer, theirs.device, batch)
             store.watchers.notify()
             report(progress := replace(progress, received=_sum([progress.received, received])))
     async with link.push(await in_thread(replica.hello)) as push:
         sending = batches(replica, peer, push.request)
-        while (batch_out := await in_thread(next, sending, None)) is not None:
-            report(progress := replace(progress, sent=_sum([progress.sent, *await push.send(batch_out)])))
+        async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
+            async for batch in made:
+                report(progress := replace(progress, sent=_sum([progress.sent, *await push.send(batch)])))
         report(progress := replace(progress, sent=_sum([progress.sent, *await push.finish()])))
     return Synchronised(theirs.device, progress.received, progress.sent, skew)
 
@@ -155,6 +158,10 @@ async def _greet(replica: Replica, peer: Peer, link: Link) -> tuple[Hello, float
     """Introduce both sides to each other; returns the other one's words, and by how many seconds its clock is ahead."""
     theirs = await link.greet(await in_thread(replica.hello))
     return theirs, await in_thread(replica.meet, peer, theirs, is_caller=False)
+
+
+async def _next(pulled: AsyncGenerator[Batch]) -> Batch | None:
+    return await anext(pulled, None)
 
 
 def _linked(neighbour: Neighbour) -> AbstractAsyncContextManager[Link]:

@@ -1,0 +1,19 @@
+"""Working on one thing while the next one is on its way."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def ahead(get: Callable[[], Coroutine[Any, Any, T | None]]) -> AsyncGenerator[T]:
+    """What `get` returns, up to the first None; the next one is got while the caller works on one. Close it when done."""
+    upcoming = asyncio.create_task(get())
+    try:
+        while (one := await upcoming) is not None:
+            upcoming = asyncio.create_task(get())
+            yield one
+    finally:
+        upcoming.cancel()
+        await asyncio.wait([upcoming])  # what runs in a thread is not left behind
