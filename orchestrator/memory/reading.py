@@ -11,6 +11,7 @@ from ...protocols import ConfigError, NearfarError
 from .engine import Engine, Hit, Row
 from .fusion import Ranking, depth, fused, weighed
 from .item import Address, Namespace, Principal
+from .matching import selects
 from .memory_item import MemoryItem
 from .selection import Condition, Selection
 from .vectors import Embedder, query_vector
@@ -99,7 +100,7 @@ class Reader:
             ]
         else:
             hits = self._ranked(query, query.text, selection)[query.offset : query.offset + query.limit]
-            rows = self.engine.numbered([hit.row for hit in hits])
+            rows = self._still_there(selection, hits)
             found = [(rows[hit.row], hit.score) for hit in hits if hit.row in rows]
         if refresh:
             self._refresh([row for row, _ in found])
@@ -117,7 +118,7 @@ class Reader:
     def _matches(self, selection: Selection, keywords: str, vector: "Vector | None", limit: int) -> Matches:
         keyword = self.engine.keyword(keywords, selection, limit=limit)
         nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=limit)
-        rows = self.engine.numbered(list({hit.row for hit in (*keyword, *nearest)}))
+        rows = self._still_there(selection, [*keyword, *nearest])
         by_words, by_meaning = ({rows[hit.row].address: hit.score for hit in hits if hit.row in rows} for hits in (keyword, nearest))
         return Matches(by_words, by_meaning, {row.address: MemoryItem(row) for row in rows.values()})
 
@@ -128,6 +129,11 @@ class Reader:
         matching = (namespace for namespace in found if all(_matches(namespace, one) for one in conditions))
         cut = dict.fromkeys(namespace[:max_depth] for namespace in matching)
         return sorted(cut)[offset : offset + limit]
+
+    def _still_there(self, selection: Selection, hits: Sequence[Hit]) -> dict[int, Row]:
+        """The rows of the hits, but of those only that were not written anew meanwhile as something that is not to be seen."""
+        rows = self.engine.numbered(list({hit.row for hit in hits}))
+        return {number: row for number, row in rows.items() if selects(selection, row)}
 
     def _ranked(self, query: Query, text: str, selection: Selection) -> list[Hit]:
         count = depth(query.offset + query.limit)

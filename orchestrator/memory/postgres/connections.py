@@ -2,7 +2,7 @@
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -24,12 +24,14 @@ _IDLE_SECONDS: Final = 60
 class Connections:
     """A bounded pool of connections in which each statement is a transaction of its own, unless one is begun.
 
-    `schema` is where the tables are; `patience` is how many seconds to wait for a connection or a lock, `longest` for a statement.
+    `schema` is where the tables are; `patience` is how many seconds to wait for a connection or a lock, `longest` for a statement; further
+    `settings` are the server's.
     """
 
-    def __init__(self, address: str, *, schema: str, most: int, patience: float, longest: float) -> None:
+    def __init__(self, address: str, *, schema: str, most: int, patience: float, longest: float, settings: Mapping[str, str]) -> None:
         self._patience = patience
         self._settings = {
+            **settings,
             # Extensions are usually in one of the latter two.
             "search_path": f"{schema}, public, extensions",
             "lock_timeout": _milliseconds(patience),

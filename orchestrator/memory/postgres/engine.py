@@ -21,7 +21,7 @@ from .schema import check_name, prepare
 from .scrubbing import scrub
 from .selecting import Where, below
 from .transaction import PostgresTransaction
-from .vectors import Vectors
+from .vectors import SETTINGS, Vectors
 
 if TYPE_CHECKING:
     from ..engine import Vector
@@ -75,7 +75,8 @@ class PostgresEngine:
         self._sealer = sealer
         self._process = uuid4().hex
         self._vectors = Vectors(embedder)
-        self._connections = Connections(address, schema=schema, most=connections, patience=patience, longest=longest)
+        settings = SETTINGS if embedder is not None else {}
+        self._connections = Connections(address, schema=schema, most=connections, patience=patience, longest=longest, settings=settings)
         try:
             with self._connections.connection() as connection:
                 self.device = prepare(connection, schema, self._vectors)

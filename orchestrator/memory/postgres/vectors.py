@@ -22,20 +22,27 @@ if TYPE_CHECKING:
 _INDEXED_AS_FLOAT: Final = 2000
 _INDEXED_AT_ALL: Final = 4000
 """The widest vectors that pgvector's index takes, in single and in half precision."""
-_SMALL: Final = 2_000
+_SMALL: Final = 1_000
 """Items of a selection that is searched without the index."""
-_MOST_CANDIDATES: Final = 1000
-"""The highest `hnsw.ef_search`."""
+SETTINGS: Final = {
+    # The index goes on until the selection has let enough through. What comes out of order is sorted afterwards.
+    "hnsw.iterative_scan": "relaxed_order",
+    "hnsw.ef_search": "100",
+}
+"""Of each connection."""
 
 _EXACT: Final = """
 SELECT number, coalesce(max(1 - nullif(vector <=> %s::{type}, 'NaN')), 0) AS score FROM {table} JOIN items ON item = number
 WHERE {where} GROUP BY number ORDER BY score DESC, number LIMIT %s
 """
+# `OFFSET 0` has the selection look at each candidate by itself: the planner takes it for far narrower than it is, and would otherwise
+# compare the vectors of everything that it lets through.
 _INDEXED: Final = """
-SELECT number, 1 - min(distance) AS score, sum(count) FROM (
-  SELECT number, vector <=> %s::{type} AS distance, 1 AS count FROM {table} JOIN items ON item = number
-  WHERE {where} ORDER BY vector <=> %s::{type} LIMIT %s
-) AS passages GROUP BY number ORDER BY score DESC, number
+SELECT item, 1 - min(distance) AS score, sum(count) FROM (
+  SELECT item, vector <=> %s::{type} AS distance, 1 AS count
+  FROM {table} CROSS JOIN LATERAL (SELECT FROM items WHERE number = item AND {where} OFFSET 0) AS selected
+  ORDER BY vector <=> %s::{type} LIMIT %s
+) AS passages GROUP BY item ORDER BY score DESC, item
 """
 
 
@@ -107,18 +114,13 @@ class VectorTable:
         """None where the index has given up before it found enough."""
         statement = _INDEXED.format(type=self.type, table=self.name, where=where.sql)
         candidates = limit
-        with connection.transaction():
-            # It goes on until the selection has let enough through. What comes out of order is sorted here.
-            settings = {"hnsw.iterative_scan": "relaxed_order", "hnsw.ef_search": str(min(_MOST_CANDIDATES, max(100, candidates)))}
-            calls = ", ".join("set_config(%s, %s, true)" for _ in settings)
-            connection.execute(f"SELECT {calls}", [part for setting in settings.items() for part in setting])
-            while True:
-                rows = connection.execute(statement, [vector, *where.parameters, vector, candidates]).fetchall()
-                if len(rows) >= limit:
-                    return [Hit(number, score) for number, score, _ in rows[:limit]]
-                if sum(passages for _, _, passages in rows) < candidates:
-                    return None
-                candidates *= 2  # several passages are of the same item
+        while True:
+            rows = connection.execute(statement, [vector, *where.parameters, vector, candidates]).fetchall()
+            if len(rows) >= limit:
+                return [Hit(number, score) for number, score, _ in rows[:limit]]
+            if sum(passages for _, _, passages in rows) < candidates:
+                return None
+            candidates *= 2  # several passages are of the same item
 
 
 class Vectors:

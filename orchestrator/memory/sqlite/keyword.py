@@ -59,7 +59,7 @@ class KeywordSearch:
             (self._items,) = connection.execute("SELECT count(*) FROM items").fetchone()
         counts = self._counts
         for phrase in wanted:
-            if phrase not in counts:
+            if not counts.get(phrase):  # what nothing had so far may be in the item that was written last
                 (counts[phrase],) = connection.execute(_COUNT, (phrase,)).fetchone()
         return sorted(Counted(counts[phrase], phrase) for phrase in wanted if counts[phrase])
 

@@ -1,6 +1,6 @@
 """What is stamped on an item comes from the framework, and decides who gets to see it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from langgraph.store.base import PutOp
@@ -8,7 +8,7 @@ from memory_bench import MakeStore
 
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory import Address, MemoryItem, Mode, Origin, Principal, Source, Tier, writing_as
-from nearfar.orchestrator.memory.engine import Engine
+from nearfar.orchestrator.memory.engine import Engine, Row
 from nearfar.protocols import PermissionDenied, PrivacyViolation, VersionConflict
 
 NOTES = ("notes",)
@@ -216,3 +216,22 @@ def test_a_view_of_a_bound_store_keeps_what_it_is_bound_to(store: MemoryStore) -
     store.bound(agent="near").view(Principal("bob", "phone")).bound(source=Source.MODEL).put(NOTES, "tea", {})
     item = read(store)
     assert (item.user, item.agent, item.source) == ("bob", "near", Source.MODEL)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_what_becomes_private_during_a_search_is_not_shown(
+    store: MemoryStore, engine: Engine, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(NOTES, "tea", {"text": "green tea"}, tier=Tier.SHARED)
+    numbered = engine.numbered
+
+    def after_a_write(numbers: Sequence[int]) -> dict[int, Row]:
+        store.put(NOTES, "tea", {"text": "my tea"}, tier=Tier.DEVICE)
+        return numbered(numbers)
+
+    monkeypatch.setattr(engine, "numbered", after_a_write)
+    seen = store.view(Principal("eve", "phone"))
+    assert seen.search(NOTES, query="tea", mode=mode) == []
+    store.put(NOTES, "tea", {"text": "green tea"}, tier=Tier.SHARED)
+    (found,) = seen.matches([NOTES], keywords="tea", text="tea", limit=10)
+    assert found == ({}, {}, {})

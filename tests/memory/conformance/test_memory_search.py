@@ -79,6 +79,13 @@ def test_rare_words_count_for_more_than_common_ones(store: MemoryStore) -> None:
     assert keys(store, "tea with champagne")[0] == "rare"
 
 
+def test_a_word_that_nothing_had_before_is_found_once_something_has_it(store: MemoryStore) -> None:
+    store.batch([PutOp(NOTES, str(number), {"text": f"tea {number}"}) for number in range(20)])
+    assert keys(store, "zebra") == keys(store, "zebra green") == []
+    store.put(NOTES, "new", {"text": "a zebra"})
+    assert keys(store, "zebra") == keys(store, "zebra green") == ["new"]
+
+
 def test_meanings_find_what_is_nearest_first(store: MemoryStore) -> None:
     store.put(NOTES, "far", {"text": "zzz yyy xxx"})
     store.put(NOTES, "near", {"text": "abc"})
