@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,7 @@ from .tools import Tool
 
 if TYPE_CHECKING:
     from .memory.store import MemoryStore
+    from .resting import Rest
 
 
 class TaskOptions(TypedDict, total=False):
@@ -166,7 +167,9 @@ class Hybrid:
         self._own_context = replace(TaskContext.of(tools), plans=self._plans)
         self._has_checkpointer = checkpointer is not None
         self._selector = Selector()
-        self._router = Router(device_state=device_state or read_device_state, paces=self.team.pace)
+        device_state = device_state or read_device_state
+        self._router = Router(device_state=device_state, paces=self.team.pace)
+        self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
         store = store if self._memory is None else self._memory.store
         self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)
 
@@ -195,6 +198,8 @@ class Hybrid:
         return cls(**agents, **parts, tools=tools, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
+        if self._rest is not None:
+            self._rest.begin()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -203,6 +208,8 @@ class Hybrid:
     async def aclose(self) -> None:
         """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
         with anyio.CancelScope(shield=True):
+            if self._rest is not None:
+                await self._rest.end()
             await self.team.aclose()
             if self._owned_cache is not None:
                 await anyio.to_thread.run_sync(self._owned_cache.close)
@@ -238,13 +245,20 @@ class Hybrid:
         """
         asked = self._asked(prompt, options)
         started = time.monotonic()
-        with _deadline(asked, started):
-            task, context = self._prepared(await self._recalled(asked, options), options)
-            state = await cancelled_at_once(self._serve(task, context, options))
-        return await self._concluded(task, context, state, time.monotonic() - started)
+        with self._awake():
+            with _deadline(asked, started):
+                task, context = self._prepared(await self._recalled(asked, options), options)
+                state = await cancelled_at_once(self._serve(task, context, options))
+            return await self._concluded(task, context, state, time.monotonic() - started)
 
     async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
+        with self._awake():
+            async with aclosing(self._streamed(prompt, options)) as events:
+                async for event in events:
+                    yield event
+
+    async def _streamed(self, prompt: str | Sequence[Message], options: TaskOptions) -> AsyncGenerator[TaskEvent, None]:
         asked = self._asked(prompt, options)
         started = time.monotonic()
         with _deadline(asked, started):
@@ -367,6 +381,10 @@ class Hybrid:
             return result
         return await anyio.to_thread.run_sync(partial(self._memory.conclude, task, result, state["messages"]))
 
+    def _awake(self) -> AbstractContextManager[None]:
+        """While a task is served, the memory is not consolidated."""
+        return nullcontext() if self._rest is None else self._rest.awake()
+
     @property
     def _stays_here(self) -> bool:
         """Whether what is private leaves this very device for no other one, not even of the same user."""
@@ -413,6 +431,14 @@ class Hybrid:
 
 def _names(kind: type[Strategy] | type[Mode] | type[Sensitivity]) -> str:
     return ", ".join(member.value for member in kind)
+
+
+def _resting(memory: TaskMemory, team: Team, device_state: DeviceStateSource) -> "Rest | None":
+    if memory.sleep is None:
+        return None
+    from .resting import Rest
+
+    return Rest(memory.store, memory.sleep, team, device_state)
 
 
 def _check_tools(tools: Sequence[Tool]) -> None:

@@ -14,6 +14,7 @@ from .memory.recall.turn import Kind, Turn
 from .memory.relevant import relevant
 from .memory.rendering import render
 from .memory.settings import MemoryConfig, RecallConfig
+from .memory.sleep.policy import SleepPolicy
 from .memory_tools import memory_tools
 from .recollection import Recollection, recalled_item
 from .results import Result
@@ -36,7 +37,7 @@ class TaskMemory:
 
     `recall` says what of it is put before each task, None: nothing. With `remember`, each task that was served is written down verbatim:
     what the user said, what tools returned, what the model answered, each as what it is. A private task is for this device alone.
-    Agents may call `tools` in every task, see `memory_tools`.
+    Agents may call `tools` in every task, see `memory_tools`. With `sleep`, a `Hybrid` consolidates the store while it serves no task.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class TaskMemory:
         recall: RecallConfig | None = RecallConfig(),  # noqa: B008 - immutable
         remember: bool = False,
         tools: Sequence[Tool] = (),
+        sleep: SleepPolicy | None = None,
     ) -> None:
         self.store = store
+        self.sleep = sleep
         self._remembers = remember
         self.tools = tuple(tools)
         self._recall = recall
@@ -130,7 +133,7 @@ def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | None") -> Task
     if isinstance(given, MemoryConfig):
         store = open_memory(given)
         tools = memory_tools(store, recall=given.recall or RecallConfig()) if given.tools else ()
-        return TaskMemory(store, recall=given.recall, remember=given.remember, tools=tools)
+        return TaskMemory(store, recall=given.recall, remember=given.remember, tools=tools, sleep=given.sleep)
     return given if given is None or isinstance(given, TaskMemory) else TaskMemory(given)
 
 

@@ -85,8 +85,10 @@ async def _consolidated(
     store: "MemoryStore", prefix: "Namespace", choice: StoreChoice, near: str | None, *, now: bool
 ) -> list[tuple["Namespace", Slept]]:
     state = None if now else read_device_state
+    config = read_config(choice.config)
+    policy = None if config is None or config.memory is None else config.memory.sleep
     async with _near_agent(choice, near) as agent:
-        sleepers = [(scope, Sleeper(store, scope, agent=agent, device_state=state)) for scope in scopes(store, prefix)]
+        sleepers = [(scope, Sleeper(store, scope, agent=agent, device_state=state, policy=policy)) for scope in scopes(store, prefix)]
         return [(scope, await sleeper.run()) for scope, sleeper in sleepers]
 
 

@@ -10,6 +10,7 @@ from ...protocols import InvalidRequest
 from ...protocols.messages import Value
 from .item import TIERS, Namespace, Tier
 from .namespace_text import parse_namespace
+from .sleep.policy import SleepPolicy
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PeerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
@@ -92,6 +93,8 @@ class MemoryConfig(Value):
     """Write down what each task was about and what came of it."""
     tools: bool = False
     """Agents may call `remember` and `recall`."""
+    sleep: SleepPolicy | None = None
+    """None: memory is consolidated by `nearfar memory sleep` alone; else in the background, too, while no task is served."""
     peers: Mapping[PeerName, PeerConfig] = {}
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from nearfar.orchestrator.compression.policy import CompressionPolicy
 from nearfar.orchestrator.config import Config
 from nearfar.orchestrator.hub import HubConfig, WorkerConfig
 from nearfar.orchestrator.memory.settings import MemoryConfig, PeerConfig, RecallConfig
+from nearfar.orchestrator.memory.sleep.policy import SleepPolicy
 from nearfar.orchestrator.routing.rules import Rule, When
 from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from nearfar.orchestrator.selection.settings import AutoPolicy
@@ -37,6 +38,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "worker": WorkerConfig,
     "memory": MemoryConfig,
     "recall": RecallConfig,
+    "sleep": SleepPolicy,
     "peer": PeerConfig,
     "cache": CacheSettings,
     "category": CategorySettings,

@@ -7,11 +7,13 @@ from ....protocols.messages import Value
 
 
 class SleepPolicy(Value):
-    """When and how memory is consolidated."""
+    """When and how memory is consolidated: the `[memory.sleep]` section of nearfar.toml."""
 
     minimum_battery: float = Field(default=0.8, ge=0, le=1)
     """Share of a full charge from which on a device that is not being charged may do it."""
-    settled_seconds: float = Field(default=3600, ge=0)
+    idle_seconds: float = Field(default=300, ge=0, allow_inf_nan=False)
+    """Without a task, after which a `Hybrid` begins; and between two tries where the device is not ready."""
+    settled_seconds: float = Field(default=3600, ge=0, allow_inf_nan=False)
     """Since the last turn of a session, after which it counts as finished; until then its last topic is left alone."""
     topic_tokens: int = Field(default=1200, gt=0)
     """Of the turns that are summed up together, at most, as we estimate them."""

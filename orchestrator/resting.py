@@ -1,0 +1,99 @@
+"""Consolidation between tasks: while nobody asks for anything and the device is charged, the memory is put in order."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+
+from ..protocols import Agent, DeviceStateSource, Side
+from .cache.scope import Scope, scope
+from .memory.sleep.policy import SleepPolicy, reason_to_wait
+from .memory.sleep.scopes import scopes
+from .memory.sleep.sleeper import Sleeper
+from .memory.store import MemoryStore
+from .team import Team
+from .threads import in_thread
+
+logger = logging.getLogger(__name__)
+
+
+class Rest:
+    """Consolidates a store in the background from `begin` to `end`, whenever no task was served for a while.
+
+    Summaries are made by the first near model of this very device, if it knows more than one small world; else they are extracts.
+    """
+
+    def __init__(self, store: MemoryStore, policy: SleepPolicy, team: Team, device_state: DeviceStateSource) -> None:
+        self._store = store
+        self._policy = policy
+        self._team = team
+        self._device_state = device_state
+        self._tasks = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._whole = anyio.CancelScope()
+        self._pause = anyio.CancelScope()
+        """Of the time since the last task."""
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Consolidate from now on, in the running event loop."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name="nearfar memory")
+
+    async def end(self) -> None:
+        """Stop for good, and wait until what is being written is complete."""
+        self._whole.cancel()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """While a task is served nothing is consolidated: what is under way stops at once, a model in mid-sentence, too."""
+        self._tasks += 1
+        self._idle.clear()
+        self._pause.cancel()
+        try:
+            yield
+        finally:
+            self._tasks -= 1
+            if not self._tasks:
+                self._idle.set()
+
+    async def _run(self) -> None:
+        with self._whole:
+            while True:
+                await self._idle.wait()
+                with anyio.CancelScope() as self._pause:
+                    await self._rest()
+
+    async def _rest(self) -> None:
+        if self._tasks:  # one has come since the waiting was over
+            return
+        seconds = self._policy.idle_seconds
+        while True:
+            await anyio.sleep(seconds)
+            is_done = await self._consolidated()
+            seconds = max(self._policy.idle_seconds, self._policy.settled_seconds if is_done else 0)
+
+    async def _consolidated(self) -> bool:
+        """Whether everything is in order; else it is tried again soon."""
+        try:
+            if reason_to_wait(self._device_state(), self._policy) is not None:
+                return False
+            if not (found := await in_thread(scopes, self._store)):
+                return True
+            agent = await self._agent()
+            sleepers = [Sleeper(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found]
+            with scope(Scope(caching="no-store")):  # a cache would keep what is erased here
+                return not any([(await sleeper.run()).stopped for sleeper in sleepers])
+        except Exception:  # a task boundary: nobody waits for this, and tasks do without
+            logger.exception("the memory could not be consolidated")
+            return False
+
+    async def _agent(self) -> Agent | None:
+        member = next((member for member in self._team if member.side is Side.NEAR and not member.is_elsewhere), None)
+        agent = None if member is None else await member.open()
+        return agent if agent is not None and agent.card.world is None else None

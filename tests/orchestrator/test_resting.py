@@ -1,0 +1,153 @@
+"""A `Hybrid` puts its memory in order while it serves no task."""
+
+import threading
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from nearfar.orchestrator import Hybrid
+from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.memory import MemoryStore, Source
+from nearfar.orchestrator.memory.in_memory import InMemoryEngine
+from nearfar.orchestrator.memory.item import Namespace
+from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
+from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
+from nearfar.orchestrator.memory.recall.turn import Turn
+from nearfar.orchestrator.memory.selection import Selection
+from nearfar.orchestrator.memory.sleep.policy import SleepPolicy
+from nearfar.orchestrator.task_memory import TaskMemory
+from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Side, StoreUnavailable
+
+pytestmark = pytest.mark.anyio
+
+AT_ONCE = SleepPolicy(idle_seconds=0, settled_seconds=0)
+SUMMARIES = episodic((), Granularity.SUMMARY)
+SUMMARY = "Ann was in Rome."
+
+
+def store_with_a_session() -> MemoryStore:
+    """One that searches by words, so that no test depends on a model."""
+    store = MemoryStore(InMemoryEngine())
+    memory = AgentMemory(store)
+    for day in range(4):
+        text = f"On day {day} Ann went to Rome with Tom and paid {day * 10 + 7} euros for a museum."
+        memory.remember(Turn(speaker="Ann", text=text, source=Source.USER), "trip")
+    memory.episodes.close("trip")
+    return store
+
+
+def charged() -> DeviceState:
+    return DeviceState(power_source=PowerSource.MAINS)
+
+
+async def summed_up(store: MemoryStore) -> str:
+    """The first summary, as soon as there is one."""
+    with anyio.fail_after(20):
+        async with aclosing(store.watch(SUMMARIES, since=0)) as changes:
+            async for change in changes:
+                assert change.item is not None
+                return str(change.item.value["text"])
+    raise AssertionError("the watch has ended")
+
+
+class Hanging:
+    """The pace of a model that does not go on until it is stopped, and tells when it has begun."""
+
+    def __init__(self) -> None:
+        self.begun = anyio.Event()
+
+    async def __call__(self) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            await anyio.sleep_forever()
+
+
+async def test_memory_is_consolidated_by_the_near_model_while_no_task_is_served() -> None:
+    store, near = store_with_a_session(), ScriptedAgent(lambda _: SUMMARY)
+    far = ScriptedAgent([], name="far", side=Side.FAR)
+    async with Hybrid(near=near, far=far, memory=TaskMemory(store, sleep=AT_ONCE), device_state=charged):
+        assert await summed_up(store) == SUMMARY
+    assert near.live_steps == 0
+    assert far.requests == []
+
+
+async def test_nothing_is_consolidated_unless_the_app_asks_for_it() -> None:
+    near = ScriptedAgent(["Hello."])
+    async with Hybrid(near=near, memory=store_with_a_session(), device_state=charged) as hybrid:
+        await hybrid.run("Say hello.")
+    assert len(near.requests) == 1
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_task_stops_it_in_mid_sentence_and_it_goes_on_behind_the_task(*, is_streamed: bool) -> None:
+    store, pace = store_with_a_session(), Hanging()
+    near = ScriptedAgent(lambda request: "Hello." if "Say hello." in request.messages[-1].text else SUMMARY, pace=pace)
+    async with Hybrid(near=near, memory=TaskMemory(store, recall=None, sleep=AT_ONCE), device_state=charged) as hybrid:
+        with anyio.fail_after(20):
+            await pace.begun.wait()
+            if is_streamed:
+                events = [event async for event in hybrid.stream("Say hello.")]
+                assert events
+            else:
+                assert (await hybrid.run("Say hello.")).text == "Hello."
+        assert near.cancelled_steps == 1
+        assert await summed_up(store) == SUMMARY
+
+
+async def test_while_a_task_is_served_nothing_begins() -> None:
+    store, pace = store_with_a_session(), Hanging()
+    near = ScriptedAgent(["Hello."], pace=pace)
+    hybrid = Hybrid(near=near, memory=TaskMemory(store, recall=None, sleep=AT_ONCE), device_state=charged)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hybrid.run, "Say hello.")
+        with anyio.fail_after(20):
+            await pace.begun.wait()
+        async with hybrid:
+            await anyio.wait_all_tasks_blocked()
+            assert len(near.requests) == 1
+            tasks.cancel_scope.cancel()
+
+
+async def test_on_battery_it_looks_again_until_the_device_is_charged() -> None:
+    store, near = store_with_a_session(), ScriptedAgent(lambda _: SUMMARY)
+    states = [DeviceState(power_source=PowerSource.BATTERY, battery=0.3)] * 3
+
+    def state() -> DeviceState:
+        return states.pop() if states else charged()
+
+    async with Hybrid(near=near, memory=TaskMemory(store, sleep=AT_ONCE), device_state=state):
+        assert await summed_up(store) == SUMMARY
+    assert states == []
+
+
+async def test_no_cache_keeps_what_the_model_says_of_the_memory(tmp_path: Path) -> None:
+    store, near = store_with_a_session(), ScriptedAgent(lambda _: SUMMARY)
+    path = tmp_path / "cache.db"
+    memory = TaskMemory(store, sleep=AT_ONCE)
+    async with Hybrid(near=near, memory=memory, cache=CacheSettings(path=path), device_state=charged):
+        assert await summed_up(store) == SUMMARY
+    assert not any(b"Rome" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+class Broken(InMemoryEngine):
+    """An engine whose database cannot be reached, which says when somebody has tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried = threading.Event()
+
+    def namespaces(self, selection: Selection) -> list[Namespace]:
+        self.tried.set()
+        raise StoreUnavailable("the database is away", hint="bring it back")
+
+
+async def test_a_memory_that_fails_keeps_no_task_from_being_served(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Broken()
+    memory = TaskMemory(MemoryStore(engine), recall=None, sleep=AT_ONCE)
+    async with Hybrid(near=ScriptedAgent(["Hello."]), memory=memory, device_state=charged) as hybrid:
+        await anyio.to_thread.run_sync(engine.tried.wait, 20)
+        assert (await hybrid.run("Say hello.")).text == "Hello."
+    assert "could not be consolidated" in caplog.text
