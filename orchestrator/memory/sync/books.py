@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 
 import orjson
@@ -107,19 +108,22 @@ def note_arrivals(transaction: Transaction, dots: Iterable[Dot]) -> None:
 
 def holes(transaction: Transaction, device: str) -> Iterator[tuple[int, int]]:
     """First and last number of each run of writes of a device which the replica counts, and which were never here."""
+    return runs(_missing(transaction, device))
+
+
+def runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of numbers without a gap; they come in order."""
+    for _, run in groupby(enumerate(numbers), key=lambda one: one[1] - one[0]):
+        first, *rest = (number for _, number in run)
+        yield first, rest[-1] if rest else first
+
+
+def _missing(transaction: Transaction, device: str) -> Iterator[int]:
     last = transaction.known().get(device, 0)
-    start: int | None = None
     for chunk in range(last // _CHUNK + 1):
         bits = _arrivals(transaction, device, chunk)
-        for sequence in range(max(1, chunk * _CHUNK), min(last + 1, (chunk + 1) * _CHUNK)):
-            if bits >> (sequence % _CHUNK) & 1:
-                if start is not None:
-                    yield start, sequence - 1
-                start = None
-            elif start is None:
-                start = sequence
-    if start is not None:
-        yield start, last
+        numbers = range(max(1, chunk * _CHUNK), min(last + 1, (chunk + 1) * _CHUNK))
+        yield from (number for number in numbers if not bits >> (number % _CHUNK) & 1)
 
 
 def _arrivals(transaction: Transaction, device: str, chunk: int) -> int:

@@ -136,20 +136,10 @@ class _Packer:
     def packed(self, end: int) -> Batch:
         """The batch up to here; another one is begun."""
         facts = self._replica.facts()  # read behind the operations: it has all that was known to whoever wrote them
-        holes = tuple(one for device, numbers in self._holes.items() for one in _ranges(device, numbers))
+        holes = tuple(Range(device, *run) for device, numbers in self._holes.items() for run in books.runs(sorted(numbers)))
         fresh = None if facts == self._facts else facts
         batch = Batch(self._log, self._start, end, tuple(self._operations), holes, tuple(sorted(self._keys)), fresh)
         self._facts = facts
         self._start = end
         self._begin()
         return batch
-
-
-def _ranges(device: str, numbers: list[int]) -> Iterator[Range]:
-    """The numbers as few ranges."""
-    numbers = sorted(numbers)
-    first = 0
-    for index, number in enumerate(numbers):
-        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
-            yield Range(device, numbers[first], number)
-            first = index + 1
