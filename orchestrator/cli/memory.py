@@ -11,7 +11,7 @@ memory = typer.Typer(help="See, correct, move, synchronise and erase what this d
 
 Store = Annotated[
     str | None,
-    typer.Option("--store", help="SQLite file or postgres://...; [memory], or memory/memory.db in $NEARFAR_HOME, unless given."),
+    typer.Option("--store", help="SQLite file or postgres://...; not given: as nearfar.toml says, or memory/memory.db in $NEARFAR_HOME."),
 ]
 NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Labels with / between them, such as notes/ana.")]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The item's name in its namespace.")]

@@ -256,10 +256,11 @@ class MemoryStore(BasicStore):
     def import_lines(self, lines: Iterable[str], *, overwrite: bool = False, dry_run: bool = False) -> Imported:
         """Bring exported items in: as the store's user, with their tiers, and believed no more than whoever imports them.
 
-        What the store has otherwise is left as it is, unless it is to be overwritten. A second import of the same changes nothing. With
-        `dry_run`, it is only told what would be done. Raises `InvalidRequest` before anything is written, where a line is no item.
+        A line may have namespace, key and value alone: that is a new write of whoever imports it. What the store has otherwise is left as
+        it is, unless it is to be overwritten. A second import of the same changes nothing. With `dry_run`, it is only told what would be
+        done. Raises `InvalidRequest` before anything is written, where a line is no item.
         """
-        edits, imported = edits_of(self._reader(), lines, overwrite=overwrite, maximum_bytes=self._maximum_bytes)
+        edits, imported = edits_of(self._reader(), lines, overwrite=overwrite, maximum_bytes=self._maximum_bytes, ttl=self._default_ttl())
         for batch in () if dry_run else batches(edits):
             self._write(batch)
         return imported

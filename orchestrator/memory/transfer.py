@@ -17,6 +17,8 @@ from .writing import ABSENT, Edit
 
 _BATCH: Final = 500
 _SECONDS: Final = 60.0
+_PLAIN: Final = frozenset({"namespace", "key", "value"})
+"""All that a line written by hand needs."""
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -43,12 +45,15 @@ def export(reader: Reader, *, prefix: Namespace, tier: Tier | None) -> Iterator[
         yield from (_line(row) for row in rows.values() if tier is None or row.meta.tier is tier)
 
 
-def edits_of(reader: Reader, lines: Iterable[str], *, overwrite: bool, maximum_bytes: int) -> tuple[list[Edit], Imported]:
+def edits_of(
+    reader: Reader, lines: Iterable[str], *, overwrite: bool, maximum_bytes: int, ttl: float | None
+) -> tuple[list[Edit], Imported]:
     """The writes that bring the items into the store, and what becomes of which. All lines are checked first.
 
-    Raises `InvalidRequest`, which names the line, where one is no item.
+    A line of namespace, key and value alone is an item that nobody knows more of; it gets a `ttl` in minutes. Raises `InvalidRequest`,
+    which names the line, where one is no item.
     """
-    given: dict[Address, tuple[Record, Meta]] = {}
+    given: dict[Address, tuple[Record, Meta | None]] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
             address, value, meta = _parsed(line, number, maximum_bytes)
@@ -57,13 +62,13 @@ def edits_of(reader: Reader, lines: Iterable[str], *, overwrite: bool, maximum_b
     unchanged, replaced, kept = 0, 0, []
     for address, row in _present(reader, list(given)):
         value, meta = given[address]
-        if row is not None and _record(row) == _record(replace(row, value=value, meta=replace(meta, user=row.meta.user))):
+        if row is not None and _says(row, value, meta):
             unchanged += 1
         elif row is not None and not overwrite:
             kept.append(address)
         else:
             replaced += row is not None
-            edits.append(_edit(address, value, meta, ABSENT if row is None else row.version))
+            edits.append(_edit(address, value, meta, ABSENT if row is None else row.version, ttl))
     return edits, Imported(len(edits) - replaced, unchanged, replaced, tuple(kept))
 
 
@@ -80,7 +85,15 @@ def _present(reader: Reader, addresses: Sequence[Address]) -> Iterator[tuple[Add
         yield from ((address, rows.get(address)) for address in batch)
 
 
-def _edit(address: Address, value: Record, meta: Meta, version: str) -> Edit:
+def _says(row: Row, value: Record, meta: Meta | None) -> bool:
+    """Whether it is there already, with all that is said of it."""
+    told = row.meta if meta is None else replace(meta, user=row.meta.user)
+    return _record(row) == _record(replace(row, value=value, meta=told))
+
+
+def _edit(address: Address, value: Record, meta: Meta | None, version: str, ttl: float | None) -> Edit:
+    if meta is None:
+        return Edit(address=address, value=lambda _: value, if_version=version, ttl=validation.ttl_seconds(ttl))
     return Edit(address=address, value=lambda _: value, if_version=version, index=meta.index, ttl=meta.ttl, told=meta)
 
 
@@ -109,13 +122,18 @@ def _record(row: Row) -> Record:
     }
 
 
-def _parsed(line: str, number: int, maximum_bytes: int) -> tuple[Address, Record, Meta]:
+def _parsed(line: str, number: int, maximum_bytes: int) -> tuple[Address, Record, Meta | None]:
+    """An item; without meta where the line has none, so that what is imported is stamped as any other write."""
     try:
         record = orjson.loads(line)
-        return _address(record), validation.value(record["value"], maximum_bytes), _meta(record)
+        is_plain = isinstance(record, dict) and not record.keys() - _PLAIN
+        return _address(record), validation.value(record["value"], maximum_bytes), None if is_plain else _meta(record)
     except InvalidRequest as error:
         raise InvalidRequest(f"line {number}: {error.message}", hint=error.hint) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except KeyError as error:
+        hint = "nothing was imported; a line has namespace, key and value alone, or all that `export` writes"
+        raise InvalidRequest(f"line {number} has no {error.args[0]!r}", hint=hint) from error
+    except (ValueError, TypeError) as error:
         raise InvalidRequest(f"line {number} is no exported item: {error!r:.120}", hint="nothing was imported; see `export`") from error
 
 

@@ -64,6 +64,27 @@ def test_what_was_exported_can_be_imported_elsewhere(make_store: MakeStore, fill
     assert [item.value["text"] for item in filled.history(NOTES, "said")] == ["b", "é\n"]
 
 
+def test_a_line_by_hand_is_a_write_of_whoever_imports_it(store: MemoryStore) -> None:
+    line = json.dumps({"namespace": ["notes"], "key": "tea", "value": {"text": "Ana likes tea."}})
+    ours = store.bound(source=Source.USER)
+    assert ours.import_lines([line]).added == 1
+    item = ours.get(NOTES, "tea")
+    assert item is not None
+    assert (item.value, item.source, item.trust, item.tier) == ({"text": "Ana likes tea."}, Source.USER, 1.0, Tier.DEVICE)
+    assert ours.import_lines([line]).unchanged == 1
+    other = line.replace("tea.", "milk.")
+    assert ours.import_lines([other]).kept == (item.address,)
+    assert ours.import_lines([other], overwrite=True).replaced == 1
+
+
+@pytest.mark.parametrize("missing", ["value", "key", "namespace", "trust", "tier"])
+def test_what_a_line_lacks_is_named(filled: MemoryStore, missing: str) -> None:
+    record = exported(filled)[0]
+    del record[missing]
+    with pytest.raises(InvalidRequest, match=f"line 1 has no '{missing}'"):
+        filled.import_lines([json.dumps(record)])
+
+
 def test_a_second_import_changes_nothing(filled: MemoryStore, engine: Engine) -> None:
     lines = list(filled.export())
     position = engine.position()
