@@ -39,7 +39,7 @@ def content(message: Message) -> str:
 
 @pytest.mark.parametrize("counter", COUNTERS)
 @given(conversations(), st.floats(0, 1.2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_budget_is_never_exceeded_whoever_counts(counter: str, messages: list[Message], share: float) -> None:
     count = COUNTERS[counter]
     budget = int(conversation_tokens(messages, count) * share)
@@ -53,7 +53,7 @@ def test_the_budget_is_never_exceeded_whoever_counts(counter: str, messages: lis
 
 
 @given(conversations(), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_system_prompts_and_the_last_words_of_the_user_stay_word_for_word(messages: list[Message], share: float) -> None:
     if (result := compressed(messages, share)) is None:
         return
@@ -62,7 +62,7 @@ def test_system_prompts_and_the_last_words_of_the_user_stay_word_for_word(messag
 
 
 @given(conversations(), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_calls_and_results_stay_together(messages: list[Message], share: float) -> None:
     if (result := compressed(messages, share)) is None:
         return
@@ -77,7 +77,7 @@ def test_calls_and_results_stay_together(messages: list[Message], share: float) 
 
 
 @given(conversations(), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_is_kept_stands_in_the_original_in_the_same_order(messages: list[Message], share: float) -> None:
     if (result := compressed(messages, share)) is None:
         return
@@ -89,7 +89,7 @@ def test_what_is_kept_stands_in_the_original_in_the_same_order(messages: list[Me
 
 
 @given(conversations(), st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_two_messages_of_one_role_never_meet_where_they_did_not_before(messages: list[Message], share: float) -> None:
     if (result := compressed(messages, share)) is None:
         return
@@ -99,7 +99,7 @@ def test_two_messages_of_one_role_never_meet_where_they_did_not_before(messages:
 
 
 @given(conversations(), st.floats(0, 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_compressing_again_changes_nothing(messages: list[Message], share: float) -> None:
     if (result := compressed(messages, share)) is None:
         return

@@ -1,7 +1,8 @@
 """`Engine` on Postgres: a replica that several processes, and so several hubs, use together."""
 
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ from .vectors import SETTINGS, Vectors
 
 if TYPE_CHECKING:
     from ..engine import Vector
+    from .connections import Connection
 
 _CLAIM_SECONDS: Final = 120
 """For so long, a process that makes vectors of texts has them to itself; if it dies, another one makes them then."""
@@ -74,6 +76,7 @@ class PostgresEngine:
         self._patience = patience
         self._sealer = sealer
         self._process = uuid4().hex
+        self._writing = threading.local()
         self._vectors = Vectors(embedder)
         settings = SETTINGS if embedder is not None else {}
         self._connections = Connections(address, schema=schema, most=connections, patience=patience, longest=longest, settings=settings)
@@ -88,7 +91,11 @@ class PostgresEngine:
     def transaction(self) -> Iterator[Transaction]:
         with self._connections.connection() as connection, connection.transaction():
             transaction = PostgresTransaction(connection, self.device, self._sealer, self._vectors)
-            yield transaction
+            self._writing.connection = connection
+            try:
+                yield transaction
+            finally:
+                self._writing.connection = None
             transaction.finish()
 
     def rows(self, addresses: Sequence[Address], selection: Selection) -> dict[Address, Row]:
@@ -208,5 +215,7 @@ class PostgresEngine:
         self._connections.close()
 
     def _query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
-        with self._connections.connection() as connection:
+        # Whoever writes must not wait for a further connection: those who have them wait for the writer.
+        writing: Connection | None = getattr(self._writing, "connection", None)
+        with self._connections.connection() if writing is None else nullcontext(writing) as connection:
             return connection.execute(statement, parameters).fetchall()

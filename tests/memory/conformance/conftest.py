@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 from memory_bench import Clock, LetterEmbedder, MakeStore, StoreOptions
+from postgres_server import PostgresServer
 
 pytest.importorskip("numpy")
 
@@ -28,6 +29,12 @@ OF_MODULE = {
     "test_memory_pages": (*ENGINES, VIEWED),
     "test_memory_ttl": (*ENGINES, VIEWED),
 }
+
+_EMPTY = """
+WITH items AS (DELETE FROM nearfar.items), operations AS (DELETE FROM nearfar.operations), known AS (DELETE FROM nearfar.known),
+  settings AS (DELETE FROM nearfar.settings), embedders AS (DELETE FROM nearfar.embedders)
+UPDATE nearfar.replica SET device = %(device)s, sequence = 0, clock = 0, position = 0, documents = 0, words = 0
+"""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -59,8 +66,21 @@ def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
             return lambda embedder: SqliteEngine(path, embedder=embedder, key=lambda: "correct horse")
         case _:
             postgres = pytest.importorskip("nearfar.orchestrator.memory.postgres", reason="Postgres is an extra")
-            address, schema = request.getfixturevalue("postgres_server").address(), f"test_{uuid4().hex}"
-            return lambda embedder: postgres.PostgresEngine(address, embedder=embedder, schema=schema)
+            address = request.getfixturevalue("emptied_postgres")
+            return lambda embedder: postgres.PostgresEngine(address, embedder=embedder)
+
+
+@pytest.fixture
+def emptied_postgres(postgres_server: PostgresServer) -> str:
+    """The address of a database with no items. To make all tables anew takes several times as long as most tests."""
+    import psycopg
+
+    with psycopg.connect(postgres_server.address(), autocommit=True) as connection:
+        if connection.execute("SELECT to_regclass('nearfar.replica')").fetchone() != (None,):
+            for (number,) in connection.execute("SELECT number FROM nearfar.embedders").fetchall():
+                connection.execute(f"DROP TABLE nearfar.vectors_{number}")
+            connection.execute(_EMPTY, {"device": uuid4().hex})
+    return postgres_server.address()
 
 
 @pytest.fixture

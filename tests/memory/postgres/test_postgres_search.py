@@ -3,6 +3,7 @@
 import random
 
 import numpy
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,13 +12,14 @@ from postgres_writes import ALL, NOW, Opener, Vector, put, put_all, unit
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.item import Address
 from nearfar.orchestrator.memory.postgres import PostgresEngine, vectors
+from nearfar.orchestrator.memory.postgres.selecting import Where
 from nearfar.orchestrator.memory.postgres.words import words_asked, words_of
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
 from nearfar.protocols import InvalidRequest
 
 A = Address(("notes",), "a")
 B = Address(("notes",), "b")
-SCORES = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SCORES = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def found(engine: PostgresEngine, query: str) -> list[str]:
@@ -128,6 +130,17 @@ def test_the_nearest_of_all_come_from_the_index(engine: PostgresEngine, monkeypa
     asked = unit(1, 1)
     exact = sorted((float(asked @ vector) for vector in made.values()), reverse=True)[:10]
     assert [hit.score for hit in engine.nearest(asked, ALL, limit=10)] == pytest.approx(exact, abs=1e-5)
+
+
+def test_the_planner_takes_the_index_whatever_it_thinks_of_the_selection(engine: PostgresEngine, postgres_database: str) -> None:
+    many(engine, 1500)
+    selection = Where(Selection(now=NOW, prefix=("ones",), conditions=(Condition(("n",), Comparison.GREATER, 5),)))
+    statement = vectors._INDEXED.format(type="vector(8)", table="vectors_1", where=selection.sql)
+    asked = vectors.written(unit(1, 1))
+    with psycopg.connect(postgres_database, autocommit=True, options="-c search_path=nearfar,public") as connection:
+        connection.execute("ANALYZE")
+        plan = connection.execute(f"EXPLAIN {statement}", [asked, *selection.parameters, asked, 100]).fetchall()
+    assert any("Index Scan using vectors_1_nearest" in line for (line,) in plan)
 
 
 def test_an_item_with_many_passages_is_one_hit(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ SELECTIONS = st.builds(
 ITEMS = st.lists(st.tuples(NAMESPACES, VALUES, METAS), min_size=4, max_size=6)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(items=ITEMS, selections=st.lists(SELECTIONS, min_size=15, max_size=30))
 def test_a_selection_means_what_its_definition_says(
     engine: PostgresEngine, items: list[tuple[tuple[str, ...], dict[str, Any], Meta]], selections: list[Selection]

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from postgres_writes import ALL, NOW, Opener, forget, put, put_within, value_of
 
+from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory.item import Address, Meta
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
@@ -23,6 +24,13 @@ def test_nobody_writes_while_another_does(opened: Opener) -> None:
         assert second.changes(0, limit=10) == []
     put(second, B, {"n": 2})
     assert [one.address for one in second.changes(0, limit=10)] == [A, B]
+
+
+def test_more_writers_than_connections_do_not_wait_for_each_other_in_a_circle(opened: Opener) -> None:
+    store = MemoryStore(opened(connections=2, patience=5.0))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: store.put(A.namespace, A.key, {"n": n}, ttl=10), range(24)))
+    assert store.stats()["items"] == 1
 
 
 def test_a_follower_misses_no_change_of_concurrent_writers(opened: Opener) -> None:
