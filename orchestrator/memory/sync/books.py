@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -18,8 +18,18 @@ _FACTS: Final = "sync facts"
 _LOG: Final = "sync log"
 _RESTORED: Final = "sync restored"
 _ERASING: Final = "sync erasing"
+_TOLD: Final = "sync told"
 _CHUNK: Final = 4096
 """Numbers of one device whose arrival is kept together, one bit each."""
+
+
+class Told(NamedTuple):
+    """What peers were sent of the replica's own log."""
+
+    position: int = 0
+    """Nobody has more of it. Who has was told by another copy of this store."""
+    sequence: int = 0
+    """Of the replica's last write before: every copy that was made since has the same up to here."""
 
 
 def facts(transaction: Transaction) -> Facts:
@@ -49,10 +59,21 @@ def log(transaction: Transaction) -> str:
     return name
 
 
+def told(transaction: Transaction) -> Told:
+    kept = transaction.setting(_TOLD)
+    return Told() if kept is None else Told(*orjson.loads(kept))
+
+
+def keep_told(transaction: Transaction, now: Told) -> None:
+    """To be kept before peers are sent it."""
+    transaction.set(_TOLD, orjson.dumps(tuple(now)).decode())
+
+
 def note_restored(transaction: Transaction, sequence: int) -> None:
-    """Remember up to where the replica has its own writes, having been put back from an older copy: peers may have the later ones."""
+    """Remember up to where the replica has its own writes, being a copy: peers may have other ones behind."""
     transaction.set(_RESTORED, str(sequence))
     transaction.set(_LOG, _new_name())  # positions are no longer what they were to peers
+    keep_told(transaction, Told(0, sequence))
 
 
 def had(transaction: Transaction, own: str) -> dict[str, int]:

@@ -18,7 +18,7 @@ from .facts import Facts
 from .keys import opener
 from .messages import Batch, Range, Received, SealedOperation
 from .peer import Peer
-from .replica import Replica
+from .replica import LARGEST_LOSS, Replica
 
 _LATEST: Final = 1 << 62
 """Clocks from here on are refused: there must be room to count on from any that is taken."""
@@ -103,7 +103,10 @@ class _Taking:
         """Keep how far the peer's log is here."""
         books.keep_position(transaction, self._peer, batch.log, batch.end)
         if batch.known is not None:
-            claims = {device: sequence for device, sequence in batch.known.items() if self._may_speak_for(facts, device)}
+            claims = {device: sequence for device, sequence in batch.known.items() if self._may_count(facts, device)}
+            had = transaction.known()
+            if any(sequence >= had.get(device, 0) + LARGEST_LOSS for device, sequence in claims.items()):
+                raise InvalidRequest("the peer claims more writes than there can be", hint="the peer is broken, or no nearfar store")
             transaction.learn(claims, 0)
 
     def _change(self, address: Address, heads: Sequence[Operation], added: Sequence[Operation]) -> Change:
@@ -114,6 +117,10 @@ class _Taking:
             return change
         # It lives from its write on and not from now, or a device that was away for long would bring back what is over.
         return replace(change, row=replace(row, expires_at=min(self._now, row.updated_at) + row.meta.ttl))
+
+    def _may_count(self, facts: Facts, device: str) -> bool:
+        # How many writes of its own there are, a replica hears when it is greeted.
+        return device != self._replica.engine.device and self._may_speak_for(facts, device)
 
     def _check_author(self, facts: Facts, device: str) -> None:
         if not self._may_speak_for(facts, device):

@@ -10,7 +10,7 @@ from ....protocols import PermissionDenied, SyncRefused
 from ..clock import MAXIMUM_SKEW
 from ..engine import Engine, Transaction
 from ..item import Address, Namespace
-from . import books
+from . import books, restoring
 from .erasing import Forgetting, forget
 from .facts import Erasure, Facts, prefix_tag
 from .keys import SubjectKeys, tag_of
@@ -20,7 +20,7 @@ from .peer import Peer
 logger = logging.getLogger(__name__)
 
 _ID_BYTES: Final = 16
-_LARGEST_LOSS: Final = 1 << 32
+LARGEST_LOSS: Final = 1 << 32
 """So many writes nobody makes between two backups."""
 
 
@@ -56,7 +56,7 @@ class Replica:
             raise SyncRefused("the peer is this store itself, or a copy of it", hint="give the copy a file of its own, and let it sync")
         with self.engine.transaction() as transaction:
             self._check_device(transaction, peer, hello.device, is_caller=is_caller)
-            self._check_own_number(transaction, peer, hello)
+            self._go_on_if_copy(transaction, peer, hello.known.get(self.engine.device, 0), is_copy=False)
         self.absorb(peer, hello.facts)
         skew = hello.now - self.now()
         if abs(skew) * 1000 > MAXIMUM_SKEW:
@@ -125,6 +125,12 @@ class Replica:
             position = books.position(transaction, peer, log)
             return Request(books.had(transaction, self.engine.device), log, position, takes_all=peer.is_relay)
 
+    def notice_copy(self, transaction: Transaction, peer: Peer, request: Request) -> None:
+        """Go on under new numbers if the peer has more of this replica's log than it has ever told: another copy of this store told it."""
+        is_copy = request.log == books.log(transaction) and request.position > books.told(transaction).position
+        if is_copy:
+            self._go_on_if_copy(transaction, peer, request.known.get(self.engine.device, 0), is_copy=True)
+
     def facts(self) -> Facts:
         """What it knows beside the items."""
         with self.engine.transaction() as transaction:
@@ -182,17 +188,12 @@ class Replica:
             known = books.facts(transaction)
             books.keep_facts(transaction, replace(known, users={**known.users, device: peer.user}))
 
-    def _check_own_number(self, transaction: Transaction, peer: Peer, hello: Hello) -> None:
-        """Notice that this replica was put back from an older copy: others know writes of it that it has forgotten."""
-        own = self.engine.device
-        had, remembered = transaction.known().get(own, 0), hello.known.get(own, 0)
+    def _go_on_if_copy(self, transaction: Transaction, peer: Peer, remembered: int, *, is_copy: bool) -> None:
+        """Notice by what a peer knows that this store is a copy: others have writes under numbers that are not taken here."""
+        had = transaction.known().get(self.engine.device, 0)
         may_say_so = peer.is_relay or self.user is None or peer.user == self.user
-        if may_say_so and had < remembered < had + _LARGEST_LOSS:
-            logger.warning(
-                "this store was put back from an older copy: it knows %d of the %d writes that its peers have of it", had, remembered
-            )
-            books.note_restored(transaction, had)
-            transaction.learn({own: remembered}, 0)
+        if may_say_so and (is_copy or had < remembered) and remembered < had + LARGEST_LOSS:
+            restoring.go_on(self.engine, transaction, self.fields, remembered=max(had, remembered), now=self.now())
 
 
 def check_schema(hello: Hello) -> None:

@@ -63,7 +63,9 @@ def batches(replica: Replica, peer: Peer, request: Request, *, batch_bytes: int 
     packer = _Packer(replica, peer, log.name, log.end)
     for position, operation in log.operations():
         if packer.add(operation) >= batch_bytes:
+            log.note_told(position)
             yield packer.packed(position)
+    log.note_told(log.end)
     yield replace(packer.packed(log.end), known=log.claims())
 
 
@@ -72,6 +74,7 @@ class _Log:
 
     def __init__(self, replica: Replica, peer: Peer, request: Request) -> None:
         with replica.engine.transaction() as transaction:
+            replica.notice_copy(transaction, peer, request)
             self.name = books.log(transaction)
             # Before the log is read, which then has all that this says: a superseded write has its successor further behind.
             self._own = transaction.known()
@@ -87,6 +90,12 @@ class _Log:
                 if operation.dot.sequence > self._request.known.get(operation.dot.device, 0) and self._may_tell(operation):
                     yield position, operation
             self.end = page[-1][0]
+
+    def note_told(self, position: int) -> None:
+        """Keep that the peer is about to be sent this much."""
+        with self._replica.engine.transaction() as transaction:
+            if books.log(transaction) == self.name and position > books.told(transaction).position:
+                books.keep_told(transaction, books.Told(position, self._own.get(self._replica.engine.device, 0)))
 
     def claims(self) -> dict[str, int]:
         """What the peer may count as known when it has the whole log."""

@@ -138,6 +138,13 @@ async def _signal(news: asyncio.Event, positions: AsyncGenerator[int]) -> None:
 async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callable[[Progress], None]) -> Synchronised:
     replica, progress = store.replica(), Progress()
     theirs, skew = await _greet(replica, peer, link)
+    # To send comes first: it may show that this store is a copy, which then needs writes of its own device back.
+    async with link.push(await in_thread(replica.hello)) as push:
+        sending = batches(replica, peer, push.request)
+        async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
+            async for batch in made:
+                report(progress := replace(progress, sent=_sum([progress.sent, *await push.send(batch)])))
+        report(progress := replace(progress, sent=_sum([progress.sent, *await push.finish()])))
     request = await in_thread(replica.request, peer, theirs.log)
     pulled = link.pull(await in_thread(replica.hello), request)
     async with aclosing(pulled), aclosing(ahead(lambda: _next(pulled))) as arriving:
@@ -145,12 +152,6 @@ async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callab
             received = await in_thread(receive, replica, peer, theirs.device, batch)
             store.watchers.notify()
             report(progress := replace(progress, received=_sum([progress.received, received])))
-    async with link.push(await in_thread(replica.hello)) as push:
-        sending = batches(replica, peer, push.request)
-        async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
-            async for batch in made:
-                report(progress := replace(progress, sent=_sum([progress.sent, *await push.send(batch)])))
-        report(progress := replace(progress, sent=_sum([progress.sent, *await push.finish()])))
     return Synchronised(theirs.device, progress.received, progress.sent, skew)
 
 

@@ -105,9 +105,9 @@ def take(receiver: Node, sender: Node, batch: Batch) -> Received:
 
 
 def synchronise(one: Node, other: Node, capture: list[bytes] | None = None) -> None:
-    """In both directions, without faults."""
+    """In both directions as `sync_once` does, without faults."""
     greet(one, other)
-    for sender, receiver in ((other, one), (one, other)):
+    for sender, receiver in ((one, other), (other, one)):
         for batch in send(sender, receiver, capture=capture):
             take(receiver, sender, batch)
 

@@ -1,0 +1,45 @@
+"""Going on with a store that is a copy, put back from a backup or cloned: others have writes under numbers that it has given, too."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ..engine import Engine, Transaction
+from ..item import Address
+from ..operation import Dot, Operation
+from ..projection import change_of
+from . import books
+
+logger = logging.getLogger(__name__)
+
+_PAGE: Final = 1000
+
+
+def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, remembered: int, now: float) -> None:
+    """Give new numbers to what was written since the copy was made, as far as that can be told, behind all that anybody has.
+
+    So that nothing of either side is lost; what both have had all along is at worst written twice. `remembered` is the last number of
+    this device that peers know.
+    """
+    own, shared = engine.device, books.told(transaction).sequence
+    had = transaction.known().get(own, 0)
+    logger.warning("this store is a copy: its last %d writes get new numbers, behind the %d that peers know", had - shared, remembered)
+    transaction.learn({own: remembered}, 0)
+    changed: dict[Address, dict[Dot, Operation]] = {}
+    for operation in _written_since(engine, shared):
+        sequence, clock = transaction.reserve(1, now)
+        context = {device: min(known, shared) if device == own else known for device, known in operation.context.items()}
+        anew = replace(operation, dot=Dot(own, sequence), clock=max(clock, operation.clock + 1), context=context)
+        changed.setdefault(operation.address, {})[operation.dot] = anew
+    present = transaction.heads(list(changed))
+    renumbered = {address: [anew.get(head.dot, head) for head in present[address]] for address, anew in changed.items()}
+    transaction.apply([change_of(address, heads, now=now, fields=fields) for address, heads in renumbered.items()])
+    books.note_restored(transaction, shared)
+
+
+def _written_since(engine: Engine, shared: int) -> Iterator[Operation]:
+    position = 0
+    while page := engine.operations(position, limit=_PAGE):
+        yield from (operation for _, operation in page if operation.dot.device == engine.device and operation.dot.sequence > shared)
+        position = page[-1][0]
