@@ -97,8 +97,8 @@ class Conversation:
                 self._take_apart(number, group, index, text, is_result=message.tool_result is not None)
 
     def _take_apart(self, number: int, group: Group, index: int, text: str, *, is_result: bool) -> None:
-        mark, whole = self.result_mark_tokens if is_result else self.text_mark_tokens, self.count(text)
-        if whole <= mark and self.messages[group.messages[0]].tool_calls:  # it takes no more than the mark that would stand for it
+        mark = self.result_mark_tokens if is_result else self.text_mark_tokens
+        if self.messages[group.messages[0]].tool_calls and (whole := self.count(text)) <= mark:  # no more than the mark in its place
             group.tokens += whole
             return
         first = len(self.pieces)

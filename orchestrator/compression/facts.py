@@ -17,16 +17,15 @@ _PREDICATE: Final = re.compile(r"\s+(?:is|was|has|had|are|were|will|did|does|can
 """What follows a word that opens a sentence, where this word is likely a name."""
 _NOT_NAMES: Final = FUNCTION_WORDS | {"also", "assistant", "tool", "user", "yes"}
 """What opens sentences and is no name, whatever follows."""
-_PLAIN: Final = re.compile(r"[a-z]+").fullmatch
-"""Most words, which are no facts."""
+_UNUSUAL: Final = re.compile(r"(?<![\w@.+'’-])(?![a-z]+[@.+'’-]*(?![\w@.+'’-]))[\w@.+'’-]*\w")
+"""Words that are not small letters alone, as most are, which are no facts."""
 _CODED: Final = re.compile(r"[\d_@]")
 
 
 def facts(text: str) -> list[str]:
     """Numbers, identifiers and names in their order, in the form in which they are compared."""
     text = _GROUPED.sub("", text)
-    candidates = (match for match in _WORD.finditer(text) if not _PLAIN(match.group()))
-    return [_normal(match.group()) for match in candidates if _is_fact(match, text)]
+    return [_normal(match.group()) for match in _UNUSUAL.finditer(text) if _is_fact(match, text)]
 
 
 def unsupported(text: str, sources: Iterable[str]) -> list[str]:

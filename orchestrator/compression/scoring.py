@@ -61,7 +61,8 @@ class Scores:
         self._terms = [terms(piece.text) for piece in conversation.pieces]
         self.news = [_news(piece.text, found) for piece, found in zip(conversation.pieces, self._terms, strict=True)]
         """Facts and words of each piece, which are worth something to whoever does not know them yet."""
-        self.call_news = [_news(text, terms(text)) for text in (_calls_text(conversation, group) for group in conversation.groups)]
+        calls = (_calls_text(conversation, group) for group in conversation.groups)
+        self.call_news: list[frozenset[str]] = [_news(text, terms(text)) if text else frozenset() for text in calls]
         """Those in the calls of each group."""
         self._recency = [RECENCY * 0.5 ** min(back, 64) for back in range(len(conversation.groups) - 1, -1, -1)]
         if conversation.ends_with_calls:

@@ -28,25 +28,23 @@ class Selection:
     def fill(self, budget: int) -> None:
         """Keep what is worth the most until `budget` tokens are used."""
         # An entry stands for a piece, or, by its complement, for the calls of a group.
-        heap: list[tuple[float, int]] = []
-        for number, is_kept in enumerate(self.pieces):
-            if not is_kept:
-                heap.append((-self._density(number), number))
-        for group, is_kept in enumerate(self.groups):
-            if not is_kept and self._scores.call_worth(group):
-                heap.append((-self._density(~group), ~group))
+        entries = [number for number, is_kept in enumerate(self.pieces) if not is_kept]
+        entries += [~group for group, is_kept in enumerate(self.groups) if not is_kept and self._scores.call_worth(group)]
+        # What is too long may fit when something beside it is kept, and is looked at again then.
+        heap = [(-self._density(entry, cost), entry) for entry in entries if (cost := self._cost(entry)) <= budget]
         heapq.heapify(heap)
         while heap and budget > 0:
             promised, entry = heapq.heappop(heap)
             if self._is_kept(entry):
                 continue
-            density, cost = self._density(entry), self._cost(entry)
-            if density < -promised * 0.999:
+            if (cost := self._cost(entry)) > budget:
+                continue
+            if (density := self._density(entry, cost)) < -promised * 0.999:
                 heapq.heappush(heap, (-density, entry))
-            elif cost <= budget:
-                budget -= cost
-                for cheaper in self._keep(entry):
-                    heapq.heappush(heap, (-self._density(cheaper), cheaper))
+                continue
+            budget -= cost
+            for cheaper in self._keep(entry):
+                heapq.heappush(heap, (-self._density(cheaper, self._cost(cheaper)), cheaper))
 
     def drop(self, tokens: int) -> bool:
         """Give up what was chosen last, `tokens` of it at least; False where nothing is left to be given up."""
@@ -68,7 +66,7 @@ class Selection:
     def _group(self, entry: int) -> int:
         return self._conversation.pieces[entry].group if entry >= 0 else ~entry
 
-    def _density(self, entry: int) -> float:
+    def _density(self, entry: int, cost: int) -> float:
         """Worth for tokens. What comes for nothing comes first."""
         group = self._group(entry)
         worth = 0.0
@@ -76,7 +74,7 @@ class Selection:
             worth += self._scores.worth[entry] + self._scores.new(self._scores.news[entry], self._known)
         if not self.groups[group]:
             worth += self._scores.call_worth(group) + self._scores.new(self._scores.call_news[group], self._known)
-        return worth / max(self._cost(entry), 1)
+        return worth / max(cost, 1)
 
     def _cost(self, entry: int) -> int:
         """Tokens by which the conversation grows. A piece beside a kept one can save a mark."""

@@ -21,7 +21,7 @@ def estimated_tokens(text: str) -> int:
 
     Vocabularies of general models need about two thirds of that for English prose, and about as much for tables of numbers.
     """
-    return len(_TOKEN.findall(text)) + len(_NOT_ASCII.findall(text))
+    return len(_TOKEN.findall(text)) + (0 if text.isascii() else len(_NOT_ASCII.findall(text)))
 
 
 def message_tokens(message: Message, count: TokenCounter = estimated_tokens) -> int:
