@@ -8,7 +8,6 @@ from typing import Final
 import anyio
 
 from ..threads import in_thread
-from .engine import Position
 from .item import Address, Namespace, within
 from .memory_item import MemoryItem
 from .reading import Reader
@@ -34,8 +33,9 @@ def changes_after(reader: Reader, position: int, *, prefix: Namespace = (), limi
     """Changes of items that are there for the reader, in order, and the position up to which they were looked for."""
     found = reader.engine.changes(position, limit=limit)
     inside = [one for one in found if within(one.address.namespace, prefix)]
-    items = zip(inside, reader.get([one.address for one in inside], []), strict=True)
-    told = [MemoryChange(one.position, one.address, item) for one, item in items if item is not None or _may_hear_of(reader, one)]
+    items = dict(zip(inside, reader.get([one.address for one in inside], []), strict=True))
+    gone = set(reader.known([one.address for one, item in items.items() if item is None]))
+    told = [MemoryChange(one.position, one.address, item) for one, item in items.items() if item is not None or one.address in gone]
     return told, found[-1].position if found else position
 
 
@@ -57,13 +57,3 @@ async def watched(reader: Reader, watchers: Watchers, *, prefix: Namespace, sinc
                 with anyio.move_on_after(_POLL):
                     await woken.wait()
             position = reached
-
-
-def _may_hear_of(reader: Reader, position: Position) -> bool:
-    """Whether somebody may know that an item is gone: that it ever was may be none of their business."""
-    principal = reader.principal
-    if principal is None:
-        return True
-    with reader.engine.transaction() as transaction:
-        heads = transaction.heads([position.address]).get(position.address, ())
-    return bool(heads) and all(principal.sees(position.address, head.meta, head.dot.device) for head in heads)

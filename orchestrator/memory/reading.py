@@ -89,6 +89,15 @@ class Reader:
         copied = deepcopy if len(rows) < len(addresses) else _itself
         return [MemoryItem(copied(rows[address])) if address in rows else None for address in addresses]
 
+    def known(self, addresses: Sequence[Address]) -> list[Address]:
+        """Those of the items, deleted ones among them, of which the principal may know that they ever were."""
+        if self.principal is None or not addresses:
+            return list(addresses)
+        with self.engine.transaction() as transaction:
+            heads = transaction.heads(addresses)
+        sees = self.principal.sees
+        return [one for one in addresses if one in heads and all(sees(one, head.meta, head.dot.device) for head in heads[one])]
+
     def search(self, query: Query, *, refresh: bool) -> list[MemoryItem]:
         """A page of what is asked for, the best first, or the last updated where nothing is asked for."""
         selection = self.selection(query.prefix, key_prefix=query.key_prefix, conditions=query.conditions, valid_at=query.valid_at)

@@ -230,8 +230,9 @@ class MemoryStore(BasicStore):
         return watched(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
 
     def traces(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
-        """Where the items are that `erase` would forget, deleted ones of which something is still kept among them."""
-        return traces(self.engine, prefix=None if prefix is None else validation.prefix(prefix), subject=subject)
+        """Where the items are that `erase` would forget, deleted ones of which something is still kept among them. A view tells of those
+        that its principal may see."""
+        return self._reader().known(traces(self.engine, prefix=None if prefix is None else validation.prefix(prefix), subject=subject))
 
     def erase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
         """Forget for good all that is about a subject, or in or below a namespace, with its history and with all that was derived from it.

@@ -113,3 +113,10 @@ def test_people_erase_what_is_their_own(filled: MemoryStore, engine: Engine) -> 
         with pytest.raises(PermissionDenied):
             elsewhere.erase(prefix=place)
     assert theirs.erase(prefix=NOTES) == [Address(NOTES, "by bob")]
+
+
+def test_a_view_tells_of_no_traces_of_what_it_may_not_see(filled: MemoryStore, engine: Engine) -> None:
+    filled.put(("friends",), "shared", {}, tier=Tier.SHARED, subject="bob")
+    seen = filled.view(Principal("eve", "phone"))
+    assert seen.traces(subject="bob") == seen.traces(prefix=()) == [Address(("friends",), "shared")]
+    assert len(filled.view(Principal("ann", engine.device)).traces(prefix=())) == len(filled.traces(prefix=()))
