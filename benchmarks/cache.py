@@ -1,11 +1,12 @@
 """What a cache of answers serves, how often it is wrong, and what a look into it takes.
 
-    python benchmarks/cache.py --data FOLDER --json --quick     every figure from fewer questions: under 45 seconds
-    python benchmarks/cache.py --data FOLDER --json             the figures of docs/benchmarks.md
+    python benchmarks/cache.py --json --quick                   every figure from fewer questions: under 45 seconds
+    python benchmarks/cache.py --json --data FOLDER             the figures of docs/benchmarks.md
 
-FOLDER holds qqp_labelled_10k.json.gz: pairs of questions of people with a label that says whether both ask the same (Quora Question Pairs).
-The pairs are divided in two by a hash of their text. The threshold is learned on one half; on the other, the first question of each pair is
-stored, and what is asked are the second ones, and questions whose meaning was changed by a small edit (`cache_figures/swaps.py`).
+FOLDER, or its folder `cache`, holds qqp_labelled_10k.json.gz: pairs of questions of people with a label that says whether both ask the
+same (Quora Question Pairs). The pairs are divided in two by a hash of their text. The threshold is learned on one half; on the other, the
+first question of each pair is stored, and what is asked are the second ones, and questions whose meaning was changed by a small edit
+(`cache_figures/swaps.py`).
 
 * `qqp_hit_rate`: share of the questions served whose pair is labelled the same; `qqp_hit_rate_all`: share of all second questions.
 * `qqp_false_hit_rate`: share of the changed questions served; `..._high` is the end of its 95 % interval.
@@ -45,6 +46,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.cache_figures.swaps import Swap, swaps
 
 DATA: Final = "qqp_labelled_10k.json.gz"
+FOLDER: Final = Path(__file__).parents[2] / "shared" / "data"
+"""Where the pairs are if nobody says so, in `cache`."""
 BUDGET: Final = 0.05
 """False hits on a stream of which half are duplicates and half are changed questions: harder than what people ask."""
 QUICK: Final = 1_000
@@ -79,9 +82,9 @@ class Remembering:
 def main() -> None:
     """Print the figures."""
     options = _options()
-    path = options.data / DATA
-    if not path.is_file():
-        found: dict[str, Any] = {"skipped": f"there is no {path}; --data names the folder that holds it"}
+    path = next((each for each in (options.data / DATA, options.data / "cache" / DATA) if each.is_file()), None)
+    if path is None:
+        found: dict[str, Any] = {"skipped": f"there is no {DATA} in {options.data}; --data names the folder that holds it"}
     else:
         found = figures(read(path), most=QUICK if options.quick else None)
     if options.json:
@@ -216,7 +219,7 @@ def _digest(text: str) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Figures of the cache.")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/cache"), help="folder of the labelled pairs")
+    parser.add_argument("--data", type=Path, default=FOLDER, help="folder of the labelled pairs, or the one above it")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument("--quick", action="store_true", help="fewer questions: under 45 seconds")
     return parser.parse_args()

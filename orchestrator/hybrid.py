@@ -357,8 +357,9 @@ class Hybrid:
         with nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
                 state: dict[str, Any] = await graph.ainvoke({"task": whole}, config, context=context)
-            except NearfarError:
-                await self._conclude_plan(task, context, None)
+            except (NearfarError, asyncio.CancelledError):
+                with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
+                    await self._conclude_plan(task, context, None)
                 raise
         await self._conclude_plan(task, context, state)
         return state

@@ -33,7 +33,7 @@ def _content_objection(mine: tuple[str, ...], theirs: tuple[str, ...]) -> str | 
         return None
     only_mine, only_theirs = Counter(mine) - Counter(theirs), Counter(theirs) - Counter(mine)
     differing = {*only_mine, *only_theirs}
-    if differing <= OPTIONAL and _needed(mine) == _needed(theirs):
+    if differing <= OPTIONAL and not (only_mine and only_theirs) and _needed(mine) == _needed(theirs):
         return None
     if not differing:
         return "order: the same words stand in another order"

@@ -12,15 +12,19 @@ from .words import (
     ARTICLES,
     ASKERS,
     AUXILIARIES,
+    CONJUNCTIONS,
     ENGLISH,
     FUTURE,
     MODALS,
+    NEGATIONS,
     NEUTRAL_PREPOSITIONS,
+    NUMERALS,
     OPENINGS,
     OWNERS,
     PAST,
     PHRASES,
     QUESTIONS,
+    SIGNS,
     SYNONYMS,
     TONE,
 )
@@ -38,6 +42,10 @@ _SHARE: Final = 0.2
 """Of a text's words that have to be among these for it to be taken for English; ordinary questions reach twice as many."""
 _SILENT: Final = ARTICLES | TONE
 _SHORTEST_STEM: Final = 3
+_SILENT_E: Final = re.compile(
+    r"(?:[cvzu]|[^s]s|dg|[^aeo]ag|(?:^|[^aeo])at|[^aeo]ar|[^aeo]i[dr]|[^aeo]ut|re-?at|^[^aeiou]*[aiou][^aeiouwxy])$"
+)
+"""Stems in front of `-ing` that have lost an `e`: `mak`, `danc`, `purchas`, `creat`; but not `read`, `show` and `visit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,7 @@ def _read(text: str) -> Wording:
     return Wording(
         literal=literal,
         is_english=True,
-        content=tuple(_content(words)),
+        content=tuple(_coordinated(list(_content(words)))),
         questions=_kinds(QUESTIONS, words),
         tense=tuple(name for name, kind in (("past", PAST), ("future", FUTURE)) if kind.intersection(words)),
         owners=_kinds(OWNERS, words),
@@ -86,11 +94,15 @@ def _read(text: str) -> Wording:
 
 def _is_english(words: Sequence[str]) -> bool:
     known = sum(word in ENGLISH for word in words)
-    return bool(words) and (words[0] in ENGLISH or " ".join(words[:2]) in OPENINGS or known >= _SHARE * len(words))
+    if not words:
+        return False
+    if words[0] == "is" and SIGNS.intersection(words[1:]):
+        return True
+    return words[0] in ENGLISH or " ".join(words[:2]) in OPENINGS or known >= _SHARE * len(words)
 
 
 def _kinds(kind: frozenset[str], words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted(word for word in words if word in kind))
+    return tuple(sorted(kind.intersection(words)))
 
 
 def _content(words: Sequence[str]) -> Iterator[str]:
@@ -106,6 +118,15 @@ def _content(words: Sequence[str]) -> Iterator[str]:
         before = word
 
 
+def _coordinated(words: list[str]) -> list[str]:
+    """The words with what `and` or `or` joins in one order: `tea or milk` for `milk or tea`."""
+    for place in range(1, len(words) - 1):
+        before, after = words[place - 1], words[place + 1]
+        if words[place] in CONJUNCTIONS and before > after and not NEGATIONS.intersection((before, after)):
+            words[place - 1], words[place + 1] = after, before
+    return words
+
+
 def _is_silent(word: str, before: str, *, is_last: bool) -> bool:
     """Whether a word decides nothing where it stands, or is looked at apart."""
     if word in QUESTIONS or word in OWNERS:
@@ -119,22 +140,29 @@ def _is_silent(word: str, before: str, *, is_last: bool) -> bool:
 
 def _plain(word: str) -> str:
     """One form for `learn`, `learns` and `learning`, and for words that mean the same."""
-    if word in SYNONYMS:
-        return SYNONYMS[word]
+    if word in SYNONYMS or word in NUMERALS:
+        return SYNONYMS.get(word) or NUMERALS[word]
+    if word.endswith("s") and word[:-1] in SYNONYMS:
+        return SYNONYMS[word[:-1]]
     stem = _without_ending(word)
     return SYNONYMS.get(stem, stem)
 
 
 def _without_ending(word: str) -> str:
-    if word.endswith("ies") and len(word) > _SHORTEST_STEM + 1:
-        return word[:-3] + "y"
+    if word.endswith(("ies", "ie")) and len(word) > _SHORTEST_STEM + 1:
+        return word.removesuffix("s")[:-2] + "y"
     if word.endswith(("sses", "shes", "ches", "xes")):
         return word[:-2]
     if word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > _SHORTEST_STEM:
         return word[:-1]
     if word.endswith("ing") and len(word) >= _SHORTEST_STEM + 3:
-        return _undoubled(word[:-3])
+        return _with_silent_e(_undoubled(word[:-3]))
     return word
+
+
+def _with_silent_e(stem: str) -> str:
+    """`increase` for the `increas` of `increasing`. Where it is put wrongly, two forms of a word are taken for two words."""
+    return f"{stem}e" if _SILENT_E.search(stem) else stem
 
 
 def _undoubled(stem: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.intents import Intent, is_complete
 from nearfar.orchestrator.cache.lookups import PLANS, CategoryStatistics, statistics
 from nearfar.orchestrator.cache.settings import CacheSettings
-from nearfar.protocols import ScriptedAgent, Side, StepRequest, Unavailable
+from nearfar.protocols import DeadlineExceeded, ScriptedAgent, Side, StepRequest, Unavailable
 from nearfar.protocols.fakes import Reply
 
 PEVR = Policy.model_validate({"strategy": "pevr", "sensitivity": "public"})
@@ -114,6 +115,20 @@ async def test_a_plan_whose_task_fails_is_dropped(tmp_path: Path) -> None:
     async with agents.working() as both:
         await both.run("Find the emblem of East Calder.")
         await both.run("Find the emblem of East Calder.")  # the near agent is gone, and the far one answers in its place
+        planned = len(agents.far.requests)
+        await both.run("Find the emblem of East Calder.")
+    assert len(agents.far.requests) == planned + 1
+
+
+@pytest.mark.anyio
+async def test_a_plan_whose_task_runs_out_of_time_is_dropped(tmp_path: Path) -> None:
+    outcomes: list[Reply] = ["A bridge.", anyio.Event(), "A bridge."]
+    replies = iter(outcomes)
+    agents = Agents(tmp_path / "answers.db", near=lambda _: next(replies))
+    async with agents.working() as both:
+        await both.run("Find the emblem of East Calder.")
+        with pytest.raises(DeadlineExceeded):
+            await both.run("Find the emblem of East Calder.", timeout=0.5)
         planned = len(agents.far.requests)
         await both.run("Find the emblem of East Calder.")
     assert len(agents.far.requests) == planned + 1
