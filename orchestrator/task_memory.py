@@ -66,9 +66,10 @@ class TaskMemory:
         of those are on other devices of the user (not `stays_here`), nothing of tier `device`. A store that fails leaves the task as
         it is, with the reason. No cache keeps what is made of the memory: it would outlive what is erased.
         """
-        if self.tools:
+        is_from_memory = task.session in self._private_sessions
+        if self.tools or is_from_memory:
             task = task.model_copy(update={"cache": "no-store"})
-        if task.session in self._private_sessions and task.policy.sensitivity is Sensitivity.PUBLIC:
+        if is_from_memory and task.policy.sensitivity is Sensitivity.PUBLIC:
             task = _made_private(task, "an earlier task of its session recalled what may not leave the device")
         if self._recall is None:
             return task

@@ -1,11 +1,12 @@
 """What was remembered, as text for a model: quoted data with its origin, which nothing in it can pass for anything else.
 
-Each item is one line with its text as a string of JSON, so that the text can end neither the line nor the quotation. The marks around
-the block depend on all that is in it, so that nobody can have written them into it.
+Each item is one line with its text as a string of JSON, so that the text can end neither the line nor the quotation, nor the message
+that it stands in. The marks around the block depend on all that is in it, so that nobody can have written them into it.
 """
 
 import hashlib
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ _HEAD: Final = (
     "A line says when it was, on whose word, how far that is trusted (0 to 1), and what."
 )
 _CUT: Final = " […]"
+_UNSAFE: Final = re.compile(r"[<\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]|\[(?=/?[A-Z_]+\])")
+"""What chat templates mark roles with (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark itself wherever it stands; line ends
+that JSON leaves as they are; and what is not seen. It stands in a quotation only escaped."""
 _LEAST: Final = 32
 """Characters of a text that is worth being cut to."""
 
@@ -109,7 +113,16 @@ def _shortened(item: MemoryItem, budget: int, count: TokenCounter) -> str:
 
 
 def _line(item: MemoryItem, text: str) -> str:
-    return f"{when(item):%Y-%m-%d %H:%M} {item.source.value} {item.trust:.1f} {json.dumps(text, ensure_ascii=False)}"
+    return f"{when(item):%Y-%m-%d %H:%M} {item.source.value} {item.trust:.1f} {_quoted(text)}"
+
+
+def _quoted(text: str) -> str:
+    return _UNSAFE.sub(_escaped, json.dumps(text, ensure_ascii=False))
+
+
+def _escaped(match: "re.Match[str]") -> str:
+    units = match.group().encode("utf-16-be").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def _block(lines: Sequence[str]) -> str:

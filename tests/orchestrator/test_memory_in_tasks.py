@@ -219,6 +219,15 @@ async def test_answer_that_memory_went_into_is_kept_in_no_cache(is_cached: bool,
     assert len(agent.requests) == (1 if is_cached else 2)
 
 
+async def test_no_cache_keeps_what_follows_in_a_conversation_that_memory_went_into(tmp_path: Path) -> None:
+    agent = near("Oat milk.", "Hafermilch.", "Hafermilch.")
+    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
+    async with Hybrid(near=agent, memory=store_with(Tier.DEVICE), cache=cache) as hybrid:
+        for prompt in (PROMPT, "Say that in German.", "Say that in German."):
+            await hybrid.run(prompt, session="chat")
+    assert len(agent.requests) == 3
+
+
 async def test_task_that_cannot_be_written_down_is_served_and_says_so() -> None:
     memory = TaskMemory(MemoryStore(InMemoryEngine(), maximum_bytes=500), remember=True)
     async with Hybrid(near=near("x" * 1000), memory=memory) as hybrid:
