@@ -145,9 +145,9 @@ class SqliteEngine:
                 return []
             embedder, width = registered
             self._vectors.check(vector, width)
-            scored = self._vector_cache(width).scored(connection, embedder, vector)
+            passages = self._vector_cache(width).passages(connection, embedder)
             passing, selected = partial(_passing, connection, where), partial(_selected, connection, where)
-            return best(scored, limit, passing=passing, selected=selected)
+            return best(passages, vector, limit, passing=passing, selected=selected)
 
     def namespaces(self, selection: Selection) -> list[Namespace]:
         where = Where(selection)
