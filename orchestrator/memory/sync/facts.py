@@ -14,6 +14,8 @@ from .keys import tag_of
 
 _LONGEST = 256
 """Characters of a device's, a user's or an erasure's name."""
+_LATEST = 1 << 62
+"""Numbers of writes are below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,9 @@ def _erasure(
 
 
 def _vector(value: Mapping[str, Any]) -> VersionVector:
-    return {_name(device): int(sequence) for device, sequence in value.items()}
+    if not all(type(sequence) is int and 0 <= sequence < _LATEST for sequence in value.values()):
+        raise ValueError("a number of a write cannot be")
+    return {_name(device): sequence for device, sequence in value.items()}
 
 
 def _joined(one: VersionVector, other: VersionVector) -> VersionVector:

@@ -22,6 +22,8 @@ from .replica import LARGEST_LOSS, Replica
 
 _LATEST: Final = 1 << 62
 """Clocks from here on are refused: there must be room to count on from any that is taken."""
+_TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
+"""Seconds since the epoch of the years 1 and 9999: there are no dates beyond."""
 _LONGEST: Final = 1024
 """Characters of a name."""
 _DEEPEST: Final = 32
@@ -184,6 +186,9 @@ def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
         raise InvalidRequest(f"the peer sent an item of another user than {peer.user!r}")
     if not 0 <= meta.trust <= min(TRUST[meta.source], peer.maximum_trust):
         raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for what comes from source {meta.source}")
+    times = (meta.created_at, meta.valid_from or 0, meta.invalid_from or 0)
+    if min(times) < _TIMES[0] or max(times) > _TIMES[1]:
+        raise InvalidRequest("the peer sent an item of a time that cannot be", hint="the peer is broken, or no nearfar store")
     if meta.ttl is not None and meta.ttl <= 0:
         raise InvalidRequest("the peer sent an item that lives for no time")
     if len(meta.user) + len(meta.agent) + len(meta.subject) > _LONGEST:

@@ -55,6 +55,8 @@ def batch(*operations: Operation, **changes: object) -> Batch:
         replace(ENOUGH, meta=replace(META, trust=-1)),
         replace(ENOUGH, meta=replace(META, ttl=-1)),
         replace(ENOUGH, meta=replace(META, agent="x" * 5000)),
+        replace(ENOUGH, meta=replace(META, created_at=1e300)),
+        replace(ENOUGH, meta=replace(META, valid_from=-1e300)),
         replace(ENOUGH, dot=Dot("laptop2", 1)),
         replace(ENOUGH, dot=Dot("", 1)),
         replace(ENOUGH, dot=Dot("phone", 0)),
@@ -176,7 +178,10 @@ def test_noise_in_the_place_of_an_operation_is_refused(noise: bytes) -> None:
     assert laptop.all_heads() == {}
 
 
-@pytest.mark.parametrize("noise", [b"", b"[]", b"{}", b"[[],[],[]]", b'[[["","","",null,{},{}]],[],{}]', b"[[],[1],{}]"])
+@pytest.mark.parametrize(
+    "noise",
+    [b"", b"[]", b"{}", b"[[],[],[]]", b'[[["","","",null,{},{}]],[],{}]', b"[[],[1],{}]", b'[[["a","b",null,"",{"c":-1},{}]],[],{}]'],
+)
 def test_facts_that_cannot_be_are_refused(noise: bytes) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         decode_facts(noise)
