@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from nearfar.orchestrator import Hybrid, Result, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.hub import AttachedConfig
+from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
@@ -82,11 +83,13 @@ async def test_public_task_that_recalls_what_may_not_leave_the_device_is_private
 async def test_conversation_that_holds_what_may_not_leave_the_device_stays_there() -> None:
     cloud = far("Hallo.")
     async with Hybrid(near=near("Oat milk.", "Hafermilch."), far=cloud, memory=store_with(Tier.DEVICE)) as hybrid:
-        for prompt in (PROMPT, "Say that in German."):
-            result = await hybrid.run(prompt, sensitivity="public", mode="prefer_in_cloud", strategy="route", session="chat")
+        options: TaskOptions = {"sensitivity": "public", "mode": "prefer_in_cloud", "strategy": "route", "session": "chat"}
+        await hybrid.run(PROMPT, **options)
+        result = await hybrid.run("Say that in German.", **options)
         assert cloud.requests == []
         assert "private: an earlier task of its session recalled what may not leave the device" in result.reasons
-        other = await hybrid.run("Say hello in German.", sensitivity="public", mode="prefer_in_cloud", strategy="route", session="other")
+        elsewhere: TaskOptions = {**options, "session": "other"}
+        other = await hybrid.run("Say hello in German.", **elsewhere)
     assert other.side is Side.FAR
 
 
