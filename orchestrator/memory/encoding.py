@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from .item import Address, Meta, Source, Tier
+from .item import Address, Meta, Namespace, Source, Tier
 from .operation import Dot, Operation, Sibling, Stamp
 
 _TIERS: Final = {tier.value: tier for tier in Tier}
@@ -37,6 +38,8 @@ class Sealer(Protocol):
 
 def subjects_of(operation: Operation) -> frozenset[Subject]:
     """Whom an operation is about, its siblings included."""
+    if not operation.siblings and not operation.meta.subject:
+        return frozenset()
     metas = (operation.meta, *(sibling.meta for sibling in operation.siblings))
     return frozenset(Subject(meta.user, meta.subject) for meta in metas if meta.subject)
 
@@ -51,10 +54,10 @@ def encode(operation: Operation) -> bytes:
             operation.address.key,
             operation.value,
             meta_fields(operation.meta),
-            {name: tuple(stamp) for name, stamp in operation.stamps.items()},
-            [(tuple(sibling.dot), sibling.clock, sibling.value, meta_fields(sibling.meta)) for sibling in operation.siblings],
+            {name: tuple(stamp) for name, stamp in operation.stamps.items()} if operation.stamps else {},
+            [(tuple(one.dot), one.clock, one.value, meta_fields(one.meta)) for one in operation.siblings] if operation.siblings else (),
             operation.reach,
-            [tuple(dot) for dot in operation.unseen],
+            [tuple(dot) for dot in operation.unseen] if operation.unseen else (),
         )
     )
 
@@ -88,7 +91,7 @@ def meta_fields(meta: Meta) -> tuple[object, ...]:
         meta.trust,
         meta.tier,
         meta.subject,
-        [tuple(address) for address in meta.lineage],
+        [tuple(address) for address in meta.lineage] if meta.lineage else (),
         meta.created_at,
         meta.valid_from,
         meta.invalid_from,
@@ -121,7 +124,14 @@ def _sibling(dot: object, clock: object, value: object, meta: object) -> Sibling
 
 
 def _address(namespace: object, key: object) -> Address:
-    return Address(tuple(map(_text, _list(namespace))), _text(key))
+    labels = tuple(map(_text, _list(namespace)))
+    return Address(_namespace(labels), _text(key))
+
+
+@lru_cache(maxsize=1024)
+def _namespace(labels: Namespace) -> Namespace:
+    """One tuple for all items of a namespace: garbage collection looks at every container that lives."""
+    return labels
 
 
 def _dot(device: object, sequence: object) -> Dot:

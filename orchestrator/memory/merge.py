@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .item import Address, Meta, Tier, strictest, widest
-from .operation import Dot, Operation, Sibling, Stamp, VersionVector, version_of
+from .operation import Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _alone(head: Operation) -> State:
     """What a single head comes to, as nearly all items have: the same as for several, and much faster."""
     value = None if head.value is None else dict(head.value)
     stamps = {} if value is None else {**dict.fromkeys(value, head.stamp), **head.stamps}
-    return State(value, head.meta, version_of([head]), head.clock, head.dot.device, stamps, head.siblings)
+    return State(value, head.meta, version_of_one(head), head.clock, head.dot.device, stamps, head.siblings)
 
 
 def succeed(

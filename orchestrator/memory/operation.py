@@ -88,4 +88,9 @@ class Operation:
 
 def version_of(heads: Iterable[Operation]) -> str:
     """Names the state of an item, for `if_version`: it changes with every write that the state takes in."""
-    return "+".join(f"{head.clock:x}@{head.dot.device}" for head in sorted(heads, key=lambda head: head.stamp))
+    return "+".join(map(version_of_one, sorted(heads, key=lambda head: head.stamp)))
+
+
+def version_of_one(head: Operation) -> str:
+    """What `version_of` is for a single head, as nearly all items have."""
+    return f"{head.clock:x}@{head.dot.device}"

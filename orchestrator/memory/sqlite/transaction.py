@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from ..clock import tick
 from ..engine import Change, Row, Unembedded
-from ..item import Address
+from ..item import Address, Namespace
 from ..operation import Operation, VersionVector
 from . import words
 from .columns import decode_row, decode_texts, encode_namespace, encode_row, encode_texts
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from ..engine import Vector
 
 _FIND: Final = "SELECT item, texts FROM items LEFT JOIN contents USING (item) WHERE namespace = ? AND key = ?"
+_FIND_ALL: Final = (
+    "SELECT key, item, texts FROM items LEFT JOIN contents USING (item) WHERE namespace = ? AND key IN (SELECT value FROM json_each(?))"
+)
 _PUT_ITEM: Final = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _UPDATE_REPLICA: Final = "UPDATE replica SET sequence = ?, clock = ?, position = ?, is_dirty = ?"
 
@@ -45,14 +50,17 @@ class SqliteTransaction:
         return first
 
     def heads(self, addresses: Sequence[Address]) -> dict[Address, tuple[Operation, ...]]:
-        found = {address: tuple(head for head in self._heads(address).values() if head is not None) for address in addresses}
+        self._find_all([address for address in addresses if address not in self._found])
+        here = [address for address in addresses if self._found[address] is not None]
+        found = {address: tuple(head for head in self._heads(address).values() if head is not None) for address in here}
         return {address: heads for address, heads in found.items() if heads}
 
     def apply(self, changes: Sequence[Change]) -> None:
         states = [State(self._number(change.address), self._heads(change.address), change.heads) for change in changes]
         self._operations.replace(self._connection, states, self._next_position)
         for change in changes:
-            self._leave(change.address)
+            if (found := self._found[change.address]) is not None:
+                self._leave(change.address, *found)
         kept = [(state.item, change) for state, change in zip(states, changes, strict=True) if change.heads]
         self._connection.executemany(_PUT_ITEM, [self._columns(item, change) for item, change in kept])
         self._connection.executemany("DELETE FROM contents WHERE item = ?", [(item,) for item, change in kept if change.row is None])
@@ -100,6 +108,16 @@ class SqliteTransaction:
         self._position += 1
         return int(self._position)
 
+    def _find_all(self, addresses: Sequence[Address]) -> None:
+        """As `_find` for each, with one query per namespace."""
+        keys: dict[Namespace, list[str]] = {}
+        for namespace, key in addresses:
+            keys.setdefault(namespace, []).append(key)
+        self._found.update(dict.fromkeys(addresses))
+        for namespace, some in keys.items():
+            for key, *found in self._connection.execute(_FIND_ALL, (encode_namespace(namespace), orjson.dumps(some).decode())):
+                self._found[Address(namespace, key)] = tuple(found)
+
     def _find(self, address: Address) -> tuple[int, bytes | None] | None:
         """The number and the texts of an item that there is."""
         if address not in self._found:
@@ -116,12 +134,8 @@ class SqliteTransaction:
         found = self._find(address)
         return found[0] if found else self._next_position()
 
-    def _leave(self, address: Address) -> None:
+    def _leave(self, address: Address, item: int, texts: bytes | None) -> None:
         """Take back what can be searched of the item's present state."""
-        found = self._find(address)
-        if found is None:
-            return
-        item, texts = found
         if texts is not None:
             words.remove(self._connection, item, decode_texts(address, texts))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
