@@ -8,7 +8,7 @@ from ..engine import Change, Engine, Transaction
 from ..item import Address, Meta, Tier
 from ..operation import Dot, Operation
 from ..projection import change_of
-from .facts import Erasure, address_tag, without_siblings
+from .facts import Erasure, Erasures, address_tag, without_siblings
 
 _PAGE: Final = 1000
 
@@ -76,16 +76,24 @@ def _reached(forgetting: Forgetting, erasures: Sequence[Erasure]) -> dict[Dot, _
     reached: dict[Dot, _Reached] = {}
     sources: dict[Address, set[str]] = {}
     """Items of which writes go, by which erasures."""
+    index, by_id = Erasures(erasures), {erasure.id: erasure for erasure in erasures}
     is_growing = True
     while is_growing:
         is_growing = False
         for operation in forgetting.operations():
-            one = _reach(operation, erasures, sources)
+            derived = {id for address in _lineage(operation) for id in sources.get(address, ())}
+            near = {erasure.id: erasure for erasure in (*index.near(operation), *(by_id[id] for id in sorted(derived)))}
+            one = _reach(operation, list(near.values()), sources) if near else None
             if one is not None and one != reached.get(operation.dot):
                 reached[operation.dot] = one
                 sources.setdefault(operation.address, set()).update(erasure.id for erasure in one.by)
                 is_growing = True
     return reached
+
+
+def _lineage(operation: Operation) -> set[Address]:
+    """What the values in an operation were made of."""
+    return {address for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) for address in meta.lineage}
 
 
 def _reach(operation: Operation, erasures: Sequence[Erasure], sources: Mapping[Address, set[str]]) -> _Reached | None:

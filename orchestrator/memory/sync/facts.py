@@ -1,6 +1,6 @@
 """What all replicas get to know beside the items: what was erased, which devices are shut out, and whose each device is. It only grows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -81,15 +81,9 @@ class Facts:
             erasures[id] = self.erasures[id] | other.erasures[id]
         return Facts(erasures, self.revoked | other.revoked, {**other.users, **self.users})
 
-    def left_of(self, operation: Operation) -> Operation | None:
-        """What is to be kept of an operation that arrives; None: nothing."""
-        erasures = self.erasures.values()
-        if not erasures:
-            return operation
-        if any(erasure.covers(operation) for erasure in erasures):
-            return None
-        naming = [erasure for erasure in erasures if erasure.precedes(operation)]
-        return without_siblings(operation, lambda meta: any(erasure.names(operation.address, meta) for erasure in naming))
+    def without_owner_of(self, device: str) -> "Facts":
+        """The same for a hub, which nobody but itself says whose it is."""
+        return replace(self, users={name: user for name, user in self.users.items() if name != device})
 
     def stated_for(self, user: str, known: "Facts") -> "Facts":
         """Those that somebody who speaks for one user alone may state to a replica that knows `known`."""
@@ -99,6 +93,40 @@ class Facts:
             frozenset(device for device in self.revoked if users.get(device) == user),
             users,
         )
+
+
+class Erasures:
+    """Finds, of however many erasures, the few that a write may be about."""
+
+    def __init__(self, erasures: Iterable[Erasure]) -> None:
+        self._by_tag: dict[str, dict[str, Erasure]] = {}
+        for erasure in erasures:
+            for tag in (erasure.subject, erasure.prefix, *erasure.overwritten):
+                if tag is not None:
+                    self._by_tag.setdefault(tag, {})[erasure.id] = erasure
+
+    def near(self, operation: Operation) -> list[Erasure]:
+        """All that cover the operation or name any value in it, and perhaps others."""
+        if not self._by_tag:
+            return []
+        subjects = {meta.subject for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings))}
+        tags = [
+            address_tag(operation.address),
+            *_prefix_tags(operation.address.namespace),
+            *(_tag(subject) for subject in subjects if subject),
+        ]
+        found: dict[str, Erasure] = {}
+        for tag in tags:
+            found |= self._by_tag.get(tag, {})
+        return list(found.values())
+
+    def left_of(self, operation: Operation) -> Operation | None:
+        """What is to be kept of an operation that arrives; None: nothing."""
+        erasures = self.near(operation)
+        if any(erasure.covers(operation) for erasure in erasures):
+            return None
+        naming = [erasure for erasure in erasures if erasure.precedes(operation)]
+        return without_siblings(operation, lambda meta: any(erasure.names(operation.address, meta) for erasure in naming))
 
 
 def without_siblings(operation: Operation, goes: Callable[[Meta], bool]) -> Operation:

@@ -14,7 +14,7 @@ from ..merge import heads_of
 from ..operation import Dot, Operation
 from ..projection import change_of
 from . import books
-from .facts import Facts
+from .facts import Erasures, Facts
 from .keys import opener
 from .messages import Batch, Range, Received, SealedOperation
 from .peer import Peer
@@ -81,7 +81,8 @@ class _Taking:
         """Merge those into the items which are new, and meant to be here."""
         had = books.had(transaction, self._replica.engine.device)
         unknown = (one for one in operations if one.dot.sequence > had.get(one.dot.device, 0))
-        fresh = [left for one in unknown if (left := facts.left_of(one)) is not None]
+        erasures = Erasures(facts.erasures.values())
+        fresh = [left for one in unknown if (left := erasures.left_of(one)) is not None]
         for device in {one.dot.device for one in fresh}:
             self._check_author(facts, device)
         arriving: dict[Address, list[Operation]] = {}

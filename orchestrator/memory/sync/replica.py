@@ -67,7 +67,8 @@ class Replica:
         """Learn what a peer states beside the items, as far as it may, and forget what has been erased."""
         with self.engine.transaction() as transaction:
             known = self.known_facts(transaction)
-            learned = known | (stated if peer.is_relay else stated.stated_for(peer.user, known))
+            believed = stated if peer.is_relay else stated.stated_for(peer.user, known)
+            learned = known | (believed if self.user is not None else believed.without_owner_of(self.engine.device))
             if learned != known:
                 self._learn(transaction, known, learned)
         self.finish_erasing()

@@ -156,6 +156,15 @@ def test_a_user_cannot_erase_what_is_anothers(pair: tuple[Node, Node]) -> None:
     tablet.close()
 
 
+def test_nobody_makes_a_hub_their_own() -> None:
+    hub, phone = Node("hub", None, lambda: NOW), Node("phone", "anna", lambda: NOW)
+    greet(phone, hub)
+    hub.replica.absorb(phone.peer(), Facts(users={"hub": "anna", "laptop": "anna"}))
+    assert hub.replica.facts().users == {"phone": "anna", "laptop": "anna"}
+    hub.close()
+    phone.close()
+
+
 @given(st.binary(max_size=200))
 def test_noise_in_the_place_of_a_batch_is_refused_or_is_an_empty_batch(noise: bytes) -> None:
     laptop, phone = Node("laptop", "anna", lambda: NOW), Node("phone", "anna", lambda: NOW)

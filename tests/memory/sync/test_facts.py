@@ -1,0 +1,51 @@
+"""Of many erasures, those that a write is about are found without a look at the others."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearfar.orchestrator.memory.item import Address, Meta, Tier
+from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
+from nearfar.orchestrator.memory.sync.facts import Erasure, Erasures, address_tag, prefix_tag, without_siblings
+from nearfar.orchestrator.memory.sync.keys import tag_of
+
+USERS, SUBJECTS, DEVICES = st.sampled_from(["anna", "ben"]), st.sampled_from(["", "mia", "tom"]), st.sampled_from(["laptop", "phone"])
+NUMBERS = st.integers(1, 4)
+NAMESPACES = st.sampled_from([("a",), ("a", "b"), ("a", "b", "c"), ("d",)])
+ADDRESSES = st.builds(Address, NAMESPACES, st.sampled_from(["x", "y"]))
+METAS = st.builds(Meta, user=USERS, subject=SUBJECTS, tier=st.sampled_from(list(Tier)))
+SIBLINGS = st.builds(Sibling, st.builds(Dot, DEVICES, NUMBERS), st.just(1), st.just({}), METAS)
+OPERATIONS = st.builds(
+    Operation,
+    st.builds(Dot, DEVICES, NUMBERS),
+    st.just(1),
+    st.just({}),
+    ADDRESSES,
+    st.just({}),
+    METAS,
+    siblings=st.lists(SIBLINGS).map(tuple),
+)
+VECTORS = st.dictionaries(DEVICES, NUMBERS)
+
+
+@st.composite
+def erasures(draw: st.DrawFn) -> list[Erasure]:
+    found = []
+    for number in range(draw(st.integers(0, 6))):
+        subject = draw(st.none() | SUBJECTS.filter(bool).map(tag_of))
+        prefix = draw(NAMESPACES.map(prefix_tag)) if subject is None else None
+        overwritten = draw(st.dictionaries(ADDRESSES.map(address_tag), VECTORS, max_size=2))
+        found.append(Erasure(str(number), subject, prefix, draw(st.none() | USERS), draw(VECTORS), overwritten))
+    return found
+
+
+@given(erasures(), OPERATIONS)
+def test_the_same_is_left_as_when_every_erasure_is_asked(known: list[Erasure], operation: Operation) -> None:
+    left = without_siblings(operation, lambda meta: any(one.precedes(operation) and one.names(operation.address, meta) for one in known))
+    expected = None if any(one.covers(operation) for one in known) else left
+    assert Erasures(known).left_of(operation) == expected
+
+
+def test_erasures_of_others_are_not_asked() -> None:
+    many = [Erasure(str(number), tag_of(f"somebody {number}"), None, "anna") for number in range(1000)]
+    operation = Operation(Dot("phone", 1), 1, {}, Address(("a",), "x"), {}, Meta(user="anna", subject="somebody 7"))
+    assert [one.id for one in Erasures(many).near(operation)] == ["7"]
