@@ -128,13 +128,17 @@ def _fields(present: Sequence[Operation]) -> tuple[dict[str, Any], dict[str, Sta
 
 
 def _is_lost(head: Operation, value: Mapping[str, Any] | None, stamps: Mapping[str, Stamp]) -> bool:
-    """Whether nothing that this head itself wrote is left, nor was written by others just the same."""
+    """Whether nothing that this head itself wrote is left, nor was written by others just the same.
+
+    Fields that it removed count only where it wrote none: that they are gone keeps nothing of what it said.
+    """
     if value is None:
         return True
     own = [name for name in {**head.stamps, **(head.value or {})} if head.stamp_of(name) == head.stamp]
-    if not own or any(stamps[name] == head.stamp for name in own):
+    said = [name for name in own if name in (head.value or {})] or own
+    if not said or any(stamps[name] == head.stamp for name in said):
         return False
-    return any(not _is_unchanged(name, head.value or {}, value) for name in own)
+    return any(not _is_unchanged(name, head.value or {}, value) for name in said)
 
 
 def _undecided(heads: Sequence[Operation]) -> list[Sibling]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator.memory.clock import COUNTER_BITS, MAXIMUM_SKEW, received, tick
@@ -60,6 +60,7 @@ def test_the_order_and_the_grouping_in_which_writes_arrive_change_nothing(
     assert merge(heads) == merge(whole)
 
 
+@example([(0, 0, {"b": 0}, set()), (0, 0, {"a": 1}, set()), (1, 0, {"a": 0}, set())])  # of the second, nothing is left but that b is gone
 @given(st.lists(writes, min_size=1, max_size=12))
 def test_every_write_is_in_the_item_or_a_sibling_or_was_known_to_a_later_one(
     steps: list[tuple[int, int, Mapping[str, int] | None, set[int]]],
