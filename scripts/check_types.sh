@@ -22,7 +22,7 @@ cache=$PWD/.mypy_cache
 rest=()
 while read -r file; do rest+=("$file"); done < <(find train benchmarks tests -name '*.py' ! -name conftest.py | sort)
 "$venv/bin/mypy" --cache-dir "$cache/rest" "${rest[@]}"
-mapfile -t shared < <(find tests -maxdepth 1 -name '*.py' ! -name conftest.py | sort)
+mapfile -t shared < <(find tests -name '*.py' ! -name conftest.py ! -name 'test_*' | sort)
 for conftest in $(find tests -name conftest.py | sort); do
   "$venv/bin/mypy" --cache-dir "$cache/rest" "$conftest" "${shared[@]}"
 done
