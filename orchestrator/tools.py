@@ -4,7 +4,9 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, cast, overload
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -12,6 +14,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
 from ..protocols import ConfigError, ToolCall, ToolResult, ToolSpec
+from .labels import Integrity, Label
+from .memory.item import Source, Tier
 from .threads import run_in_daemon_thread
 
 DEFAULT_TIME_LIMIT = 30.0
@@ -22,21 +26,78 @@ DEFAULT_RESULT_LIMIT = 20_000
 ToolFunction = Callable[..., object]
 
 
+class Effect(StrEnum):
+    """What running a tool does to the world, and so what may be done about a call of which nobody knows whether it went through."""
+
+    READ = "read"
+    """Nothing: it may be run again at any time."""
+    IDEMPOTENT = "idempotent"
+    """What a second run of the same call would find done already: it is run again."""
+    AT_MOST_ONCE = "at_most_once"
+    """Something that must not happen twice: the model is told that nobody knows."""
+    TRANSACTIONAL = "transactional"
+    """What it writes through `effect_transaction()`, which is kept together with the record of the call, or not at all."""
+
+
+class ToolOptions(TypedDict, total=False):
+    """What is declared of a tool, beside its function."""
+
+    name: str | None
+    """What models call it; the function's name unless given."""
+    time_limit: float
+    """Seconds it may run before the model gets a time-out result."""
+    result_limit: int
+    """Characters of its result that the model sees; the rest is cut and the cut is stated."""
+    effect: Effect | str
+    """What running it does to the world; `at_most_once` unless given."""
+    approval: bool
+    """Somebody has to say yes to each call."""
+    returns: Tier | str
+    """How far its results may go: after one that is not `shared`, the task goes no further either. `shared` unless given."""
+    source: Source | str
+    """Whose words its results are. `external_tool` and `document` bring in what strangers wrote, on whose word nothing is done;
+    `internal_tool` unless given."""
+    sends: Tier | str
+    """How far its arguments go: `shared` for one that shows them to strangers, as a web search does. `device` unless given."""
+    sinks: Sequence[str]
+    """Arguments that decide what is done, and to whom; all of them unless given, and none of a tool that only reads on this device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What is declared of a tool about its effects and its data."""
+
+    effect: Effect = Effect.AT_MOST_ONCE
+    approval: bool = False
+    returns: Tier = Tier.SHARED
+    source: Source = Source.INTERNAL_TOOL
+    sends: Tier = Tier.DEVICE
+    sinks: frozenset[str] = frozenset()
+
+    def label(self, name: str) -> Label:
+        """Of its results."""
+        is_foreign = self.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT)
+        is_plain = self.returns is Tier.SHARED and not is_foreign
+        integrity = Integrity.UNTRUSTED if is_foreign else Integrity.TRUSTED
+        return Label(tier=self.returns, integrity=integrity, origins=() if is_plain else (f"tool {name}",))
+
+
 class Tool:
-    """A function with the schema that models see and the limits that it runs under.
+    """A function with the schema that models see, the limits that it runs under, and what is declared of it.
 
     Made by `@tool`; still callable like the function itself.
     """
 
-    def __init__(self, function: ToolFunction, *, name: str | None, time_limit: float, result_limit: int) -> None:
-        self.name = name or _name_of(function)
-        _check_limits(self.name, time_limit, result_limit)
+    def __init__(self, function: ToolFunction, **options: Unpack[ToolOptions]) -> None:
+        self.name = options.get("name") or _name_of(function)
         self.function = function
-        self.time_limit = time_limit
-        self.result_limit = result_limit
+        self.time_limit = options.get("time_limit", DEFAULT_TIME_LIMIT)
+        self.result_limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
+        _check_limits(self.name, self.time_limit, self.result_limit)
         self._parameters = _parameters(function, self.name)
         self._arguments = _arguments_model(self._parameters, self.name)
         self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments)
+        self.declared = _declared(self.name, [parameter.name for parameter in self._parameters], options)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
@@ -85,29 +146,21 @@ class Tool:
 @overload
 def tool(function: ToolFunction, /) -> Tool: ...
 @overload
-def tool(
-    *, name: str | None = None, time_limit: float = DEFAULT_TIME_LIMIT, result_limit: int = DEFAULT_RESULT_LIMIT
-) -> Callable[[ToolFunction], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction], Tool]: ...
 
 
-def tool(
-    function: ToolFunction | None = None,
-    /,
-    *,
-    name: str | None = None,
-    time_limit: float = DEFAULT_TIME_LIMIT,
-    result_limit: int = DEFAULT_RESULT_LIMIT,
-) -> Tool | Callable[[ToolFunction], Tool]:
+def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]) -> Tool | Callable[[ToolFunction], Tool]:
     """Make a typed function, sync or async, a tool. Its annotations become the schema, its docstring the description.
 
-    Args:
-        name: what models call it; the function's name unless given.
-        time_limit: seconds it may run before the model gets a time-out result.
-        result_limit: characters of its result that the model sees; the rest is cut and the cut is stated.
+    `ToolOptions` says what may be declared of it: limits, effects on the world, and where its data come from and go to.
 
-    Raises `ConfigError` where an argument has no annotation, or one that JSON cannot express.
+    Raises `ConfigError` where an argument has no annotation, or one that JSON cannot express, and for options that do not exist.
     """
-    make = functools.partial(Tool, name=name, time_limit=time_limit, result_limit=result_limit)
+    unknown = sorted(set(options) - ToolOptions.__optional_keys__)
+    if unknown:
+        known = ", ".join(sorted(ToolOptions.__optional_keys__))
+        raise ConfigError(f"a tool has no option {unknown[0]!r}", hint=f"the options are {known}")
+    make = functools.partial(Tool, **options)
     return make if function is None else make(function)
 
 
@@ -130,6 +183,34 @@ def _name_of(function: ToolFunction) -> str:
 def _check_limits(name: str, time_limit: float, result_limit: int) -> None:
     if time_limit <= 0 or result_limit <= 0:
         raise ConfigError(f"tool {name!r}: time_limit and result_limit must be above 0")
+
+
+def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Declared:
+    effect = _choice(name, "effect", Effect, options.get("effect", Effect.AT_MOST_ONCE))
+    sends = _choice(name, "sends", Tier, options.get("sends", Tier.DEVICE))
+    harmless = effect is Effect.READ and sends is Tier.DEVICE
+    sinks = options.get("sinks", () if harmless else parameters)
+    for sink in sinks:
+        if sink not in parameters:
+            raise ConfigError(f"tool {name!r}: it has no argument {sink!r} to be a sink", hint=f"it has: {', '.join(parameters) or 'none'}")
+    return Declared(
+        effect=effect,
+        approval=bool(options.get("approval", False)),
+        returns=_choice(name, "returns", Tier, options.get("returns", Tier.SHARED)),
+        source=_choice(name, "source", Source, options.get("source", Source.INTERNAL_TOOL)),
+        sends=sends,
+        sinks=frozenset(sinks),
+    )
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def _choice(name: str, option: str, kind: type[_Choice], value: str) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"tool {name!r}: {option} cannot be {value!r}", hint=f"it is one of {', '.join(kind)}") from None
 
 
 def _parameters(function: ToolFunction, name: str) -> list[inspect.Parameter]:

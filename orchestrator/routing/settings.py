@@ -15,6 +15,7 @@ from ...protocols import (
     DeadlineExceeded,
     InvalidOutput,
     NearfarError,
+    PrivacyViolation,
     ProviderAuthError,
     QuotaExceeded,
     RateLimited,
@@ -100,8 +101,8 @@ class Fallback(Value):
     triggers: tuple[FallbackTrigger, ...] = tuple(FallbackTrigger)
 
     def follows(self, error: NearfarError) -> bool:
-        """Whether another agent may try after this error. An agent that lacks a capability is always passed over."""
-        return isinstance(error, Unsupported) or trigger_of(error) in self.triggers
+        """Whether another agent may try after this error. An agent that lacks a capability, or must not be told, is always passed over."""
+        return isinstance(error, (PrivacyViolation, Unsupported)) or trigger_of(error) in self.triggers
 
 
 class Stickiness(Value):
@@ -157,7 +158,7 @@ class RouterPolicy(Value):
         return self
 
 
-FALLBACK_ERRORS: Final = (AgentError, ContextOverflow, Unsupported)
+FALLBACK_ERRORS: Final = (AgentError, ContextOverflow, PrivacyViolation, Unsupported)
 """Failures after which another agent may do better; any other error is for the user to mend."""
 
 

@@ -16,7 +16,9 @@ from ...protocols import (
     InternalError,
     InvalidOutput,
     Performance,
+    PrivacyViolation,
     ResumeLost,
+    Sensitivity,
     Side,
     Stalled,
     StepReply,
@@ -28,10 +30,11 @@ from ...protocols import (
     stream,
 )
 from ..events import CallEnded
+from ..memory.item import Tier
 from ..results import Call, price
 from ..routing.spending import Account, Spent
 from ..team import Member
-from .state import Json, TaskContext, TaskRuntime, TaskState, as_json, emit
+from .state import Json, TaskContext, TaskRuntime, TaskState, as_json, emit, label_of
 from .supervision import Cause, Verdict
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, ResumeLost, Stalled)
@@ -65,6 +68,7 @@ class CallLog:
 
     def __init__(self, state: TaskState, runtime: TaskRuntime) -> None:
         self._before = state["calls"]
+        self._label = label_of(state)
         self._runtime = runtime
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
@@ -110,6 +114,7 @@ class CallLog:
             listener: hears its text as it streams.
         """
         agent = await member.open()
+        request = self._labelled(member, request)
         account = self._account
         request = account.bounded(request, agent.card) if account is not None else request
         listening = _Listening(listener)
@@ -140,6 +145,16 @@ class CallLog:
                 **listening.figures(agent.card, error, started=started),
             )
             self._end(call, None if account is None else (account, account.most_dollars(request, agent.card)))
+
+    def _labelled(self, member: Member, request: StepRequest) -> StepRequest:
+        """The request as private as what the run has seen. Raises `PrivacyViolation` where the agent must not be told that."""
+        if self._label.tier is Tier.SHARED:
+            return request
+        if member.side is Side.FAR or (member.is_elsewhere and self._label.tier is Tier.DEVICE):
+            because = ", ".join(self._label.origins)
+            hint = "let an agent on this device go on"
+            raise PrivacyViolation(f"{member.name} may not be told what the run has seen since {because}", hint=hint)
+        return request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
 
 
 class _Listening:

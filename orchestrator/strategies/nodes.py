@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 
-import anyio
-
-from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled, ToolCall, ToolResult
+from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled
 from ..events import AgentText, Routed, ToolFinished, ToolStarted
+from ..labels import Label
 from ..recollection import Recollection
 from ..results import Call
 from ..routing.router import Router
@@ -17,11 +16,12 @@ from ..routing.settings import FALLBACK_ERRORS
 from ..routing.spending import Spent
 from ..task import Task
 from ..team import Team
-from ..tools import Tool, run_tool_call
+from ..tool_calls import ToolCalls
+from ..tools import Tool
 from .calls import CallLog
 from .fitting import Fitting, summarizer_of
 from .judging import Escalations, Judging
-from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start
+from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start, label_of
 from .turn import Turn
 
 
@@ -48,7 +48,15 @@ class TaskNodes:
         task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
         decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent)
         emit(runtime, Routed(decision=decision))
-        empty: TaskState = {"attempts": [], "standby": None, "calls": [], "reasons": [], "guidance": "", "watch": None}
+        empty: TaskState = {
+            "attempts": [],
+            "label": as_json(Label()),
+            "standby": None,
+            "calls": [],
+            "reasons": [],
+            "guidance": "",
+            "watch": None,
+        }
         return {"task": as_json(task), "decision": as_json(decision), **empty, **fresh_start(task, position=0)}
 
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
@@ -105,28 +113,28 @@ class TaskNodes:
 
     async def run_tools(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Run the calls of the last message side by side; their results follow in the order of the calls."""
-        calls = Message.model_validate(state["messages"][-1]).tool_calls
-        results: list[ToolResult | None] = [None] * len(calls)
+        conversation = [Message.model_validate(message) for message in state["messages"]]
         context = self.context(runtime)
         draft = state["draft"]
         assert draft is not None, "an attempt is under way"
         recollection = context.recollection or Recollection.of(Task.model_validate(state["task"]))
-
-        async def run(index: int, call: ToolCall) -> None:
-            emit(runtime, ToolStarted(call=call))
-            result = await run_tool_call(call, context.tools)
-            results[index] = result
-            emit(runtime, ToolFinished(result=result))
-
+        calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary)
+        label = label_of(state)
+        await calls.clear(conversation, label)
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             with recollection.in_use(draft["agent"]):
-                async with anyio.create_task_group() as running:
-                    for index, call in enumerate(calls):
-                        running.start_soon(run, index, call)
-        answers = [as_json(Message.tool(result)) for result in results if result is not None]
+                results = await calls.run(
+                    lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
+                )
+        answers = [as_json(Message.tool(result)) for result in results]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
-        return {"messages": [*state["messages"], *answers], "draft": draft, "acted": state["acted"] + 1}
+        return {
+            "messages": [*state["messages"], *answers],
+            "draft": draft,
+            "acted": state["acted"] + 1,
+            "label": as_json(label.joined(calls.label)),
+        }
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Accept the answer, or hand over to the next agent where the evidence speaks against it."""

@@ -14,10 +14,12 @@ from ...protocols import Message, ToolSpec
 from ...protocols.messages import Value
 from ..cache.plans import PlanCache
 from ..events import TaskEvent
+from ..labels import Label
 from ..policy import Strategy
 from ..recollection import Recollection
 from ..routing.spending import Account
 from ..task import Policy, Task
+from ..tool_calls import Boundary
 from ..tools import Tool
 from .prompts import with_guidance, with_plan
 
@@ -49,6 +51,8 @@ class TaskState(TypedDict, total=False):
     """How long the conversation was in the current agent's last two steps: tokens as we estimate them, and as it counted them."""
     is_shortened: bool
     """The current agent was sent less than its whole conversation, and the reasons say so."""
+    label: Json
+    """The `Label` of all that any agent of the run has been told; it only ever becomes stricter."""
     attempts: list[Json]
     """The attempts that ended."""
     standby: list[Json] | None
@@ -81,6 +85,8 @@ class TaskContext:
     """Plans of earlier tasks; None: every plan is made anew."""
     recollection: Recollection | None = None
     """What was recalled for the task; None where a graph runs by itself in another app."""
+    boundary: Boundary = Boundary()
+    """What stands between the agents and their tools."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
 
@@ -126,6 +132,11 @@ def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
     given: TaskContext | None = runtime.context  # none where a graph runs by itself in another app
     listener = given.listener if given is not None else None
     (listener or runtime.stream_writer)(event)
+
+
+def label_of(state: TaskState) -> Label:
+    """Of all that any agent of the run has been told."""
+    return Label.model_validate(state["label"]) if "label" in state else Label()
 
 
 def as_json(value: Value) -> Json:

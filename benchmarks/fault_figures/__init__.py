@@ -1,0 +1,1 @@
+"""The figures of `benchmarks/faults.py`, a module for each part."""

@@ -1,0 +1,53 @@
+"""Labels: how far a text may go, and whether what it says may be acted upon. The runtime sets and joins them; no model has a say in it."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from ..protocols import Sensitivity
+from ..protocols.messages import Value
+from .memory.item import Tier, strictest
+
+
+class Integrity(StrEnum):
+    """Who may have had a hand in a text."""
+
+    UNTRUSTED = "untrusted"
+    """Strangers: what it says is data, whatever it claims to be."""
+    TRUSTED = "trusted"
+    """The user, and the app's own code."""
+
+
+class Label(Value):
+    """Of a text, or of all that a run has seen. The zero of joining is public and trusted.
+
+    Confidentiality decides on which side a text is worked on, integrity which tools may run on its word (Denning 1976, "A lattice model of
+    secure information flow"; Biba 1977).
+    """
+
+    tier: Tier = Tier.SHARED
+    """How far it may go."""
+    integrity: Integrity = Integrity.TRUSTED
+    origins: tuple[str, ...] = ()
+    """What made it more private or less trusted: `tool read_mail`, `memory notes/7`, `the task`."""
+
+    def joined(self, other: "Label") -> "Label":
+        """Of what is made of both: as private as the more private one, and trusted only where both are."""
+        trusted = self.integrity is other.integrity is Integrity.TRUSTED
+        return Label(
+            tier=strictest((self.tier, other.tier)),
+            integrity=Integrity.TRUSTED if trusted else Integrity.UNTRUSTED,
+            origins=tuple(dict.fromkeys((*self.origins, *other.origins))),
+        )
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """As agents are told it: what may not go everywhere stays on the near side."""
+        return Sensitivity.PUBLIC if self.tier is Tier.SHARED else Sensitivity.PRIVATE
+
+
+def joined(labels: Iterable[Label]) -> Label:
+    """The label of what is made of all these."""
+    whole = Label()
+    for label in labels:
+        whole = whole.joined(label)
+    return whole
