@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from ..protocols import (
 from ..protocols.validation import check_schema, parse_output
 from .cache.agent import put_in_front
 from .cache.answers import AnswerCache
+from .cache.clearing import ErasedMemory
 from .cache.plans import PlanCache
 from .cache.scope import Caching, scope, scope_of
 from .cache.settings import CacheSettings
@@ -160,6 +161,10 @@ class Hybrid:
         require_usable(self.policy, self._agents)
         self._memory = task_memory(memory)
         self._owns_memory = isinstance(memory, MemoryConfig)
+        self._erased = ErasedMemory(self._cache, self._memory.store) if self._cache and self._memory else None
+        self._listening = ExitStack()
+        if self._erased is not None and self._memory is not None:
+            self._listening.enter_context(self._memory.store.erasing.calling(self._erased.forget))
         tools = (*tools, *(() if self._memory is None else self._memory.tools))
         _check_tools(tools)
         self._tools = tuple(tools)
@@ -211,6 +216,7 @@ class Hybrid:
             if self._rest is not None:
                 await self._rest.end()
             await self.team.aclose()
+            self._listening.close()
             if self._owned_cache is not None:
                 await anyio.to_thread.run_sync(self._owned_cache.close)
             if self._memory is not None and self._owns_memory:
@@ -311,12 +317,13 @@ class Hybrid:
         """The task with what the memory holds about it."""
         if self._memory is None:
             return task
-        recall = partial(self._memory.recall, task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)
-        return await anyio.to_thread.run_sync(recall, abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(self._with_memory, task, options, abandon_on_cancel=True)
 
     def _with_memory(self, task: Task, options: TaskOptions) -> Task:
         if self._memory is None:
             return task
+        if self._erased is not None and not self._erased.is_forgotten():
+            task = task.model_copy(update={"cache": "no-store"})
         return self._memory.recall(task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)
 
     def _may_stay(self, task: Task, options: TaskOptions) -> bool:
@@ -354,19 +361,20 @@ class Hybrid:
         """The final state of the task's graph."""
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         whole = task.with_memory_in_prompt().model_dump(mode="json")
+        since = None if self._plans is None else await self._plans.clearings()
         with nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
                 state: dict[str, Any] = await graph.ainvoke({"task": whole}, config, context=context)
             except (NearfarError, asyncio.CancelledError):
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
-                    await self._conclude_plan(task, context, None)
+                    await self._conclude_plan(task, context, None, since)
                 raise
-        await self._conclude_plan(task, context, state)
+        await self._conclude_plan(task, context, state, since)
         return state
 
-    async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None) -> None:
+    async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
         if self._plans is not None:
-            await self._plans.conclude(task, context.tools, state)
+            await self._plans.conclude(task, context.tools, state, since=since)
 
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: what the rules say, and where that leaves the choice open, what `auto` chooses."""

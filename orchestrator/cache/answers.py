@@ -16,6 +16,7 @@ from ..embedding.embedder import NAME
 from ..routing.evidence.answers import agree
 from .admission import objection_to_reply, question_of
 from .categories import category_of
+from .clearing import clear, clearings
 from .database import CacheDatabase
 from .guards import objection
 from .keys import exact_key, partition_key
@@ -78,6 +79,8 @@ class Lookup:
     """Of the candidate's question."""
     is_shadow: bool = False
     """It is to be answered afresh, to see whether the candidate says the same."""
+    clearings: int = 0
+    """How often the cache had been emptied by then."""
 
 
 class AnswerCache:
@@ -135,13 +138,14 @@ class AnswerCache:
             return asked
         self._sweep()
         with self.database.reading() as connection:
+            asked = replace(asked, clearings=clearings(connection))
             exact = read_stored(connection, "key = ? AND expires > ?", (asked.key, self._now()))
         if exact is not None:
             return replace(asked, outcome="exact", answer=exact)
         return self._semantic(asked, is_loaded=is_loaded)
 
     def keep(self, lookup: Lookup, reply: StepReply, *, seconds: float, dollars: Decimal | None) -> bool:
-        """Store an answer; False where it is none that may be stored."""
+        """Store an answer; False where it is none that may be stored, or the cache was emptied while it was computed."""
         if not lookup.rules.cacheable or objection_to_reply(reply, minimum_confidence=self.settings.minimum_confidence) is not None:
             return False
         vector = lookup.vector
@@ -154,6 +158,8 @@ class AnswerCache:
             *(now + lookup.rules.time_to_live, now),
         )
         with self.database.transaction() as connection:
+            if clearings(connection) != lookup.clearings:
+                return False
             self._note(lookup.task, connection.execute(_INSERT, row).lastrowid)
             self._evict(connection, lookup.category, lookup.rules.entries)
         return True
@@ -207,10 +213,10 @@ class AnswerCache:
     def clear(self) -> int:
         """Remove all answers and plans, also from the log; returns how many there were. What was counted and judged stays."""
         with self.database.transaction() as connection:
-            removed = connection.execute("DELETE FROM answers").rowcount + connection.execute("DELETE FROM plans").rowcount
+            removed = clear(connection)
             self._neighbours.forget()
         self.database.scrub()
-        return int(removed)
+        return removed
 
     def close(self) -> None:
         """Close the file."""

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 _PATIENCE: Final = 5.0
 """Seconds that a process waits for another one's write."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE answers (
     id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, partition TEXT NOT NULL, category TEXT NOT NULL,
@@ -37,6 +37,7 @@ CREATE TABLE plans (
     expires REAL NOT NULL, used REAL NOT NULL
 );
 CREATE INDEX plans_by_use ON plans (used);
+CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 _NOT_A_CACHE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -44,8 +45,8 @@ _NOT_A_CACHE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 class CacheDatabase:
     """One process's connection; calls may come from any thread, one at a time.
 
-    A file that is damaged, or of another version, is removed with a warning and begun anew: a cache holds nothing that cannot be computed.
-    Raises `StoreUnavailable` where the file cannot be used.
+    A file that is damaged is removed with a warning and begun anew: a cache holds nothing that cannot be computed. Raises
+    `StoreUnavailable` where the file cannot be used, as one of another version.
     """
 
     def __init__(self, path: Path) -> None:

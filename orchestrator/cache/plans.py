@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from ...protocols import StoreError
 from ..policy import Strategy
+from .clearing import clearings
 from .database import CacheDatabase
 from .intents import Intent, is_complete, kinds, with_open_slots
 from .keys import fingerprint
@@ -56,10 +57,16 @@ class PlanCache:
         plan = intent.fill(template)
         return Recalled(with_open_slots(plan), is_complete=is_complete(plan))
 
-    async def conclude(self, task: "Task", tools: Iterable[str], state: Mapping[str, Any] | None) -> None:
+    async def clearings(self) -> int | None:
+        """How often the cache has been emptied; None where its file fails."""
+        found: int | None = await self._guarded(self._clearings)
+        return found
+
+    async def conclude(self, task: "Task", tools: Iterable[str], state: Mapping[str, Any] | None, *, since: int | None) -> None:
         """Learn from a task that has ended: keep the plan that it went well by, and drop the stored one where it did not.
 
-        `state` is the final one of its graph; None where the task failed.
+        `state` is the final one of its graph; None where the task failed. `since` is what `clearings` was when it began: what was made
+        before the cache was emptied is not kept.
         """
         intent = Intent.of(_text(task))
         if task.policy.strategy not in (Strategy.PEVR, Strategy.SUBTASKS) or task.cache == "no-store" or not intent.words:
@@ -70,7 +77,11 @@ class PlanCache:
             await self._guarded(lambda: self._drop(key))
         elif plan is not None:
             took = _took([call for call in state["calls"] if call["role"] == "plan"])
-            await self._guarded(lambda: self._confirm(key) if took is None else self._keep(key, intent, plan, took))
+            await self._guarded(lambda: self._confirm(key) if took is None else self._keep(key, intent, plan, took, since))
+
+    def _clearings(self) -> int:
+        with self._database.reading() as connection:
+            return clearings(connection)
 
     def _find(self, key: str) -> tuple[str, tuple[str, ...]] | None:
         with self._database.reading() as connection:
@@ -87,11 +98,13 @@ class PlanCache:
             count(connection, PLANS, "exact", saved or NOTHING)
             connection.execute("UPDATE plans SET used = ? WHERE key = ?", (self._now(), key))
 
-    def _keep(self, key: str, intent: Intent, plan: str, took: Saved) -> None:
+    def _keep(self, key: str, intent: Intent, plan: str, took: Saved, since: int | None) -> None:
         stored = json.dumps({"template": intent.template(plan), "kinds": kinds(intent.specifics)})
         now = self._now()
         with self._database.transaction() as connection:
             count(connection, PLANS, "miss", NOTHING)
+            if clearings(connection) != since:
+                return
             row = (key, stored, *took, now + self._settings.time_to_live, now)
             connection.execute("INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             connection.execute("DELETE FROM plans WHERE expires <= ?", (now,))

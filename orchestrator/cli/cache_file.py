@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -13,10 +14,14 @@ from ...protocols import ConfigError
 from ..cache.answers import AnswerCache
 from ..cache.budget import Interval, needed
 from ..cache.calibration import Calibration, calibrated, judged, read_pairs
+from ..cache.clearing import ErasedMemory
 from ..cache.lookups import CategoryStatistics, statistics
 from ..cache.settings import CacheSettings
 from .configuration import read_config
 from .console import notes, output, print_json, reported
+
+if TYPE_CHECKING:
+    from ..memory.store import MemoryStore
 
 
 def show_statistics(path: Path | None, *, as_json: bool) -> None:
@@ -46,13 +51,13 @@ def clear_cache(path: Path | None, *, as_json: bool) -> None:
         output.print(f"removed {removed} answers and plans")
 
 
-def forget_answers(path: Path | None) -> int:
-    """Empty the file where there is one, since answers may repeat what is erased elsewhere; returns how many there were."""
+def forget_answers(path: Path | None, store: "MemoryStore") -> int:
+    """Empty the file where there is one and the store has erased something since, which answers may repeat; returns how many there were."""
     cache = AnswerCache(_settings(path))
     if not cache.database.path.exists():
         return 0
     try:
-        return cache.clear()
+        return ErasedMemory(cache, store).forget()
     finally:
         cache.close()
 

@@ -58,7 +58,7 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
                 return
             with working("erasing every trace of it", shown=not as_json):
                 found = store.erase(subject=erasure.about, prefix=erasure.namespace)
-                forget_answers(choice.config)
+                forget_answers(choice.config, store)
         _tell(found, is_done=not dry_run, as_json=as_json)
 
 

@@ -23,6 +23,7 @@ from ..memory.namespace_text import namespace_text
 from ..memory.settings import MemoryConfig, PeerConfig
 from ..memory.sync.peer import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
+from .cache_file import forget_answers
 from .console import agreed, execute, notes, output, print_json, reported, warn
 from .memory_store import chosen_memory, opened
 from .memory_text import counted, one_line, printable, size_text
@@ -55,7 +56,7 @@ def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_jso
     async def work() -> None:
         config = chosen_memory(choice)
         neighbour = await _neighbour(way, config)
-        with opened(choice, creates=True) as store:
+        with opened(choice, creates=True) as store, _forgetting_answers(choice.config, store):
             leaving = None
             if dry_run or not _has_agreed(store, neighbour):
                 leaving = await plan(store, neighbour)
@@ -120,6 +121,15 @@ def _named(way: Way, config: MemoryConfig) -> tuple[str, PeerConfig, str]:
     if way.certificate is not None:
         peer = peer.model_copy(update={"certificate": way.certificate, "fingerprint": None})
     return name, peer, way.token or secret(peer.token_variable)
+
+
+@contextmanager
+def _forgetting_answers(config: Path | None, store: "MemoryStore") -> Iterator[None]:
+    """What is exchanged within the block may bring erasures, also where it fails."""
+    try:
+        yield
+    finally:
+        forget_answers(config, store)
 
 
 def _has_agreed(store: "MemoryStore", neighbour: Neighbour) -> bool:

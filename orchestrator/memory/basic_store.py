@@ -76,6 +76,7 @@ class BasicStore(BaseStore):
         self._origin = Origin(user=user, tier=Tier(tier))
         self._principal: Principal | None = None
         self._watchers = Watchers()
+        self._erasing = Watchers()
         self._keys = keys or SubjectKeys(None)
         interval = validation.ttl_seconds((ttl or {}).get("sweep_interval_minutes"))
         self._sweeper = None if interval is None else Sweeper(engine, now, interval)
@@ -113,6 +114,14 @@ class BasicStore(BaseStore):
     def watchers(self) -> Watchers:
         """Who wants to hear of writes; whoever writes past the store notifies them."""
         return self._watchers
+
+    @property
+    def erasing(self) -> Watchers:
+        """Who wants to hear of erasures, also of those that a synchronisation brings: whatever else repeats the store's content.
+
+        Where one of them fails, the erasure does, and is finished by the next one.
+        """
+        return self._erasing
 
     @property
     def origin(self) -> Origin:

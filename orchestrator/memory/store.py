@@ -22,6 +22,7 @@ from .memory_item import MemoryItem
 from .opening import EmbedderChoice, choose_embedder, open_engine, open_keys
 from .reading import Mode
 from .sweeping import sweep
+from .sync import books
 from .sync.replica import Replica
 from .transfer import Imported, batches, edits_of, export
 from .writing import Edit, Value
@@ -270,8 +271,19 @@ class MemoryStore(BasicStore):
         """The store as it is synchronised, see docs/sync.md. A hub has the items of several users, and is trusted by them."""
         user = None if is_hub else self._origin.user or ""
         return Replica(
-            engine=self.engine, keys=self._keys, user=user, fields=self._fields, now=self._now, maximum_bytes=self._maximum_bytes
+            engine=self.engine,
+            keys=self._keys,
+            user=user,
+            fields=self._fields,
+            now=self._now,
+            maximum_bytes=self._maximum_bytes,
+            erased=self._erasing.notify,
         )
+
+    def erasures(self) -> str:
+        """Names all erasures that the store has heard of, empty where there are none: it changes with each."""
+        with self.engine.transaction() as transaction:
+            return books.erasures(transaction)
 
     def stats(self) -> dict[str, int]:
         """Numbers of items, deleted items, operations, items with conflicts, vectors and bytes, in the whole store.

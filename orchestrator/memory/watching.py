@@ -10,14 +10,14 @@ class Watchers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._called: list[Callable[[], None]] = []
+        self._called: list[Callable[[], object]] = []
 
     @property
     def count(self) -> int:
         return len(self._called)
 
     @contextmanager
-    def calling(self, call: Callable[[], None]) -> Iterator[None]:
+    def calling(self, call: Callable[[], object]) -> Iterator[None]:
         """`call` is called after each write within this block."""
         with self._lock:
             self._called.append(call)

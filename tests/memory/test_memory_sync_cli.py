@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache.scope import Scope
+from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
+from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -104,6 +108,7 @@ def test_devices_that_were_apart_meet_decide_and_erase(folder: Path) -> None:
     write("laptop", "diary", "canary-of-the-laptop", "--tier", "device")
     write("phone", "nuts", "no peanuts")
     told("phone", "import", _about_bob(folder))
+    _answered("phone", folder, "canary-of-bob")
     with hub() as process:
         sync("laptop", "phone", "laptop")
         assert notes("phone") == {"milk": "oat", "nuts": "no peanuts", "bob": "canary-of-bob"}
@@ -117,6 +122,18 @@ def test_devices_that_were_apart_meet_decide_and_erase(folder: Path) -> None:
         assert process.wait(30) == 0
     assert files_with(folder, "canary-of-bob") == []
     assert [name for name in files_with(folder, "canary-of-the-laptop") if not name.startswith("laptop.db")] == []
+
+
+def _answered(device: str, folder: Path, text: str) -> None:
+    """Let the device have a cache with this answer."""
+    with (folder / f"{device}.toml").open("a", encoding="utf-8") as config:
+        config.write('[cache]\npath = "answers.db"\nsemantic = false\n')
+    cache = AnswerCache(CacheSettings(path=folder / "answers.db", semantic=False))
+    asked = StepRequest(messages=(Message.user("Who is Bob?"),), sensitivity=Sensitivity.PUBLIC)
+    lookup = cache.look(asked, AgentCard(name="far", side=Side.FAR, model="large"), Scope())
+    finished = Finished(reason=FinishReason.STOP, usage=Usage(), model="large")
+    assert cache.keep(lookup, StepReply(text=text, tool_calls=(), finished=finished), seconds=1.0, dollars=None)
+    cache.close()
 
 
 def _decide_what_was_written_apart() -> None:

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from hashlib import sha256
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -44,6 +45,14 @@ def facts(transaction: Transaction) -> Facts:
 @lru_cache(maxsize=16)
 def _decoded(kept: str) -> Facts:
     return decode_facts(kept.encode())
+
+
+def erasures(transaction: Transaction) -> str:
+    """Names what is known to be erased; empty: nothing. It changes whenever there is more to forget."""
+    known = facts(transaction).erasures
+    # Not who has heard of each, which changes nothing here.
+    parts = [(id, {tag: dict(vector) for tag, vector in one.overwritten.items()}) for id, one in sorted(known.items())]
+    return sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest() if parts else ""
 
 
 def keep_facts(transaction: Transaction, known: Facts) -> None:

@@ -24,6 +24,10 @@ LARGEST_LOSS: Final = 1 << 32
 """So many writes nobody makes between two backups."""
 
 
+def _nobody() -> None:
+    """Nobody wants to hear of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """A store's engine with what synchronising needs beside it. Its methods block, and may be called from any thread."""
@@ -39,6 +43,8 @@ class Replica:
     """The clock, in seconds since the epoch."""
     maximum_bytes: int = 1 << 20
     """Of a value as JSON."""
+    erased: Callable[[], None] = field(default=_nobody, repr=False)
+    """Called when something has been erased here, whoever asked for it: until it returns, the erasure counts as unfinished."""
 
     def hello(self) -> Hello:
         """How it introduces itself."""
@@ -109,6 +115,7 @@ class Replica:
             return
         self.keys.destroy(pending)
         self.engine.scrub()
+        self.erased()
         with self.engine.transaction() as transaction:
             if books.pending_keys(transaction) == pending:
                 books.keep_pending_keys(transaction, None)
