@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from .item import Address, Meta, Namespace
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     Vector = NDArray[numpy.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """An item as readers see it."""
 
     address: Address
@@ -34,8 +32,7 @@ class Row:
     """That of the change that made the row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """The whole new state of one item."""
 
     address: Address

@@ -98,7 +98,7 @@ class InMemoryEngine:
             for address in addresses:
                 kept = self._kept.get(address)
                 if kept and (row := kept.change.row) and row.meta.ttl is not None:
-                    later = replace(kept.change, row=replace(row, expires_at=now + row.meta.ttl))
+                    later = kept.change._replace(row=row._replace(expires_at=now + row.meta.ttl))
                     self._kept[address] = replace(kept, change=later)
 
     def expired(self, now: float, *, limit: int) -> list[Address]:
@@ -135,7 +135,7 @@ class InMemoryEngine:
         with self._lock:
             for kept, row in self._visible():
                 if (kept.number, row.version) in vectors:
-                    change = replace(kept.change, vectors=vectors[kept.number, row.version])
+                    change = kept.change._replace(vectors=vectors[kept.number, row.version])
                     self._kept[row.address] = replace(kept, change=change)
 
     def conflicts(self, *, limit: int, offset: int) -> list[Address]:
@@ -193,7 +193,7 @@ class InMemoryEngine:
         known = before.positions if before else {}
         positions = {head.dot: known.get(head.dot) or self._next_position() for head in change.heads}
         number = before.number if before else next(self._numbers)
-        change = change if change.row is None else replace(change, row=_copy(change.row))
+        change = change if change.row is None else change._replace(row=_copy(change.row))
         self._kept[change.address] = _Kept(number, self._next_position(), positions, change)
 
     def _next_position(self) -> int:
@@ -250,7 +250,7 @@ class _Transaction:
 
 def _copy(row: Row) -> Row:
     """With a value of its own, which nobody else can change."""
-    return replace(row, value=orjson.loads(orjson.dumps(row.value)))
+    return row._replace(value=orjson.loads(orjson.dumps(row.value)))
 
 
 def _words(text: str) -> list[str]:

@@ -46,8 +46,7 @@ TRUST: Final = {Source.USER: 1.0, Source.INTERNAL_TOOL: 0.8, Source.MODEL: 0.6, 
 """How far what comes from a source is believed, from 0 to 1, where nothing else is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """What is stamped on each write, by the framework and never by a model."""
 
     user: str = ""
@@ -70,7 +69,7 @@ class Meta:
     """Seconds since the epoch from which on it is true no longer; None: it still is."""
     ttl: float | None = None
     """Seconds that the item lives after its last write or refresh; None: for ever."""
-    index: tuple[str, ...] | None = None
+    index: tuple[str, ...] | None = None  # type: ignore[assignment]  # tuples have a method of this name, which nobody wants here
     """Paths into the value that can be searched; None: those of the store's configuration; empty: it cannot be searched."""
 
 

@@ -1,15 +1,13 @@
 """How writes that did not know of each other become one item, the same on every device in whatever order they arrive."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .item import Address, Meta, Tier, strictest, widest
 from .operation import Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """What the heads of an item come to."""
 
     value: dict[str, Any] | None
@@ -156,4 +154,4 @@ def _meta(last: Operation, present: Sequence[Operation]) -> Meta:
     """That of the last write, but as private and as little believed as the most private and least believed part of the value."""
     parts = [head.meta for head in present] or [last.meta]
     created_at = min(part.created_at for part in parts)
-    return replace(last.meta, tier=strictest(part.tier for part in parts), trust=min(part.trust for part in parts), created_at=created_at)
+    return last.meta._replace(tier=strictest(part.tier for part in parts), trust=min(part.trust for part in parts), created_at=created_at)

@@ -1,7 +1,8 @@
 """The unit of what is written and synchronised: one write of one device to one item."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .item import Address, Meta, Tier
@@ -34,8 +35,7 @@ class Sibling:
     meta: Meta
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """A write and the whole state of its item after it, so that a write makes all that it knew of its item superfluous.
 
     It is what version vectors with a dot per write need and no more (Preguiça et al., *Dotted version vectors*, arXiv 1011.5808): an item
@@ -51,7 +51,7 @@ class Operation:
     value: Mapping[str, Any] | None
     """The whole value; None: the item is deleted."""
     meta: Meta
-    stamps: Mapping[str, Stamp] = field(default_factory=dict)
+    stamps: Mapping[str, Stamp] = MappingProxyType({})
     """When each field was last written, where that was not by this write; a field that is here and not in `value` was removed."""
     siblings: tuple[Sibling, ...] = ()
     """Lost values that are not decided on yet."""

@@ -81,7 +81,7 @@ def combined(new: Meta, kept: Iterable[Meta], *, raises: bool) -> Meta:
     purpose, as private as the most private one."""
     parts = (new, *kept)
     tier = new.tier if raises else strictest(meta.tier for meta in parts)
-    return replace(new, trust=min(meta.trust for meta in parts), tier=tier)
+    return new._replace(trust=min(meta.trust for meta in parts), tier=tier)
 
 
 def _narrowed(origin: Origin, ceiling: Tier | None) -> Origin:

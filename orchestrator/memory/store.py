@@ -174,7 +174,7 @@ class MemoryStore(BasicStore):
             raise NotFound(f"there is no item {key!r} in {'/'.join(namespace)}")
         address = validation.place(namespace, key)
         row = self.engine.rows([address], self._reader().selection())[address]
-        told = replace(row.meta, invalid_from=None if at is None else at.timestamp())
+        told = row.meta._replace(invalid_from=None if at is None else at.timestamp())
         edit = Edit(address=address, value=_same, index=told.index, ttl=told.ttl, told=told, if_version=if_version or row.version)
         return self.bound(source=told.source)._write([edit])[0]
 

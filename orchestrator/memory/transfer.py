@@ -1,7 +1,7 @@
 """Items as lines of JSON: to keep elsewhere, to look through, to move."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -87,8 +87,8 @@ def _present(reader: Reader, addresses: Sequence[Address]) -> Iterator[tuple[Add
 
 def _says(row: Row, value: Record, meta: Meta | None) -> bool:
     """Whether it is there already, with all that is said of it."""
-    told = row.meta if meta is None else replace(meta, user=row.meta.user)
-    return _record(row) == _record(replace(row, value=value, meta=told))
+    told = row.meta if meta is None else meta._replace(user=row.meta.user)
+    return _record(row) == _record(row._replace(value=value, meta=told))
 
 
 def _edit(address: Address, value: Record, meta: Meta | None, version: str, ttl: float | None) -> Edit:

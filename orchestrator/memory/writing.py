@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -189,7 +189,7 @@ class Writer:
             before = present[edit.address]
             if edit.archives and before.state is not None:
                 archive = archive_of(edit.address, before.state.version)
-                meta = replace(before.state.meta, invalid_from=edit.valid_from)
+                meta = before.state.meta._replace(invalid_from=edit.valid_from)
                 heads = transaction.heads([archive]).get(archive, ())
                 written[archive] = _succeeded(heads, dot, clock, archive, before.value, meta)
                 dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
@@ -203,23 +203,23 @@ class Writer:
         meta = stamp(self.origin, sources, tier=_tier_of(edit, present, is_deleted), subject=edit.subject)
         self._check_tier(meta)
         if edit.told is not None:
-            return replace(edit.told, user=meta.user, tier=meta.tier, trust=min(edit.told.trust, meta.trust))
+            return edit.told._replace(user=meta.user, tier=meta.tier, trust=min(edit.told.trust, meta.trust))
         index = None if isinstance(edit.index, Unset) else edit.index
         ttl = None if isinstance(edit.ttl, Unset) else edit.ttl
-        meta = replace(meta, index=index, ttl=ttl, valid_from=edit.valid_from, invalid_from=edit.invalid_from, created_at=seconds(clock))
+        meta = meta._replace(index=index, ttl=ttl, valid_from=edit.valid_from, invalid_from=edit.invalid_from, created_at=seconds(clock))
         if present.state is None:
             return combined(meta, edit.parts, raises=edit.tier is not None)
         before = present.state.meta
         # Whoever an item is about stays so: to erase too much about somebody is better than too little.
-        meta = replace(meta, created_at=before.created_at, subject=meta.subject or before.subject)
+        meta = meta._replace(created_at=before.created_at, subject=meta.subject or before.subject)
         if edit.is_total:
             return meta
         meta = combined(meta, [before, *edit.parts], raises=edit.tier is not None)
         kept_index = before.index if isinstance(edit.index, Unset) else meta.index
         kept_ttl = before.ttl if isinstance(edit.ttl, Unset) else meta.ttl
         lineage = tuple(dict.fromkeys((*before.lineage, *meta.lineage)))
-        return replace(
-            meta, index=kept_index, ttl=kept_ttl, lineage=lineage, valid_from=before.valid_from, invalid_from=before.invalid_from
+        return meta._replace(
+            index=kept_index, ttl=kept_ttl, lineage=lineage, valid_from=before.valid_from, invalid_from=before.invalid_from
         )
 
     def _check_tier(self, meta: Meta) -> None:

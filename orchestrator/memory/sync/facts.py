@@ -132,7 +132,7 @@ class Erasures:
 def without_siblings(operation: Operation, goes: Callable[[Meta], bool]) -> Operation:
     """The operation without those siblings that have to go."""
     kept = tuple(sibling for sibling in operation.siblings if not goes(sibling.meta))
-    return operation if len(kept) == len(operation.siblings) else replace(operation, siblings=kept)
+    return operation if len(kept) == len(operation.siblings) else operation._replace(siblings=kept)
 
 
 def encode_facts(facts: Facts) -> bytes:

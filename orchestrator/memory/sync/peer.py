@@ -1,6 +1,6 @@
 """Who a replica synchronises with, and which operations are for them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from ..item import Meta, Tier
@@ -53,7 +53,7 @@ def for_peer(operation: Operation, peer: Peer) -> tuple[Part, Operation]:
 def _notice(operation: Operation) -> Operation:
     meta = Meta(user=operation.meta.user, tier=operation.reach, created_at=operation.meta.created_at)
     unseen = tuple(sorted({*operation.unseen, operation.dot}))
-    return replace(operation, value=None, meta=meta, stamps={}, unseen=unseen)
+    return operation._replace(value=None, meta=meta, stamps={}, unseen=unseen)
 
 
 def _without_hidden_siblings(operation: Operation, peer: Peer) -> Operation:
@@ -61,4 +61,4 @@ def _without_hidden_siblings(operation: Operation, peer: Peer) -> Operation:
         return operation
     shown = tuple(one for one in operation.siblings if peer.may_have(one.meta.user, one.meta.tier))
     hidden = {one.dot for one in operation.siblings} - {one.dot for one in shown}
-    return operation if not hidden else replace(operation, siblings=shown, unseen=tuple(sorted({*operation.unseen, *hidden})))
+    return operation if not hidden else operation._replace(siblings=shown, unseen=tuple(sorted({*operation.unseen, *hidden})))

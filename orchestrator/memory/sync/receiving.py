@@ -1,7 +1,6 @@
 """Taking in a piece of a peer's log. One with anything that this side would not write itself is refused: the peer is broken or hostile."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -119,7 +118,7 @@ class _Taking:
         if row is None or row.meta.ttl is None:
             return change
         # It lives from its write on and not from now, or a device that was away for long would bring back what is over.
-        return replace(change, row=replace(row, expires_at=min(self._now, row.updated_at) + row.meta.ttl))
+        return change._replace(row=row._replace(expires_at=min(self._now, row.updated_at) + row.meta.ttl))
 
     def _may_count(self, facts: Facts, device: str) -> bool:
         # How many writes of its own there are, a replica hears when it is greeted.

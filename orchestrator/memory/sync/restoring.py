@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from ..engine import Engine, Transaction
@@ -30,7 +29,7 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
     for operation in _written_since(engine, shared):
         sequence, clock = transaction.reserve(1, now)
         context = {device: min(known, shared) if device == own else known for device, known in operation.context.items()}
-        anew = replace(operation, dot=Dot(own, sequence), clock=max(clock, operation.clock + 1), context=context)
+        anew = operation._replace(dot=Dot(own, sequence), clock=max(clock, operation.clock + 1), context=context)
         changed.setdefault(operation.address, {})[operation.dot] = anew
     present = transaction.heads(list(changed))
     renumbered = {address: [anew.get(head.dot, head) for head in present[address]] for address, anew in changed.items()}

@@ -43,27 +43,27 @@ def batch(*operations: Operation, **changes: object) -> Batch:
 @pytest.mark.parametrize(
     "operation",
     [
-        replace(ENOUGH, address=Address((), "x")),
-        replace(ENOUGH, address=Address(("",), "x")),
-        replace(ENOUGH, address=Address(("a\0b",), "x")),
-        replace(ENOUGH, address=Address(NOTES, "")),
-        replace(ENOUGH, address=Address(NOTES, "x" * 5000)),
-        replace(ENOUGH, value={"text": "x" * (2 << 20)}),
-        replace(ENOUGH, value={"deep": eval("[" * 200 + "]" * 200)}),
-        replace(ENOUGH, meta=replace(META, user="ben")),
-        replace(ENOUGH, meta=replace(META, trust=1.0, source=Source.MODEL)),
-        replace(ENOUGH, meta=replace(META, trust=-1)),
-        replace(ENOUGH, meta=replace(META, ttl=-1)),
-        replace(ENOUGH, meta=replace(META, agent="x" * 5000)),
-        replace(ENOUGH, meta=replace(META, created_at=1e300)),
-        replace(ENOUGH, meta=replace(META, valid_from=-1e300)),
-        replace(ENOUGH, dot=Dot("laptop2", 1)),
-        replace(ENOUGH, dot=Dot("", 1)),
-        replace(ENOUGH, dot=Dot("phone", 0)),
-        replace(ENOUGH, dot=Dot("phone", 1 << 62)),
-        replace(ENOUGH, clock=1 << 62),
-        replace(ENOUGH, context={"phone": 1}),
-        replace(ENOUGH, unseen=(Dot("phone", 1),)),
+        ENOUGH._replace(address=Address((), "x")),
+        ENOUGH._replace(address=Address(("",), "x")),
+        ENOUGH._replace(address=Address(("a\0b",), "x")),
+        ENOUGH._replace(address=Address(NOTES, "")),
+        ENOUGH._replace(address=Address(NOTES, "x" * 5000)),
+        ENOUGH._replace(value={"text": "x" * (2 << 20)}),
+        ENOUGH._replace(value={"deep": eval("[" * 200 + "]" * 200)}),
+        ENOUGH._replace(meta=META._replace(user="ben")),
+        ENOUGH._replace(meta=META._replace(trust=1.0, source=Source.MODEL)),
+        ENOUGH._replace(meta=META._replace(trust=-1)),
+        ENOUGH._replace(meta=META._replace(ttl=-1)),
+        ENOUGH._replace(meta=META._replace(agent="x" * 5000)),
+        ENOUGH._replace(meta=META._replace(created_at=1e300)),
+        ENOUGH._replace(meta=META._replace(valid_from=-1e300)),
+        ENOUGH._replace(dot=Dot("laptop2", 1)),
+        ENOUGH._replace(dot=Dot("", 1)),
+        ENOUGH._replace(dot=Dot("phone", 0)),
+        ENOUGH._replace(dot=Dot("phone", 1 << 62)),
+        ENOUGH._replace(clock=1 << 62),
+        ENOUGH._replace(context={"phone": 1}),
+        ENOUGH._replace(unseen=(Dot("phone", 1),)),
     ],
 )
 def test_an_operation_that_no_store_would_write_is_refused(pair: tuple[Node, Node], operation: Operation) -> None:
@@ -77,21 +77,21 @@ def test_an_operation_that_no_store_would_write_is_refused(pair: tuple[Node, Nod
 @pytest.mark.parametrize(
     "operation",
     [
-        replace(ENOUGH, meta=replace(META, tier=Tier.DEVICE)),
-        replace(ENOUGH, siblings=(Sibling(Dot("phone", 1), 1, {"text": "x"}, replace(META, tier=Tier.DEVICE)),)),
+        ENOUGH._replace(meta=META._replace(tier=Tier.DEVICE)),
+        ENOUGH._replace(siblings=(Sibling(Dot("phone", 1), 1, {"text": "x"}, META._replace(tier=Tier.DEVICE)),)),
     ],
 )
 def test_content_that_must_not_leave_its_device_is_refused(pair: tuple[Node, Node], operation: Operation) -> None:
     laptop, phone = pair
     with pytest.raises(PrivacyViolation):
-        take(laptop, phone, batch(replace(operation, dot=Dot("phone", 2))))
+        take(laptop, phone, batch(operation._replace(dot=Dot("phone", 2))))
     assert laptop.all_heads() == {}
 
 
 def test_one_bad_operation_keeps_the_good_ones_of_its_batch_out(pair: tuple[Node, Node]) -> None:
     laptop, phone = pair
     with pytest.raises(InvalidRequest):
-        take(laptop, phone, batch(ENOUGH, replace(ENOUGH, dot=Dot("phone", 2), clock=1 << 62)))
+        take(laptop, phone, batch(ENOUGH, ENOUGH._replace(dot=Dot("phone", 2), clock=1 << 62)))
     assert laptop.all_heads() == {}
 
 
