@@ -82,6 +82,7 @@ class MemoryService:
             sending = batches(self._replica, peer, wire.request_from_proto(message.continuation))
             async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
                 async for batch in made:
+                    await self._check_still_welcome(context, peer, message.hello.device)
                     await _write(context, wire.batch_to_proto(batch))
 
     async def _push(self, _: object, context: Context) -> None:
@@ -100,8 +101,7 @@ class MemoryService:
         async with self._call(context) as peer, aclosing(moves(self._replica, self._store.watchers)) as positions:
             await in_thread(self._greet, peer, message.hello)
             async for position in positions:
-                self._caller(context)  # its token may be worth nothing any more
-                await in_thread(self._replica.check_peer, peer, message.hello.device)
+                await self._check_still_welcome(context, peer, message.hello.device)
                 await _write(context, pb.Changed(position=position))
 
     @asynccontextmanager
@@ -113,6 +113,11 @@ class MemoryService:
                 yield peer
         except NearfarError as error:
             await abort(context, error)
+
+    async def _check_still_welcome(self, context: Context, peer: Peer, device: str) -> None:
+        """Before anything goes to a caller of a long call: its token may be worth nothing any more, and the device may be shut out."""
+        self._caller(context)
+        await in_thread(self._replica.check_peer, peer, device)
 
     def _caller(self, context: Context) -> Peer:
         return self._identify(context.invocation_metadata() or ())

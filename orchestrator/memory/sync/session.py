@@ -143,6 +143,7 @@ async def _exchange(store: "MemoryStore", peer: Peer, link: Link, report: Callab
         sending = batches(replica, peer, push.request)
         async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
             async for batch in made:
+                await in_thread(replica.check_peer, peer, theirs.device)
                 report(progress := replace(progress, sent=_sum([progress.sent, *await push.send(batch)])))
         report(progress := replace(progress, sent=_sum([progress.sent, *await push.finish()])))
     request = await in_thread(replica.request, peer, theirs.log)

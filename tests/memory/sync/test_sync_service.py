@@ -11,7 +11,9 @@ import grpc
 import pytest
 from langgraph.store.base import PutOp
 
+from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.item import Tier
+from nearfar.orchestrator.memory.operation import Operation
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.client import connected
@@ -178,6 +180,51 @@ async def test_a_revoked_device_is_refused_by_every_replica_that_has_heard_of_it
     assert laptop.get(NOTES, "before") is not None
 
 
+class _Revoking(InMemoryEngine):
+    """Shuts a device out while a page of the log is read that is not the first."""
+
+    shut_out = ""
+
+    def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
+        if after and self.shut_out:
+            MemoryStore(self).replica(is_hub=True).revoke(self.shut_out)
+        return super().operations(after, limit=limit)
+
+
+async def test_a_device_that_is_shut_out_in_the_middle_of_a_pull_gets_nothing_further(stores: dict[str, MemoryStore]) -> None:
+    phone, laptop, engine = stores["phone"], stores["laptop"], _Revoking()
+    phone.bound(tier=Tier.USER).batch(PutOp(NOTES, str(number), {"text": "x" * 400}) for number in range(3000))
+    async with serve_memory(MemoryStore(engine), "localhost:0", tokens=TOKENS, users=USERS, is_hub=True) as address:
+        await sync_once(phone, neighbour(address, "phone"))
+        engine.shut_out = laptop.engine.device
+        with pytest.raises(SyncRefused, match="shut out"):
+            await sync_once(laptop, neighbour(address, "laptop"))
+    assert len(laptop.search(NOTES, limit=5000)) <= 1000
+
+
+async def test_nothing_further_is_sent_to_a_peer_that_is_shut_out_in_the_middle(stores: dict[str, MemoryStore]) -> None:
+    phone = stores["phone"]
+    phone.bound(tier=Tier.USER).batch(PutOp(NOTES, str(number), {"text": "x" * 400}) for number in range(10_000))
+
+    def revoke(progress: Progress) -> None:
+        phone.replica().revoke(stores["hub"].engine.device)
+
+    async with hub(stores) as address:
+        with pytest.raises(SyncRefused, match="shut out"):
+            await sync_once(phone, neighbour(address, "phone"), report=revoke)
+    assert len(stores["hub"].search(NOTES, limit=10_000)) <= 1000
+
+
+async def test_a_device_that_is_shut_out_hears_no_longer_what_is_new(stores: dict[str, MemoryStore]) -> None:
+    async with hub(stores) as address, connected(address, token=TOKENS["laptop"]) as link:
+        async with aclosing(link.watch(stores["laptop"].replica().hello())) as positions:
+            await anext(positions)
+            stores["hub"].replica(is_hub=True).revoke(stores["laptop"].engine.device)
+            stores["hub"].put(NOTES, "later", {"text": "not for it"}, tier=Tier.SHARED)
+            with pytest.raises(SyncRefused, match="shut out"):
+                await anext(positions)
+
+
 @pytest.mark.parametrize(("schema", "older"), [(0, "the peer"), (2, "this side")])
 async def test_a_peer_with_another_schema_is_told_which_side_to_update(stores: dict[str, MemoryStore], schema: int, older: str) -> None:
     hello = wire.hello_to_proto(stores["phone"].replica().hello())
@@ -284,8 +331,6 @@ def _break(progress: Progress) -> None:
 
 
 async def test_the_clocks_difference_is_told(stores: dict[str, MemoryStore], tmp_path: Path) -> None:
-    from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-
     late = MemoryStore(InMemoryEngine(), user="anna", now=lambda: 1_000_000_000.0)
     async with hub(stores) as address:
         result = await sync_once(late, neighbour(address, "phone"))
