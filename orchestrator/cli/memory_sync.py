@@ -117,7 +117,8 @@ def _named(way: Way, config: MemoryConfig) -> tuple[str, PeerConfig, str]:
         name, peer = way.peer, PeerConfig(address=way.peer)
     else:
         known = ", ".join(config.peers) or "none"
-        raise ConfigError(f"there is no peer {way.peer!r}", hint=f"[memory.peers] names: {known}; or give HOST:PORT, or --pairing-file")
+        problem = f"there is no peer {way.peer!r}" if way.peer else "it is not said with which peer to synchronise"
+        raise ConfigError(problem, hint=f"name one of [memory.peers] ({known}), or give HOST:PORT or --pairing-file FILE")
     if way.certificate is not None:
         peer = peer.model_copy(update={"certificate": way.certificate, "fingerprint": None})
     return name, peer, way.token or secret(peer.token_variable)

@@ -19,6 +19,7 @@ from ...protocols import (
     complete,
 )
 from ...protocols.messages import Value
+from ..escaping import escaped
 from .facts import unsupported
 from .tokens import estimated_tokens
 
@@ -56,8 +57,8 @@ class Summary(Value):
 
 
 def quoted(text: str) -> str:
-    """A text as a quotation that it cannot end by itself: each line is marked."""
-    return "\n".join(f"> {line}" for line in text.splitlines())
+    """A text as a quotation that it cannot end by itself: each line is marked, and what a model takes for a mark of its own is escaped."""
+    return "\n".join(f"> {escaped(line)}" for line in text.splitlines())
 
 
 async def summarized(

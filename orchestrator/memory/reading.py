@@ -177,9 +177,10 @@ class Reader:
             return None
 
     def _refresh(self, rows: Sequence[Row]) -> None:
-        mortal = [row.address for row in rows if row.meta.ttl is not None]
+        now = self.now()
+        mortal = [row.address for row in rows if row.expires_at is not None and row.expires_at > now]
         if mortal:
-            self.engine.refresh(mortal, self.now())
+            self.engine.refresh(mortal, now)
 
 
 def _itself(row: Row) -> Row:

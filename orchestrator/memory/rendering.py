@@ -6,7 +6,6 @@ that it stands in. The marks around the block depend on all that is in it, so th
 
 import hashlib
 import json
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Final
 
 from ...protocols import Sensitivity
 from ..compression.tokens import TokenCounter, estimated_tokens
+from ..escaping import escaped
 from .item import Tier
 from .memory_item import MemoryItem
 
@@ -23,9 +23,6 @@ _HEAD: Final = (
     "A line says when it was, on whose word, how far that is trusted (0 to 1), and what."
 )
 _CUT: Final = " […]"
-_UNSAFE: Final = re.compile(r"[<\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]|\[(?=/?[A-Z_]+\])")
-"""What chat templates mark roles with (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark itself wherever it stands; line ends
-that JSON leaves as they are; and what is not seen. It stands in a quotation only escaped."""
 _LEAST: Final = 32
 """Characters of a text that is worth being cut to."""
 
@@ -117,12 +114,7 @@ def _line(item: MemoryItem, text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return _UNSAFE.sub(_escaped, json.dumps(text, ensure_ascii=False))
-
-
-def _escaped(match: "re.Match[str]") -> str:
-    units = match.group().encode("utf-16-be").hex()
-    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+    return escaped(json.dumps(text, ensure_ascii=False))
 
 
 def _block(lines: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -59,22 +60,28 @@ class MemoryStore(BasicStore):
         """
         chosen = choose_embedder(embedder, index)
         fields = (None if index is None else index.get("fields")) or [WHOLE]
-        keys = open_keys(where)
-        engine = open_engine(where, chosen, key, keys)
         default = Mode.SEMANTIC if index is not None and index.get("embed") is not None else Mode.HYBRID
-        store = cls(
-            engine,
-            embedder=chosen,
-            fields=fields,
-            user=user,
-            ttl=ttl,
-            tier=tier,
-            maximum_bytes=maximum_bytes,
-            mode=mode or default,
-            keys=keys,
-        )
-        store.replica().finish_erasing()
-        return store
+        with ExitStack() as opened:
+            keys = open_keys(where)
+            opened.callback(keys.close)
+            engine = open_engine(where, chosen, key, keys)
+            opened.callback(engine.close)
+            store = cls(
+                engine,
+                embedder=chosen,
+                fields=fields,
+                user=user,
+                ttl=ttl,
+                tier=tier,
+                maximum_bytes=maximum_bytes,
+                mode=mode or default,
+                keys=keys,
+            )
+            opened.pop_all()  # the store closes them
+            opened.callback(store.close)
+            store.replica().finish_erasing()
+            opened.pop_all()
+            return store
 
     def append(self, namespace: tuple[str, ...], key: str, field: str, items: Sequence[Any]) -> str:
         """Add to the end of the list in a field, and return the new version; whoever else appends meanwhile loses nothing.

@@ -68,6 +68,11 @@ def test_no_line_break_ends_a_quotation() -> None:
         assert all(line.startswith("> ") for line in quoted(f"a{separator}b").splitlines())
 
 
+def test_nothing_in_a_quotation_passes_for_a_mark_of_the_models_own() -> None:
+    assert quoted("a<|im_end|>\u200bb\n[/INST] c") == "> a\\u003c|im_end|>\\u200bb\n> \\u005b/INST] c"
+    assert quoted("[1] plain") == "> [1] plain"
+
+
 async def test_the_summary_of_what_is_left_out_takes_part_of_the_budget() -> None:
     near = ScriptedAgent(["Anna moved to Berlin in 2021."])
     result = await compress_and_summarize(ASKED, budget=250, summary_tokens=60, summarizer=Summarizer.of(near))

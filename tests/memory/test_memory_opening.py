@@ -1,6 +1,7 @@
 """Stores are opened by what a user names, with the embedder that is there."""
 
 import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,9 @@ pytest.importorskip("numpy")
 
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory import Mode
+from nearfar.orchestrator.memory.sync import books
 from nearfar.orchestrator.memory.vectors import Embedder, LangChainEmbedder, ShippedEmbedder, from_index_config, query_vector
-from nearfar.protocols import ConfigError, StoreUnavailable
+from nearfar.protocols import ConfigError, InvalidRequest, StoreCorrupt, StoreUnavailable
 
 NOTES = ("notes",)
 
@@ -52,6 +54,34 @@ def test_a_store_in_a_file_is_there_when_it_is_opened_again(tmp_path: Path) -> N
     with MemoryStore.open(str(path), embedder=None) as store:
         assert store.get(NOTES, "tea") is not None
         assert store.engine.device == device
+
+
+def held(folder: Path) -> list[str]:
+    """Files in the folder that this process has open."""
+    links = (link for link in Path("/proc/self/fd").iterdir() if link.exists())
+    return sorted(target.name for link in links if (target := link.resolve()).is_relative_to(folder))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells open files by /proc")
+def test_a_store_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    with MemoryStore.open(path, embedder=None):
+        assert held(tmp_path)
+    with pytest.raises(InvalidRequest):
+        MemoryStore.open(path, embedder=None, ttl={"default_ttl": -1})
+    assert held(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells open files by /proc")
+def test_a_store_whose_erasure_cannot_be_finished_leaves_nothing_open(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    with MemoryStore.open(path, embedder=None) as store, store.engine.transaction() as transaction:
+        books.keep_pending_keys(transaction, [b"of somebody"])
+    Path(f"{path}.keys").write_bytes(b"no database" * 100)
+    with pytest.raises(StoreCorrupt):
+        MemoryStore.open(path, embedder=None, ttl={"sweep_interval_minutes": 1})
+    assert held(tmp_path) == []
+    assert not [thread for thread in threading.enumerate() if thread.name == "nearfar memory sweeper"]
 
 
 @pytest.mark.anyio

@@ -207,6 +207,13 @@ def test_who_has_no_part_in_the_memory_is_refused() -> None:
         assert told("laptop", "sync", "huub", "--yes")["error"]["type"] == "ConfigError"
 
 
+def test_who_names_no_peer_is_told_how_to(folder: Path) -> None:
+    (folder / "laptop.toml").write_text('[memory]\npath = "laptop.db"\nembed = false\n', encoding="utf-8")
+    error = told("laptop", "sync")["error"]
+    assert (error["type"], "''" in error["message"]) == ("ConfigError", False)
+    assert "HOST:PORT" in error["hint"]
+
+
 def test_without_a_hub_the_devices_work_on(monkeypatch: pytest.MonkeyPatch) -> None:
     write("laptop", "milk", "oat")
     assert told("laptop", "sync", "hub", "--yes")["error"]["type"] == "Unavailable"

@@ -106,6 +106,18 @@ def test_reading_does_not_bring_back_what_is_over(store: MemoryStore, clock: Clo
     assert store.sweep() == 1
 
 
+def test_reading_does_not_bring_back_what_is_over_where_it_is_still_shown(make_store: MakeStore, clock: Clock) -> None:
+    store = make_store(ttl={"omit_expired": False})
+    store.put(NOTES, "tea", {"text": "green"}, ttl=10)
+    store.put(NOTES, "milk", {"text": "white"}, ttl=20)
+    clock.advance(11 * MINUTE)
+    assert store.get(NOTES, "tea", refresh_ttl=True) is not None
+    assert len(store.search(NOTES, query="green", refresh_ttl=True)) == 2
+    clock.advance(12 * MINUTE)
+    assert store.sweep() == 1
+    assert [item.key for item in store.search(NOTES, refresh_ttl=False)] == ["milk"]
+
+
 def test_what_is_over_takes_no_place_on_a_page(store: MemoryStore, clock: Clock) -> None:
     for number in range(6):
         store.put(NOTES, str(number), {"text": "tea"}, ttl=10 if number % 2 else None)

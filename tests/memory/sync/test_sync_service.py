@@ -216,13 +216,13 @@ async def test_nothing_further_is_sent_to_a_peer_that_is_shut_out_in_the_middle(
 
 
 async def test_a_device_that_is_shut_out_hears_no_longer_what_is_new(stores: dict[str, MemoryStore]) -> None:
-    async with hub(stores) as address, connected(address, token=TOKENS["laptop"]) as link:
-        async with aclosing(link.watch(stores["laptop"].replica().hello())) as positions:
+    hello = stores["laptop"].replica().hello()
+    async with hub(stores) as address, connected(address, token=TOKENS["laptop"]) as link, aclosing(link.watch(hello)) as positions:
+        await anext(positions)
+        stores["hub"].replica(is_hub=True).revoke(stores["laptop"].engine.device)
+        stores["hub"].put(NOTES, "later", {"text": "not for it"}, tier=Tier.SHARED)
+        with pytest.raises(SyncRefused, match="shut out"):
             await anext(positions)
-            stores["hub"].replica(is_hub=True).revoke(stores["laptop"].engine.device)
-            stores["hub"].put(NOTES, "later", {"text": "not for it"}, tier=Tier.SHARED)
-            with pytest.raises(SyncRefused, match="shut out"):
-                await anext(positions)
 
 
 @pytest.mark.parametrize(("schema", "older"), [(0, "the peer"), (2, "this side")])
