@@ -16,6 +16,7 @@ from .cache.settings import CacheSettings
 from .compose import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
 from .hub import AgentName, AttachedConfig, HubConfig
 from .memory.settings import MemoryConfig
+from .runs.settings import RunsConfig
 from .task import Policy
 
 Section = TypeVar("Section", bound=Value)
@@ -38,6 +39,8 @@ class Config(Value):
     """Answers that are kept; None: every task is computed."""
     memory: MemoryConfig | None = None
     """What tasks remember and recall; None: nothing."""
+    runs: RunsConfig | None = None
+    """Where tasks are kept such that another process can go on with them; None: a task ends with its process."""
     policy: Policy = Policy()
 
     @property
@@ -102,6 +105,7 @@ def _anchored(config: Config, folder: Path) -> Config:
         "hub": None if config.hub is None else config.hub.anchored(folder),
         "cache": None if config.cache is None else config.cache.anchored(folder),
         "memory": None if config.memory is None else config.memory.anchored(folder),
+        "runs": None if config.runs is None else config.runs.anchored(folder),
         "policy": _anchored_policy(config.policy, folder),
     }
     return config.model_copy(update=anchored)

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from ...sqlite import driver, files
+from ...sqlite.connections import Connection, Connections
 from ..encoding import Sealer
 from ..engine import Hit, Position, Row, Unembedded
 from ..item import Address, Namespace
 from ..operation import Dot, Operation
 from ..selection import Selection
-from . import driver, files
 from .columns import decode_address, decode_row, decode_texts, encode_namespace, namespace_range
-from .connections import Connection, Connections
+from .errors import STORE
 from .keyword import KeywordSearch
 from .operations import OperationTable
 from .schema import check, create, is_new
@@ -76,13 +77,13 @@ class SqliteEngine:
         device: str | None = None,
     ) -> None:
         self._path = os.path.abspath(path)
-        files.prepare(self._path)
+        files.prepare(self._path, STORE)
         self._operations = OperationTable(sealer)
         self._vectors = VectorTable(embedder)
         self._keyword = KeywordSearch()
         self._cache: VectorCache | None = None
         self._cache_lock = threading.Lock()
-        self._connections = Connections(self._path, driver.of(key), add_functions)
+        self._connections = Connections(self._path, driver.of(key), STORE, add_functions)
         try:
             with self._connections.writing() as connection:
                 if is_new(connection):

@@ -1,59 +1,16 @@
-"""What SQLite's errors mean to whoever uses the store."""
+"""How errors speak of the memory store."""
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
-from ....protocols import NearfarError, StoreCorrupt, StoreUnavailable
+from ....protocols import StoreCorrupt
+from ...sqlite.errors import Naming
 
-RECOVER: Final = "nearfar memory recover saves what can be read"
-KEY: Final = "look whether it is the right key, and the right file"
-
-_PRIMARY: Final = 0xFF
-"""The part of a result code that says its kind (https://www.sqlite.org/rescode.html)."""
-_CORRUPT: Final = frozenset(
-    {
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_FORMAT,
-        sqlite3.SQLITE_ERROR,  # the statements are right, so the tables are not
-        sqlite3.SQLITE_CONSTRAINT,
-        sqlite3.SQLITE_MISMATCH,
-    }
+STORE: Final = Naming(
+    "memory store",
+    recovery="nearfar memory recover saves what can be read",
+    otherwise=", or the key is not the one that it was encrypted with",
 )
-_HINTS: Final[dict[int | None, str]] = {
-    sqlite3.SQLITE_BUSY: "another process is writing for very long; try again",
-    sqlite3.SQLITE_LOCKED: "another process is writing for very long; try again",
-    sqlite3.SQLITE_FULL: "free some disk space; what was acknowledged is kept",
-    sqlite3.SQLITE_IOERR: "look at the disk: it may be full or failing; what was acknowledged is kept",
-    sqlite3.SQLITE_READONLY: "the file and its folder must be writable",
-    sqlite3.SQLITE_PERM: "the file and its folder must be readable and writable",
-    sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable",
-}
 
 
-@contextmanager
-def translated(path: str, kind: type[Exception]) -> Iterator[None]:
-    """Raise the driver's errors, which are of this kind, as `StoreUnavailable` or `StoreCorrupt`."""
-    try:
-        yield
-    except kind as error:
-        raise translate(error, path) from error
-
-
-def translate(error: Exception, path: str) -> NearfarError:
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # not SQLite's own error, but the driver's
-        kind = None if "decode" not in str(error) else sqlite3.SQLITE_CORRUPT
-    else:
-        kind = code & _PRIMARY
-    if kind == sqlite3.SQLITE_NOTADB:
-        return StoreCorrupt(f"{path} is no memory store, or the key is not the one that it was encrypted with", hint=f"{KEY}; {RECOVER}")
-    if kind in _CORRUPT:
-        return damaged(f"{path}: {error}")
-    return StoreUnavailable(f"the memory store {path} cannot be used: {error}", hint=_HINTS.get(kind, ""))
-
-
-def damaged(what: str) -> StoreCorrupt:
-    return StoreCorrupt(f"the memory store is damaged ({what})", hint=RECOVER)
+def damaged(how: str) -> StoreCorrupt:
+    return STORE.damaged(how)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
+from ...sqlite.connections import Connection
 from ..engine import Hit
-from .connections import Connection
 from .selecting import Where
 from .words import phrases
 

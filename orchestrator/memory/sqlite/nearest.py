@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy
 
+from ...sqlite.connections import Connection
 from ..engine import Hit
-from .connections import Connection
 from .errors import damaged
 from .estimates import IS_AVAILABLE, Codes, coded, promising
 

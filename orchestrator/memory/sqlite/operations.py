@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeGuard
 
+from ...sqlite.connections import Connection
 from ..encoding import Sealer, decode, encode, subjects_of
 from ..item import Address
 from ..operation import Dot, Operation
 from .columns import pack, payload_of, unpack
-from .connections import Connection
 from .errors import damaged
 
 _OF_ITEM: Final = "SELECT position, device, sequence, payload FROM operations WHERE item = ? ORDER BY position"

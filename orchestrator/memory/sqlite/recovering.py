@@ -11,6 +11,9 @@ from itertools import islice
 from typing import Any, Final
 
 from ....protocols import StoreCorrupt
+from ...sqlite import driver, files
+from ...sqlite.connections import Connection
+from ...sqlite.driver import Driver
 from ..encoding import Sealer
 from ..engine import Change, Row, Transaction
 from ..indexing import WHOLE
@@ -18,12 +21,9 @@ from ..item import Address
 from ..merge import merge, succeed
 from ..operation import Dot, Operation
 from ..projection import change_of
-from . import driver, files
 from .columns import decode_address, decode_row, decode_texts, encode_namespace
-from .connections import Connection
-from .driver import Driver
 from .engine import SqliteEngine
-from .errors import translated
+from .errors import STORE
 from .operations import OperationTable
 
 LEAP: Final = 1_000_000
@@ -106,7 +106,7 @@ class _Salvage:
         self.unreadable = 0
         self._driver = opened
         self._operations = operations
-        with translated(path, opened.errors), contextlib.closing(opened.connect(path)) as connection:
+        with STORE.translated(path, opened.errors), contextlib.closing(opened.connect(path)) as connection:
             self._read(connection)
 
     def _read(self, connection: Connection) -> None:

@@ -4,7 +4,7 @@ import time
 from typing import Final
 
 from ....protocols import StoreUnavailable
-from .connections import Connection
+from ...sqlite.connections import Connection
 
 PATIENCE: Final = 30.0
 """Seconds that readers of older states have, to finish."""

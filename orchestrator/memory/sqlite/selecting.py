@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
+from ...sqlite.connections import Connection
 from ..item import Namespace, Principal, Tier
 from ..matching import meets
 from ..selection import Condition, Selection
 from .columns import end_of_prefix, namespace_range, value_of
-from .connections import Connection
 
 _conditions: Final[ContextVar[tuple[Condition, ...]]] = ContextVar("conditions of the query that runs")
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from ...sqlite.connections import Connection
 from ..clock import tick
 from ..engine import Change, Row, Unembedded
 from ..item import Address, Namespace
 from ..operation import Operation, VersionVector
 from . import words
 from .columns import decode_row, decode_texts, encode_namespace, encode_row, encode_texts
-from .connections import Connection
 from .operations import Heads, OperationTable, State
 from .vectors import Passages, VectorTable
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ....protocols import InvalidRequest
-from .connections import Connection
+from ...sqlite.connections import Connection
 
 if TYPE_CHECKING:
     from ..engine import Vector

@@ -6,8 +6,8 @@ import stat
 import threading
 from typing import Final
 
-from ....protocols import StoreUnavailable
-from .errors import damaged
+from ...protocols import StoreUnavailable
+from .errors import Naming
 
 LOG: Final = "-wal"
 LOG_INDEX: Final = "-shm"
@@ -19,7 +19,7 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _creating: Final = threading.Lock()
 
 
-def prepare(path: str) -> None:
+def prepare(path: str, naming: Naming) -> None:
     """Make the file where it is missing, and take others' permissions from it.
 
     Raises `StoreUnavailable` where the file cannot be opened or a link stands in its place, and `StoreCorrupt` where its log was removed.
@@ -27,15 +27,15 @@ def prepare(path: str) -> None:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         for suffix in SUFFIXES:
-            _refuse_other_than_files(path + suffix)
+            _refuse_other_than_files(path + suffix, naming)
         # Whoever has the database open has both, and whoever closes it last removes both, the index first.
         if os.path.exists(path + LOG_INDEX) and not os.path.exists(path + LOG):
-            raise damaged(f"{path}{LOG}, with the last writes, was removed")
+            raise naming.damaged(f"{path}{LOG}, with the last writes, was removed")
         _create(path)
         if stat.S_IMODE(os.stat(path).st_mode) & _OTHERS:
             os.chmod(path, _OWNER_ONLY)
     except OSError as error:
-        message = f"the memory store {path} cannot be opened: {error.strerror}"
+        message = f"the {naming.what} {path} cannot be opened: {error.strerror}"
         raise StoreUnavailable(message, hint="look at the folder's permissions") from error
 
 
@@ -50,8 +50,8 @@ def size(path: str) -> int:
     return sum(os.path.getsize(path + suffix) for suffix in SUFFIXES if os.path.exists(path + suffix))
 
 
-def _refuse_other_than_files(path: str) -> None:
+def _refuse_other_than_files(path: str, naming: Naming) -> None:
     if os.path.islink(path):
         raise StoreUnavailable(f"{path} is a symbolic link", hint="name the file itself: what stands behind a link may change")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise StoreUnavailable(f"{path} is no file", hint="name a file for the memory store")
+        raise StoreUnavailable(f"{path} is no file", hint=f"name a file for the {naming.what}")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from ....protocols import StoreUnavailable
+from ...protocols import StoreUnavailable
 from .driver import Driver
-from .errors import translated
+from .errors import Naming
 
 Connection = sqlite3.Connection
 
@@ -29,8 +29,9 @@ class Connections:
     What is used raises `StoreUnavailable` and `StoreCorrupt` in the place of the driver's errors.
     """
 
-    def __init__(self, path: str, driver: Driver, prepare: Callable[[Connection], None]) -> None:
+    def __init__(self, path: str, driver: Driver, naming: Naming, prepare: Callable[[Connection], None]) -> None:
         self._path = path
+        self._naming = naming
         self._driver = driver
         self._prepare = prepare
         self._process = os.getpid()
@@ -48,7 +49,7 @@ class Connections:
         if not self._writer_turn.acquire(timeout=PATIENCE):
             raise StoreUnavailable(f"{self._path} is being written for more than {PATIENCE:.0f} s", hint="do not nest transactions")
         try:
-            with translated(self._path, self._driver.errors):
+            with self._naming.translated(self._path, self._driver.errors):
                 self._check()
                 if self._writer is None:
                     self._writer = self._open()
@@ -61,7 +62,7 @@ class Connections:
     def outside(self) -> Iterator[Connection]:
         """The connection that writes, and no transaction: for what SQLite does not do within one."""
         self._check()
-        with self._writer_turn, translated(self._path, self._driver.errors):
+        with self._writer_turn, self._naming.translated(self._path, self._driver.errors):
             self._check()
             if self._writer is None:
                 self._writer = self._open()
@@ -74,7 +75,7 @@ class Connections:
         if not self._reader_turns.acquire(timeout=PATIENCE):
             raise StoreUnavailable(f"{self._path} has been read by {READERS} others for more than {PATIENCE:.0f} s")
         try:
-            with translated(self._path, self._driver.errors):
+            with self._naming.translated(self._path, self._driver.errors):
                 connection = self._checked_out()
                 try:
                     connection.execute("BEGIN")
@@ -92,7 +93,7 @@ class Connections:
         with self._lock:
             self._is_closed = True
             readers, self._readers = self._readers, []
-        with self._writer_turn, translated(self._path, self._driver.errors):
+        with self._writer_turn, self._naming.translated(self._path, self._driver.errors):
             for reader in readers:
                 reader.close()
             if self._writer is not None:
@@ -101,10 +102,10 @@ class Connections:
 
     def _check(self) -> None:
         if self._process != os.getpid():
-            message = "this memory store was opened before the process forked, and cannot be used in the child"
+            message = f"this {self._naming.what} was opened before the process forked, and cannot be used in the child"
             raise StoreUnavailable(message, hint="open it in the process that uses it")
         if self._is_closed:
-            raise StoreUnavailable("the memory store is closed")
+            raise StoreUnavailable(f"the {self._naming.what} is closed")
 
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ....protocols import ConfigError
+from ...protocols import ConfigError
 
 BUSY_SECONDS: Final = 30.0
 """How long SQLite itself waits for a lock."""
@@ -43,14 +43,14 @@ def of(key: Callable[[], str] | None) -> Driver:
     try:
         from sqlcipher3 import dbapi2
     except ImportError as error:
-        raise ConfigError("an encrypted memory store needs sqlcipher3", hint="pip install 'nearfar[encryption]'") from error
+        raise ConfigError("an encrypted file needs sqlcipher3", hint="pip install 'nearfar[encryption]'") from error
     return Driver(lambda path: _connect(dbapi2, path, _literal(key())), dbapi2.Error)
 
 
 def _literal(key: str) -> str:
     """As `PRAGMA key` takes it. From a passphrase SQLCipher derives a key, which takes a moment; 64 hexadecimal digits are one."""
     if not key or "\0" in key:
-        raise ConfigError("the key of the memory store is empty, or has a zero character", hint="64 random hexadecimal digits are best")
+        raise ConfigError("the key of the file is empty, or has a zero character", hint="64 random hexadecimal digits are best")
     if re.fullmatch("[0-9a-fA-F]{64}", key):
         return f"\"x'{key}'\""
     doubled = key.replace("'", "''")

@@ -1,0 +1,85 @@
+"""A private file of tables that several parts and several processes of one user share."""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from ...protocols import StoreUnavailable
+from . import driver, files
+from .connections import Connection, Connections
+from .errors import Naming
+
+APPLICATION: Final = 0x4E667264
+"""Marks the file as one of nearfar's (`PRAGMA application_id`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Those of one part, which no other part touches."""
+
+    part: str
+    version: int
+    sql: str
+    """The statements that make them, each with `;` and the end of a line behind it."""
+
+
+class Database:
+    """The file at `path`, which is made where it is missing, for its owner alone, with the tables of those who `require` them.
+
+    Calls may come from any thread; a process that was forked opens its own. Raises `StoreUnavailable` where the file cannot be used,
+    and `StoreCorrupt` where it is damaged or another program's.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], naming: Naming) -> None:
+        self.path = os.path.abspath(path)
+        self.naming = naming
+        files.prepare(self.path, naming)
+        self._connections = Connections(self.path, driver.of(None), naming, lambda _: None)
+        try:
+            with self.writing() as connection:
+                self._claim(connection)
+        except BaseException:
+            self._connections.close()
+            raise
+
+    def require(self, tables: Tables) -> None:
+        """Make the tables where they are missing. Raises `StoreUnavailable`, and touches nothing, where a newer nearfar made them."""
+        with self.writing() as connection:
+            found = connection.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
+            if found is None:
+                for statement in tables.sql.split(";\n"):
+                    connection.execute(statement)
+                connection.execute("INSERT INTO parts VALUES (?, ?)", (tables.part, tables.version))
+            elif found[0] != tables.version:
+                message = f"the {tables.part} in {self.path} are of version {found[0]}, and this nearfar knows version {tables.version}"
+                raise StoreUnavailable(message, hint="update nearfar, or name another folder")
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """The connection that writes, within a transaction (`BEGIN IMMEDIATE`) that is kept when the block ends well; never nested."""
+        return self._connections.writing()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection that sees one state of the database for the whole block, while others write."""
+        with self._connections.reading() as connection:
+            yield connection
+
+    def scrub(self) -> None:
+        """Empty the write-ahead log too, so that what was deleted is in no file any more."""
+        with self._connections.outside() as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _claim(self, connection: Connection) -> None:
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application == APPLICATION:
+            return
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables or application:
+            raise self.naming.damaged(f"{self.path} is another program's database")
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute("CREATE TABLE parts (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID")

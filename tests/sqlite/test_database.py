@@ -1,0 +1,105 @@
+"""The private files of tables that parts of nearfar share."""
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from nearfar.orchestrator.sqlite.database import Database, Tables
+from nearfar.orchestrator.sqlite.errors import Naming
+from nearfar.protocols import StoreCorrupt, StoreUnavailable
+
+NAMING = Naming("runs", recovery="name another folder")
+NOTES = Tables("notes", 1, "CREATE TABLE notes (note TEXT NOT NULL);\nCREATE INDEX by_note ON notes (note);\n")
+PLACES = Tables("places", 3, "CREATE TABLE places (place TEXT NOT NULL);\n")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "runs.db"
+
+
+def notes(database: Database) -> list[str]:
+    with database.reading() as connection:
+        return [note for (note,) in connection.execute("SELECT note FROM notes")]
+
+
+def test_parts_share_a_file_and_find_their_tables_again(path: Path) -> None:
+    first = Database(path, NAMING)
+    first.require(NOTES)
+    first.require(PLACES)
+    with first.writing() as connection:
+        connection.execute("INSERT INTO notes VALUES ('kept')")
+    first.close()
+    second = Database(path, NAMING)
+    second.require(PLACES)
+    second.require(NOTES)
+    assert notes(second) == ["kept"]
+    second.close()
+
+
+def test_a_block_that_fails_leaves_nothing(path: Path) -> None:
+    database = Database(path, NAMING)
+    database.require(NOTES)
+
+    def failing() -> None:
+        with database.writing() as connection:
+            connection.execute("INSERT INTO notes VALUES ('gone')")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert notes(database) == []
+    database.close()
+
+
+def test_the_files_are_for_their_owner_alone(path: Path) -> None:
+    database = Database(path, NAMING)
+    database.require(NOTES)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    database.close()
+
+
+def test_tables_of_a_newer_version_are_refused_and_left_alone(path: Path) -> None:
+    database = Database(path, NAMING)
+    database.require(PLACES)
+    with pytest.raises(StoreUnavailable, match="version 3"):
+        database.require(Tables("places", 2, "DROP TABLE places;\n"))
+    with database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM places").fetchone() == (0,)
+    database.close()
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE theirs (x)")
+    other.close()
+    with pytest.raises(StoreCorrupt, match="another program"):
+        Database(path, NAMING)
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
+    other.close()
+
+
+def test_a_file_that_is_no_database_is_damaged(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(os.urandom(5000))
+    with pytest.raises(StoreCorrupt, match="is no runs"):
+        Database(path, NAMING)
+
+
+def test_a_child_process_must_open_its_own(path: Path) -> None:
+    database = Database(path, NAMING)
+    child = os.fork()
+    if child == 0:
+        try:
+            database.reading().__enter__()
+        except StoreUnavailable:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    database.close()
