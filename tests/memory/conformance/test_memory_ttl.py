@@ -113,7 +113,7 @@ def test_reading_does_not_bring_back_what_is_over_where_it_is_still_shown(make_s
     clock.advance(11 * MINUTE)
     assert store.get(NOTES, "tea", refresh_ttl=True) is not None
     assert len(store.search(NOTES, query="green", refresh_ttl=True)) == 2
-    clock.advance(12 * MINUTE)
+    clock.advance(5 * MINUTE)
     assert store.sweep() == 1
     assert [item.key for item in store.search(NOTES, refresh_ttl=False)] == ["milk"]
 
