@@ -1,14 +1,15 @@
 """The change feed: which items changed, in order, for whoever keeps something in step with the store."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import anyio
 
 from ..threads import in_thread
-from .item import Address, Namespace, within
+from .engine import Forgotten, Position
+from .item import Address, Namespace, address_tag, within
 from .memory_item import MemoryItem
 from .reading import Reader
 from .watching import Watchers
@@ -24,19 +25,35 @@ class MemoryChange:
 
     position: int
     """Where to go on from, with `MemoryStore.changes`."""
-    address: Address
+    address: Address | None
+    """None: all of the item was forgotten, its name too, since it was erased or its time was over."""
     item: MemoryItem | None
-    """None: it was deleted, or has expired meanwhile."""
+    """None: it is gone."""
+    tag: str
+    """Stands for the address, also where that is not told: the same for the same item."""
 
 
 def changes_after(reader: Reader, position: int, *, prefix: Namespace = (), limit: int = _BATCH) -> tuple[list[MemoryChange], int]:
-    """Changes of items that are there for the reader, in order, and the position up to which they were looked for."""
-    found = reader.engine.changes(position, limit=limit)
+    """Changes of items that are there for the reader, in order, and the position up to which they were looked for.
+
+    Of what was forgotten nobody can tell any more for whom it was, or in which namespace: a principal hears nothing of it, all others do.
+    """
+    end = reader.engine.position()  # what comes between the two looks below is for the next time
+    everything: list[Position | Forgotten] = [*reader.engine.changes(position, limit=limit)]
+    everything += reader.engine.forgotten(position, limit=limit)
+    due = sorted((one for one in everything if one.position <= end), key=lambda one: one.position)[:limit]
+    told = _told(reader, [one for one in due if isinstance(one, Position)], prefix)
+    if reader.principal is None:
+        told += [MemoryChange(one.position, None, None, one.tag) for one in due if isinstance(one, Forgotten)]
+    return sorted(told, key=lambda one: one.position), due[-1].position if due else position
+
+
+def _told(reader: Reader, found: Sequence[Position], prefix: Namespace) -> list[MemoryChange]:
     inside = [one for one in found if within(one.address.namespace, prefix)]
     items = dict(zip(inside, reader.get([one.address for one in inside], []), strict=True))
     gone = set(reader.known([one.address for one, item in items.items() if item is None]))
-    told = [MemoryChange(one.position, one.address, item) for one, item in items.items() if item is not None or one.address in gone]
-    return told, found[-1].position if found else position
+    told = ((one, item) for one, item in items.items() if item is not None or one.address in gone)
+    return [MemoryChange(one.position, one.address, item, address_tag(one.address)) for one, item in told]
 
 
 async def watched(reader: Reader, watchers: Watchers, *, prefix: Namespace, since: int | None) -> AsyncGenerator[MemoryChange]:

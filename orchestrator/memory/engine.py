@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
+from ...protocols import InvalidRequest
 from .item import Address, Meta, Namespace
 from .operation import Operation, VersionVector
 from .selection import Selection
@@ -65,6 +66,25 @@ class Position(NamedTuple):
     """Grows with every change of the replica; an item is at the position of its last change only."""
     address: Address
     is_deleted: bool
+
+
+class Forgotten(NamedTuple):
+    """An item of which nothing is kept any more, as it was erased or its time was over. Its name is not told, which was erased with it."""
+
+    position: int
+    """As in `Position`."""
+    tag: str
+    """Stands for where it was (`address_tag`)."""
+
+
+MOST_FORGOTTEN: Final = 10_000
+"""So many of the items that were forgotten last are told."""
+
+
+def check_told(after: int, since: int) -> None:
+    """Raises `InvalidRequest` where what was forgotten behind a position is not told any more, but only what was `since` then."""
+    if 0 < after < since:
+        raise InvalidRequest("more was forgotten since then than can be told", hint="begin at 0, with a new copy of what is there")
 
 
 class Unembedded(NamedTuple):
@@ -156,6 +176,10 @@ class Engine(Protocol):
 
     def changes(self, after: int, *, limit: int) -> list[Position]:
         """The change feed behind a position, in order."""
+        ...
+
+    def forgotten(self, after: int, *, limit: int) -> list[Forgotten]:
+        """What was forgotten behind a position, in order; 0: all that is known of. Raises `InvalidRequest` as `check_told` does."""
         ...
 
     def position(self) -> int:

@@ -15,8 +15,8 @@ from uuid import uuid4
 import orjson
 
 from .clock import tick
-from .engine import Change, Hit, Position, Row, Transaction, Unembedded
-from .item import Address, Namespace, within
+from .engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Position, Row, Transaction, Unembedded, check_told
+from .item import Address, Namespace, address_tag, within
 from .matching import selects
 from .operation import Dot, Operation, VersionVector
 from .selection import Selection
@@ -52,6 +52,9 @@ class InMemoryEngine:
         self._state = _State({}, 0, {})
         self._numbers = itertools.count(1)
         self._position = 0
+        self._forgotten: dict[str, int] = {}
+        """By tag, where that was, in order."""
+        self._told_since = 0
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -110,6 +113,12 @@ class InMemoryEngine:
         with self._lock:
             found = [Position(kept.position, address, kept.change.row is None) for address, kept in self._kept.items()]
         return sorted(one for one in found if one.position > after)[:limit]
+
+    def forgotten(self, after: int, *, limit: int) -> list[Forgotten]:
+        check_told(after, self._told_since)
+        with self._lock:
+            found = [Forgotten(position, tag) for tag, position in self._forgotten.items() if position > after]
+        return found[:limit]
 
     def position(self) -> int:
         return self._position
@@ -189,12 +198,20 @@ class InMemoryEngine:
     def _keep(self, change: Change) -> None:
         before = self._kept.pop(change.address, None)
         if not change.heads:
+            if before is not None:
+                self._note_forgotten(address_tag(change.address))
             return
         known = before.positions if before else {}
         positions = {head.dot: known.get(head.dot) or self._next_position() for head in change.heads}
         number = before.number if before else next(self._numbers)
         change = change if change.row is None else change._replace(row=_copy(change.row))
         self._kept[change.address] = _Kept(number, self._next_position(), positions, change)
+
+    def _note_forgotten(self, tag: str) -> None:
+        self._forgotten.pop(tag, None)
+        self._forgotten[tag] = self._next_position()
+        if len(self._forgotten) > MOST_FORGOTTEN:
+            self._told_since = self._forgotten.pop(next(iter(self._forgotten)))
 
     def _next_position(self) -> int:
         self._position += 1

@@ -3,7 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from hashlib import sha256
 from typing import Final, NamedTuple
+
+import orjson
 
 Namespace = tuple[str, ...]
 
@@ -71,6 +75,12 @@ class Meta(NamedTuple):
     """Seconds that the item lives after its last write or refresh; None: for ever."""
     index: tuple[str, ...] | None = None  # type: ignore[assignment]  # tuples have a method of this name, which nobody wants here
     """Paths into the value that can be searched; None: those of the store's configuration; empty: it cannot be searched."""
+
+
+@lru_cache(maxsize=4096)
+def address_tag(address: Address) -> str:
+    """Stands for an item where its name must not be. Whoever guesses the name can check the guess."""
+    return sha256(b"nearfar item\0" + orjson.dumps((*address,))).hexdigest()
 
 
 def strictest(tiers: Iterable[Tier]) -> Tier:

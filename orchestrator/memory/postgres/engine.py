@@ -9,10 +9,11 @@ from uuid import uuid4
 import orjson
 
 from ..encoding import Sealer
-from ..engine import Hit, Position, Row, Transaction, Unembedded
+from ..engine import Forgotten, Hit, Position, Row, Transaction, Unembedded
 from ..item import Address, Namespace
 from ..operation import Dot, Operation
 from ..selection import Selection
+from . import forgotten
 from .connections import Connections
 from .encoding import digest
 from .heads import opened
@@ -143,6 +144,10 @@ class PostgresEngine:
         statement = "SELECT number, namespace, key, content IS NULL FROM items WHERE number > %s ORDER BY number LIMIT %s"
         found = self._query(statement, after, limit)
         return [Position(number, address(namespace, key), is_deleted) for number, namespace, key, is_deleted in found]
+
+    def forgotten(self, after: int, *, limit: int) -> list[Forgotten]:
+        with self._connections.connection() as connection:
+            return forgotten.told(connection, after, limit)
 
     def position(self) -> int:
         ((position,),) = self._query("SELECT position FROM replica")

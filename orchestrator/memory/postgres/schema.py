@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .connections import Connection
     from .vectors import Vectors
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the tables, and of how texts are cut into words."""
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 
@@ -28,6 +28,8 @@ _TABLES: Final = (
     ) WITH (fillfactor = 10)
     """,
     "CREATE TABLE known (device text PRIMARY KEY, sequence bigint NOT NULL)",
+    # Tags of items, or see `forgotten.py`.
+    "CREATE TABLE forgotten (position bigint PRIMARY KEY, tag text NOT NULL UNIQUE)",
     "CREATE TABLE settings (name text PRIMARY KEY, value text NOT NULL)",
     # Labels, keys and devices sort by code point, whatever the database's own order is.
     """

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 from ....protocols import StoreCorrupt
 from ..clock import tick
 from ..encoding import Sealer
-from ..engine import Change
-from ..item import Address
+from ..engine import Change, Forgotten
+from ..item import Address, address_tag
 from ..operation import Dot, Operation, VersionVector
 from .encoding import digest
+from .forgotten import note
 from .heads import opened, sealed
 from .items import INSERT, columns
 from .vectors import Vectors, VectorTable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _LOCK: Final = "SELECT sequence, clock, position, documents, words FROM replica FOR UPDATE"
 _SAVE: Final = "UPDATE replica SET sequence = %s, clock = %s, position = %s, documents = %s, words = %s"
-_FORGET: Final = "DELETE FROM items WHERE address = ANY(%s) RETURNING length"
+_FORGET: Final = "DELETE FROM items WHERE address = ANY(%s) RETURNING length, address"
 _REPLACE_HEADS: Final = """
 DELETE FROM operations WHERE address = ANY(%s) AND NOT EXISTS (
   SELECT FROM unnest(%s::text[], %s::bigint[]) AS kept (device, sequence)
@@ -89,11 +90,15 @@ class PostgresTransaction:
         addresses = [digest(change.address) for change in changes]
         dots = [head.dot for change in kept for head in change.heads]
         with self._connection.pipeline():
-            forgotten = self._connection.execute(_FORGET, [addresses])
+            removed = self._connection.execute(_FORGET, [addresses])
             self._connection.execute(_REPLACE_HEADS, [addresses, [dot.device for dot in dots], [dot.sequence for dot in dots]])
             self._insert(kept, table)
-        for (length,) in forgotten:
+        gone = {digest(change.address): change.address for change in changes if not change.heads}
+        tags: list[str] = []
+        for length, key in removed:
             self._count_words(-length)
+            tags += [address_tag(gone[key])] if key in gone else []
+        note(self._connection, [Forgotten(self._next_position(), tag) for tag in sorted(tags)])
 
     def known(self) -> dict[str, int]:
         known: dict[str, int] = dict(self._connection.execute("SELECT device, sequence FROM known").fetchall())

@@ -13,10 +13,11 @@ import orjson
 from ...sqlite import driver, files
 from ...sqlite.connections import Connection, Connections
 from ..encoding import Sealer
-from ..engine import Hit, Position, Row, Unembedded
+from ..engine import Forgotten, Hit, Position, Row, Unembedded
 from ..item import Address, Namespace
 from ..operation import Dot, Operation
 from ..selection import Selection
+from . import forgotten
 from .columns import decode_address, decode_row, decode_texts, encode_namespace, namespace_range
 from .errors import STORE
 from .keyword import KeywordSearch
@@ -170,6 +171,10 @@ class SqliteEngine:
         with self._connections.reading() as connection:
             found = connection.execute(query, (after, limit))
             return [Position(position, decode_address(*address), bool(is_deleted)) for position, *address, is_deleted in found]
+
+    def forgotten(self, after: int, *, limit: int) -> list[Forgotten]:
+        with self._connections.reading() as connection:
+            return forgotten.told(connection, after, limit)
 
     def position(self) -> int:
         with self._connections.reading() as connection:

@@ -8,7 +8,7 @@ from .errors import damaged
 
 APPLICATION: Final = 0x4E665253
 """Marks the file as one of this store (`PRAGMA application_id`)."""
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the tables, and of how texts are cut into words (`words.py`), in `PRAGMA user_version`."""
 
 TABLES: Final = """
@@ -63,6 +63,9 @@ CREATE TABLE vectors (
 );
 CREATE INDEX vectors_by_item ON vectors (item, embedder);
 CREATE TABLE removals (position INTEGER PRIMARY KEY, item INTEGER NOT NULL  -- that lost its vectors
+);
+
+CREATE TABLE forgotten (position INTEGER PRIMARY KEY, tag TEXT NOT NULL UNIQUE  -- of an item, or see forgotten.py
 );
 
 CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='porter unicode61 remove_diacritics 2');

@@ -7,10 +7,10 @@ import orjson
 
 from ...sqlite.connections import Connection
 from ..clock import tick
-from ..engine import Change, Row, Unembedded
-from ..item import Address, Namespace
+from ..engine import Change, Forgotten, Row, Unembedded
+from ..item import Address, Namespace, address_tag
 from ..operation import Operation, VersionVector
-from . import words
+from . import forgotten, words
 from .columns import decode_row, decode_texts, encode_namespace, encode_row, encode_texts
 from .operations import Heads, OperationTable, State
 from .vectors import Passages, VectorTable
@@ -69,7 +69,8 @@ class SqliteTransaction:
         words.add(self._connection, ((item, change.texts) for item, change in kept if change.texts))
         passages = [Passages(item, len(one.texts), one.vectors) for item, one in kept if one.texts and one.vectors is not None]
         self._vectors.put(self._connection, passages, self._next_position)
-        self._forget([(state.item, change.address) for state, change in zip(states, changes, strict=True) if not change.heads])
+        if len(kept) < len(changes):
+            self._forget([(state.item, change.address) for state, change in zip(states, changes, strict=True) if not change.heads])
 
     def known(self) -> dict[str, int]:
         others = dict(self._connection.execute("SELECT device, sequence FROM known"))
@@ -142,6 +143,8 @@ class SqliteTransaction:
             self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
 
     def _forget(self, items: Sequence[tuple[int, Address]]) -> None:
+        gone = [address for _, address in items if self._found[address] is not None]
+        forgotten.note(self._connection, [Forgotten(self._next_position(), address_tag(address)) for address in gone])
         for item, address in items:
             self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
             self._connection.execute("DELETE FROM contents WHERE item = ?", (item,))

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..engine import Change, Engine, Transaction
-from ..item import Address, Meta, Tier
+from ..item import Address, Meta, Tier, address_tag
 from ..operation import Dot, Operation
 from ..projection import change_of
-from .facts import Erasure, Erasures, address_tag, without_siblings
+from .facts import Erasure, Erasures, without_siblings
 
 _PAGE: Final = 1000
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from ..item import Address, Meta, Namespace, Tier
+from ..item import Address, Meta, Namespace, Tier, address_tag
 from ..operation import Operation, VersionVector
 from .keys import tag_of
 
@@ -168,12 +168,6 @@ def decode_facts(encoded: bytes) -> Facts:
 def prefix_tag(namespace: Namespace) -> str:
     """Stands for a namespace where its name must not be."""
     return sha256(b"nearfar prefix\0" + orjson.dumps(namespace)).hexdigest()
-
-
-@lru_cache(maxsize=4096)
-def address_tag(address: Address) -> str:
-    """Stands for an item where its name must not be."""
-    return sha256(b"nearfar item\0" + orjson.dumps((*address,))).hexdigest()
 
 
 @lru_cache(maxsize=4096)

@@ -32,7 +32,8 @@ OF_MODULE = {
 
 _EMPTY = """
 WITH items AS (DELETE FROM nearfar.items), operations AS (DELETE FROM nearfar.operations), known AS (DELETE FROM nearfar.known),
-  settings AS (DELETE FROM nearfar.settings), embedders AS (DELETE FROM nearfar.embedders)
+  settings AS (DELETE FROM nearfar.settings), forgotten AS (DELETE FROM nearfar.forgotten),
+  embedders AS (DELETE FROM nearfar.embedders)
 UPDATE nearfar.replica SET device = %(device)s, sequence = 0, clock = 0, position = 0, documents = 0, words = 0
 """
 

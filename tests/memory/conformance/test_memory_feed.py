@@ -1,5 +1,6 @@
 """Whoever watches a store hears of every item that changed, and of the last change."""
 
+import sys
 from collections.abc import Callable
 from contextlib import aclosing, closing
 
@@ -9,16 +10,22 @@ from langgraph.store.base import PutOp
 from memory_bench import Clock, MakeStore
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Principal, Tier
+from nearfar.orchestrator.memory import MemoryChange, Principal, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
+from nearfar.protocols import InvalidRequest
 
 NOTES = ("notes",)
 
 
+def key_of(change: MemoryChange) -> str:
+    """Of the item; empty where that is not told."""
+    return "" if change.address is None else change.address.key
+
+
 def told(store: MemoryStore, since: int = 0, **options: object) -> list[tuple[str, bool]]:
     changes, _ = store.changes(since, **options)  # type: ignore[arg-type]  # options of several types
-    return [(change.address.key, change.item is not None) for change in changes]
+    return [(key_of(change), change.item is not None) for change in changes]
 
 
 def test_changes_are_told_in_order_and_once_for_each_item(store: MemoryStore) -> None:
@@ -42,7 +49,7 @@ def test_changes_come_in_lots(store: MemoryStore) -> None:
     keys: list[str] = []
     position = -1
     while (found := store.changes(max(position, 0), limit=10))[1] != position:
-        keys += [change.address.key for change in found[0]]
+        keys += map(key_of, found[0])
         position = found[1]
     assert keys == [f"{number:03}" for number in range(25)]
 
@@ -80,7 +87,7 @@ async def test_a_watcher_hears_of_what_is_written_from_now_on(store: MemoryStore
     with anyio.fail_after(20):
         async with aclosing(store.watch(NOTES)) as changes, anyio.create_task_group() as tasks:
             tasks.start_soon(write)
-            heard.append((await anext(changes)).address.key)
+            heard.append(key_of(await anext(changes)))
     assert heard == ["a"]
 
 
@@ -104,7 +111,7 @@ async def test_a_watcher_hears_of_what_others_write_to_the_database(
     with anyio.fail_after(20), closing(open_engine(None)) as other:
         async with aclosing(make_store().watch(since=0)) as changes:
             MemoryStore(other, now=clock).put(NOTES, "a", {})
-            assert (await anext(changes)).address.key == "a"
+            assert key_of(await anext(changes)) == "a"
 
 
 @pytest.mark.anyio
@@ -115,3 +122,70 @@ async def test_a_watcher_that_leaves_is_not_called_any_more(store: MemoryStore) 
         assert store._watchers.count == 1
     assert store._watchers.count == 0
     await store.aput(NOTES, "b", {})
+
+
+class Mirror:
+    """A copy of a store that is made by its changes alone, without what it must not keep."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._position = 0
+        self.items: dict[str, dict[str, object]] = {}
+
+    def follow(self) -> list[dict[str, object]]:
+        """Take in what is new; returns the values."""
+        while (found := self._store.changes(self._position, limit=3))[1] != self._position:
+            changes, self._position = found
+            for change in changes:
+                if change.item is None:
+                    self.items.pop(change.tag, None)
+                else:
+                    self.items[change.tag] = change.item.value
+        return sorted(self.items.values(), key=str)
+
+
+def test_whoever_mirrors_a_store_hears_that_something_was_erased(store: MemoryStore) -> None:
+    mirror = Mirror(store)
+    for number in range(5):
+        store.put(NOTES, f"carl {number}", {"n": number}, subject="carl" if number % 2 else "dora")
+    assert len(mirror.follow()) == 5
+    store.erase(subject="carl")
+    assert mirror.follow() == [{"n": 0}, {"n": 2}, {"n": 4}]
+    store.put(NOTES, "carl 1", {"n": "anew"})
+    assert len(mirror.follow()) == 4
+    store.erase(prefix=NOTES)
+    assert mirror.follow() == []
+    assert told(store) == [("", False)] * 5  # and nothing of what they were called
+
+
+def test_whoever_mirrors_a_store_hears_of_what_was_swept(store: MemoryStore, clock: Clock) -> None:
+    mirror = Mirror(store)
+    store.put(NOTES, "short", {"n": 1}, ttl=1)
+    store.put(NOTES, "long", {"n": 2})
+    assert len(mirror.follow()) == 2
+    clock.advance(120)
+    store.sweep()
+    assert mirror.follow() == [{"n": 2}]
+
+
+def test_a_view_hears_nothing_of_what_was_forgotten(store: MemoryStore) -> None:
+    store.put(NOTES, "private", {}, subject="carl")
+    theirs = store.view(Principal("bob", "phone"))
+    position = store.engine.position()
+    store.erase(subject="carl")
+    assert theirs.changes(position)[0] == []
+    assert len(store.changes(position)[0]) == 1
+
+
+def test_whoever_was_away_for_too_long_has_to_begin_anew(store: MemoryStore, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[type(engine).__module__]
+    monkeypatch.setattr(getattr(module, "forgotten", module), "MOST_FORGOTTEN", 3)
+    store.put(NOTES, "kept", {})
+    position = engine.position()
+    for number in range(5):
+        store.put((*NOTES, str(number)), "a", {})
+        store.erase(prefix=(*NOTES, str(number)))
+    with pytest.raises(InvalidRequest, match="more was forgotten"):
+        store.changes(position)
+    assert told(store) == [("kept", True), *[("", False)] * 3]
+    assert store.changes(engine.position() - 1)[0][0].item is None
