@@ -41,8 +41,10 @@ from .compose import FarConfig, NearConfig, far_member, near_member, other_membe
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
 from .hub import AttachedConfig
+from .labels import Label
 from .memory.settings import MemoryConfig
 from .policy import Mode, Strategy
+from .privacy.sessions import SessionLabels
 from .recollection import Recollection
 from .results import Attempt, Call, Result, spent
 from .routing.check import require_usable
@@ -172,6 +174,7 @@ class Hybrid:
         self._own_context = replace(TaskContext.of(tools), plans=self._plans)
         self._has_checkpointer = checkpointer is not None
         self._selector = Selector()
+        self._sessions = SessionLabels()
         device_state = device_state or read_device_state
         self._router = Router(device_state=device_state, paces=self.team.pace)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
@@ -350,12 +353,13 @@ class Hybrid:
         stated = frozenset(options) & {"mode", "strategy"}
         messages = conversation(prompt)
         try:
-            return Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
+            task = Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
         except ValidationError as error:
             problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
             raise InvalidRequest(
                 "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
             ) from error
+        return self._sessions.applied(task)
 
     async def _serve(self, task: Task, context: TaskContext, options: TaskOptions) -> dict[str, Any]:
         """The final state of the task's graph."""
@@ -386,6 +390,7 @@ class Hybrid:
         assert context.recollection is not None, "every task is prepared with one"
         result = _result(task, state, seconds).model_copy(update={"recalled": tuple(context.recollection.items)})
         self._router.conclude(task, result, tools=list(context.tools))
+        self._sessions.note(task, result.label)
         if self._memory is None:
             return result
         return await anyio.to_thread.run_sync(partial(self._memory.conclude, task, result, state["messages"]))
@@ -506,6 +511,7 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         decision=RouteDecision.model_validate(state["decision"]),
         selection=task.selection,
         reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up),
+        label=Label.model_validate(state["label"]),
         confidence=accepted.confidence,
         near=spent(calls, Side.NEAR),
         far=spent(calls, Side.FAR),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Final
 
 from ..protocols import Sensitivity
 from ..protocols.messages import Value
@@ -43,6 +44,10 @@ class Label(Value):
     def sensitivity(self) -> Sensitivity:
         """As agents are told it: what may not go everywhere stays on the near side."""
         return Sensitivity.PUBLIC if self.tier is Tier.SHARED else Sensitivity.PRIVATE
+
+
+OF_CONTEXT: Final = Label(integrity=Integrity.UNTRUSTED, origins=("the context",))
+"""Of a document that a task is about: anybody may have written it."""
 
 
 def joined(labels: Iterable[Label]) -> Label:

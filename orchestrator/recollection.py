@@ -6,9 +6,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from ..protocols import Sensitivity
+from .labels import Integrity, Label, joined
 from .memory.item import Address, Tier
-from .memory.provenance import Origin, writing_as
+from .memory.provenance import LEAST_TRUST, Origin, writing_as
 from .memory.settings import RecallConfig
+from .privacy.starting import label_of_recalled
 from .task import RecalledItem, Task
 
 if TYPE_CHECKING:
@@ -45,15 +47,28 @@ class Recollection:
         """The items, as the lineage of what is written."""
         return tuple(dict.fromkeys(Address(item.namespace, item.key) for item in self.items))
 
+    @property
+    def label(self) -> Label:
+        """Of the items."""
+        return joined(label_of_recalled(item, is_private=self.is_private) for item in self.items)
+
     @contextmanager
-    def in_use(self, agent: str) -> Iterator[None]:
-        """What tools write within this block, on behalf of `agent`, goes no further and is believed no more than what the task knows."""
+    def in_use(self, agent: str, label: Label) -> Iterator[None]:
+        """What tools write within this block, on behalf of `agent`, goes no further and is believed no more than what the task knows.
+
+        `label`: of all that the task has been told."""
         token = _running.set(self)
         try:
-            with writing_as(Origin(agent=agent, tier=Tier.DEVICE if self.is_private else None, lineage=self.addresses)):
+            with writing_as(origin_of(label, agent=agent, lineage=self.addresses)):
                 yield
         finally:
             _running.reset(token)
+
+
+def origin_of(label: Label, *, agent: str, lineage: tuple[Address, ...]) -> Origin:
+    """Who writes what was made of data with this label: private data stay on the device, and what strangers said is little believed."""
+    trust = 1.0 if label.integrity is Integrity.TRUSTED else LEAST_TRUST
+    return Origin(agent=agent, tier=None if label.tier is Tier.SHARED else Tier.DEVICE, lineage=lineage, trust=trust)
 
 
 def running() -> Recollection | None:

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 
 from ..protocols import AgentCard, EnergySource, Performance, Side, Usage
 from ..protocols.messages import Value
+from .labels import Label
 from .routing.decision import RouteDecision
 from .selection.decision import SelectionDecision
 from .strategies.supervision import Cause, Verdict
@@ -146,6 +147,8 @@ class Result(Value):
     """How `auto` came to the strategy; None where another strategy was asked for."""
     recalled: tuple[RecalledItem, ...] = ()
     """The items of the memory that were put before the task. Where one of them may not leave the device, the task did not either."""
+    label: Label = Label()
+    """Of all that any agent was told: how far the answer may go, and whether strangers had a hand in it."""
     confidence: float | None
     near: SideUsage
     far: SideUsage

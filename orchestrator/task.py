@@ -9,6 +9,7 @@ from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .cache.scope import Caching
 from .compression.policy import CompressionPolicy
+from .labels import OF_CONTEXT, Label
 from .memory.item import Namespace, Source, Tier
 from .policy import Mode, Needs, Strategy
 from .routing.rules import Rule
@@ -107,6 +108,8 @@ class Task(Value):
     """Whether it may be answered from a cache and its answers be stored."""
     unstick: bool = False
     """Choose anew, whoever answered last in the session."""
+    label: Label = Label()
+    """Of what went into it and cannot be told by looking at it: its session, the memory, a context, the results of other parts."""
     reasons: tuple[str, ...] = ()
     """How its strategy was chosen, where that was not the user's choice; the first of `Result.reasons`."""
     selection: SelectionDecision | None = Field(default=None, exclude=True)
@@ -120,7 +123,9 @@ class Task(Value):
 
     def with_context_in_prompt(self) -> "Task":
         """The task with its context behind its last prompt, as strategies see it that do not keep it apart."""
-        return self if self.context is None else self._extended(self.context).model_copy(update={"context": None})
+        if self.context is None:
+            return self
+        return self._extended(self.context).model_copy(update={"context": None, "label": self.label.joined(OF_CONTEXT)})
 
     def with_memory_in_prompt(self) -> "Task":
         """The task with what was recalled for it behind its last prompt."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..protocols import Message, NearfarError, Sensitivity
 from .compose import open_memory
-from .memory.item import Address, Source, Tier
-from .memory.provenance import Origin, writing_as
+from .labels import Integrity, joined
+from .memory.item import Address, Source
+from .memory.provenance import writing_as
 from .memory.recall.episodic import EpisodicMemory
 from .memory.recall.turn import Kind, Turn
 from .memory.relevant import relevant
@@ -16,7 +17,8 @@ from .memory.rendering import render
 from .memory.settings import MemoryConfig, RecallConfig
 from .memory.sleep.policy import SleepPolicy
 from .memory_tools import memory_tools
-from .recollection import Recollection, recalled_item
+from .privacy.starting import label_of_recalled
+from .recollection import Recollection, origin_of, recalled_item
 from .results import Result
 from .selection.profile import last_words
 from .task import Task
@@ -55,22 +57,16 @@ class TaskMemory:
         self.tools = tuple(tools)
         self._recall = recall
         self._episodes = EpisodicMemory(store, SCOPE)
-        self._private_sessions: set[str] = set()
-        """Whose conversations hold answers to tasks that recalled what may not leave the device."""
 
     def recall(self, task: Task, *, may_stay: bool, stays_here: bool) -> Task:
-        """The task with what the memory holds about it. Where one of the items may not leave the device, the task may not either,
-        nor may later ones of its session, whose conversation has its answer.
+        """The task with what the memory holds about it. Where one of the items may not leave the device, the task may not either.
 
         A public task that could not be served by near agents, as `may_stay` says, is told only what may leave the device, and where some
         of those are on other devices of the user (not `stays_here`), nothing of tier `device`. A store that fails leaves the task as
         it is, with the reason. No cache keeps what is made of the memory: it would outlive what is erased.
         """
-        is_from_memory = task.session in self._private_sessions
-        if self.tools or is_from_memory:
+        if self.tools:
             task = task.model_copy(update={"cache": "no-store"})
-        if is_from_memory and task.policy.sensitivity is Sensitivity.PUBLIC:
-            task = _made_private(task, "an earlier task of its session recalled what may not leave the device")
         if self._recall is None:
             return task
         is_public = task.policy.sensitivity is Sensitivity.PUBLIC
@@ -88,23 +84,23 @@ class TaskMemory:
         recalled = tuple(map(recalled_item, rendered.items))
         if not recalled:
             return task
-        return task.model_copy(update={"memory": rendered.text, "recalled": recalled, "cache": "no-store"})
+        label = task.label.joined(
+            joined(label_of_recalled(item, is_private=task.policy.sensitivity is Sensitivity.PRIVATE) for item in recalled)
+        )
+        return task.model_copy(update={"memory": rendered.text, "recalled": recalled, "cache": "no-store", "label": label})
 
     def conclude(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
-        """Take note of a task that was served, and write down what was said; the result says so where it could not be."""
-        may_go = (self._recall or RecallConfig()).may_go
-        if task.session is not None and not all(may_go(item.tier) for item in result.recalled):
-            self._private_sessions.add(task.session)
+        """Write down what was said in a task that was served; the result says so where it could not be."""
         return self._write_down(task, result, messages) if self._remembers else result
 
     def _write_down(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
-        tier = Tier.DEVICE if task.policy.sensitivity is Sensitivity.PRIVATE else None
         lineage = tuple(Address(item.namespace, item.key) for item in result.recalled)
         session = task.session or task.idempotency_key
         try:
             for turn in episode(task, messages, result.agent):
                 is_users = turn.source is Source.USER
-                with writing_as(Origin(agent="" if is_users else result.agent, tier=tier, lineage=() if is_users else lineage)):
+                label = result.label.model_copy(update={"integrity": Integrity.TRUSTED}) if is_users else result.label
+                with writing_as(origin_of(label, agent="" if is_users else result.agent, lineage=() if is_users else lineage)):
                     self._episodes.remember(turn, session)
             self._episodes.close(session)
         except NearfarError as error:  # its answer is there, and stays

@@ -22,6 +22,8 @@ class Origin:
     subject: str | None = None
     lineage: tuple[Address, ...] = ()
     """The items that what is written was derived from."""
+    trust: float = 1.0
+    """The most that it is believed."""
 
     def within(self, outer: "Origin") -> "Origin":
         """This, and what it leaves open from `outer`; what either was derived from counts."""
@@ -32,6 +34,7 @@ class Origin:
             tier=outer.tier if self.tier is None else self.tier,
             subject=outer.subject if self.subject is None else self.subject,
             lineage=tuple(dict.fromkeys((*self.lineage, *outer.lineage))),
+            trust=min(self.trust, outer.trust),
         )
 
 
@@ -69,7 +72,7 @@ def stamp(origin: Origin, sources: Sequence[Meta | None], *, tier: Tier | None =
         user=origin.user or "",
         agent=origin.agent or "",
         source=source,
-        trust=min((TRUST[source], *(LEAST_TRUST if meta is None else meta.trust for meta in sources))),
+        trust=min((TRUST[source], origin.trust, *(LEAST_TRUST if meta is None else meta.trust for meta in sources))),
         tier=strictest((chosen, *ceiling, *(Tier.DEVICE if meta is None else meta.tier for meta in sources))),
         subject=origin.subject or "" if subject is None else subject,
         lineage=origin.lineage,

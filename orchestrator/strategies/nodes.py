@@ -7,7 +7,7 @@ from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled
 from ..events import AgentText, Routed, ToolFinished, ToolStarted
-from ..labels import Label
+from ..privacy.starting import starting_label
 from ..recollection import Recollection
 from ..results import Call
 from ..routing.router import Router
@@ -50,7 +50,7 @@ class TaskNodes:
         emit(runtime, Routed(decision=decision))
         empty: TaskState = {
             "attempts": [],
-            "label": as_json(Label()),
+            "label": as_json(starting_label(task, context.tools)),
             "standby": None,
             "calls": [],
             "reasons": [],
@@ -123,7 +123,7 @@ class TaskNodes:
         await calls.clear(conversation, label)
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
-            with recollection.in_use(draft["agent"]):
+            with recollection.in_use(draft["agent"], label.joined(calls.label)):
                 results = await calls.run(
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
@@ -133,7 +133,7 @@ class TaskNodes:
             "messages": [*state["messages"], *answers],
             "draft": draft,
             "acted": state["acted"] + 1,
-            "label": as_json(label.joined(calls.label)),
+            "label": as_json(label.joined(calls.label).joined(recollection.label)),
         }
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:

@@ -16,7 +16,7 @@ from ..task import Task
 from .calls import CallLog
 from .nodes import TaskNodes
 from .panel import Panel, Question
-from .state import TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit
+from .state import TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit, label_of
 from .subtasks_plan import SubtaskPlan, read_plan
 from .subtasks_prompts import SUBTASKS_SCHEMA, aggregate_request, answer_form, plan_subtasks_request
 from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy
@@ -96,12 +96,12 @@ class SubtasksNodes:
             whole = parts.task.model_copy(update={"policy": part_policy(parts.task, turns=parts.task.policy.maximum_turns)})
             account = parts.context.account
             final = await parts.run(whole.with_context_in_prompt(), account=account, seconds=None, is_heard=True, name="the whole task")
-            ended: TaskState = {"attempts": final["attempts"], "messages": final["messages"]}
+            ended: TaskState = {"attempts": final["attempts"], "messages": final["messages"], "label": final["label"]}
         else:
             running = PlanRun(work.plan, parts)
             await running.run()
             done = work.model_copy(update={"results": running.results})
-            ended = {"subtasks": as_json(done)}
+            ended = {"subtasks": as_json(done), "label": as_json(running.label)}
             if running.answer is not None:
                 ended |= {"attempts": running.answer["attempts"], "messages": running.answer["messages"]}
         return {**ended, "calls": parts.log.as_json, "reasons": [*state["reasons"], *parts.reasons]}
@@ -138,6 +138,7 @@ class SubtasksNodes:
         return Parts(
             task=task,
             graph=self._graph(task.policy.subtasks.strategy),
+            label=label_of(state),
             context=replace(context, turn_taking=anyio.Lock()) if task.policy.subtasks.exclusive_tools else context,
             agents=len(self._nodes.team),
             log=CallLog(state, runtime),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ...protocols import JsonSchema, Message
 from ...protocols.messages import Value
+from ..labels import Label
 
 PLAN_SUBTASKS = (
     "Cut the task into subtasks. Reply with JSON only: "
@@ -50,6 +51,8 @@ class SubtaskResult(Value):
     answer: str
     """Its answer, or why there is none."""
     is_failed: bool = False
+    label: Label = Label()
+    """Of all that those who worked on it were told."""
 
 
 def plan_subtasks_request(task: str, *, maximum_subtasks: int) -> tuple[Message, ...]:

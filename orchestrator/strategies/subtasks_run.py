@@ -12,7 +12,8 @@ from langchain_core.runnables import RunnableConfig
 from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
 from ..cancellation import cancelled_at_once
-from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent
+from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent, ToolStarted
+from ..labels import Label, joined
 from ..results import Attempt
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
 from ..routing.spending import Account, Spent
@@ -44,12 +45,16 @@ class Parts:
     task: Task
     graph: TaskGraph
     context: TaskContext
+    label: Label
+    """Of what the task begins with."""
     agents: int
     """In the team."""
     log: CallLog
     runtime: TaskRuntime
     reasons: list[str] = field(default_factory=list)
     """Who answered which part, and what failed."""
+    told: dict[str, Label] = field(default_factory=dict)
+    """By the parts' names: of what tools told them so far."""
 
     async def run(self, part: Task, *, account: Account | None, seconds: float | None, is_heard: bool, name: str) -> Json:
         """Serve one part and return the final state of its graph.
@@ -62,7 +67,7 @@ class Parts:
             name: of the part, in `reasons`.
         """
         with anyio.move_on_after(seconds) as scope:
-            final = await cancelled_at_once(self._served(part, account, is_heard=is_heard))
+            final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
         if scope.cancelled_caught:
             raise DeadlineExceeded(f"{name} took longer than its share of the timeout, {seconds:.1f} s", hint="raise the task's timeout")
         # The attempts at the task's own answer are told by the result itself.
@@ -71,14 +76,16 @@ class Parts:
         self.reasons.extend(f"{name}: {reason}" for reason in final["reasons"])
         return final
 
-    async def _served(self, part: Task, account: Account | None, *, is_heard: bool) -> Json:
+    async def _served(self, part: Task, account: Account | None, *, is_heard: bool, name: str) -> Json:
         """The final state of the part's graph."""
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
-        context = replace(self.context, account=account, listener=partial(self._pass_on, is_heard=is_heard))
+        context = replace(self.context, account=account, listener=partial(self._pass_on, is_heard=is_heard, name=name))
         final: Json = await self.graph.ainvoke({"task": part.model_dump(mode="json")}, config, context=context)
         return final
 
-    def _pass_on(self, event: TaskEvent, *, is_heard: bool) -> None:
+    def _pass_on(self, event: TaskEvent, *, is_heard: bool, name: str) -> None:
+        if isinstance(event, ToolStarted) and (tool := self.context.tools.get(event.call.name)) is not None:
+            self.told[name] = self.told.get(name, Label()).joined(tool.declared.label(tool.name))
         if isinstance(event, Routed) or (isinstance(event, _ANSWERING) and not is_heard):
             return
         if isinstance(event, CallEnded):
@@ -107,6 +114,11 @@ class PlanRun:
         self._account = parts.context.account
         self._shares = self._divided(seconds)
 
+    @property
+    def label(self) -> Label:
+        """Of all that any agent was told for the task."""
+        return joined((self._parts.label, *(result.label for result in self.results.values())))
+
     async def run(self) -> None:
         """Raises the first error where all subtasks failed, and one that is the user's to mend at once."""
         outcomes = await run_as_ready(self._plan.needs, self._work, parallel=self._task.policy.subtasks.parallel)
@@ -130,7 +142,7 @@ class PlanRun:
         to_aggregate = 1 / weight if self._answering is None else 0.0  # as long as the average subtask
         seconds = self._shares.seconds(steps_to_the_end=self._steps[identifier] + to_aggregate)
         try:
-            final = await self._parts.run(part, account=account, seconds=seconds, is_heard=is_answer, name=f"subtask {identifier}")
+            final = await self._parts.run(part, account=account, seconds=seconds, is_heard=is_answer, name=_name(subtask))
         except FALLBACK_ERRORS as error:
             self._give_back(0, limits.task, account)
             self.errors.append(error)
@@ -140,7 +152,7 @@ class PlanRun:
         self._give_back(turns - _turns_used(final), limits.task, account)
         if is_answer:
             self.answer = final
-        self._end(subtask, Outcome.DONE, final["messages"][-1]["text"])
+        self._end(subtask, Outcome.DONE, final["messages"][-1]["text"], Label.model_validate(final["label"]))
         return True
 
     def _divided(self, seconds: float | None) -> Shares:
@@ -178,6 +190,7 @@ class PlanRun:
             "output_schema": self._task.output_schema if is_answer else None,
             "idempotency_key": sha256(f"{self._task.idempotency_key}/{subtask.id}".encode()).hexdigest(),
             "policy": part_policy(self._task, turns=turns).model_copy(update={"limits": limits}),
+            "label": self._label(subtask),
             "reasons": (),
             "unstick": True,  # each part is routed by itself; the session is that of the whole
         }
@@ -185,7 +198,7 @@ class PlanRun:
 
     def _fail(self, subtask: Subtask, outcome: Outcome, problem: str) -> None:
         self._parts.reasons.append(f"subtask {subtask.id} {outcome}: {problem}")
-        self._end(subtask, outcome, problem)
+        self._end(subtask, outcome, problem, self._parts.told.get(_name(subtask), Label()))
 
     def _leave_out(self, skipped: frozenset[str]) -> None:
         """Others have the turns of those that something failed before."""
@@ -193,14 +206,23 @@ class PlanRun:
             self._shares.leave_out(self._weights[identifier])
         self._left_out |= skipped
 
-    def _end(self, subtask: Subtask, outcome: Outcome, answer: str) -> None:
-        self.results[subtask.id] = SubtaskResult(task=subtask.task, answer=answer, is_failed=outcome is not Outcome.DONE)
+    def _label(self, subtask: Subtask) -> Label:
+        """Of what it begins with: the whole task, and the results that it is shown."""
+        return joined((self._parts.label, *(self.results[need].label for need in subtask.needs)))
+
+    def _end(self, subtask: Subtask, outcome: Outcome, answer: str, label: Label) -> None:
+        failed = outcome is not Outcome.DONE
+        self.results[subtask.id] = SubtaskResult(task=subtask.task, answer=answer, is_failed=failed, label=label)
         emit(self._parts.runtime, SubtaskEnded(id=subtask.id, outcome=outcome, answer=answer))
 
 
 def answering_subtask(plan: SubtaskPlan, policy: SubtasksPolicy) -> str | None:
     """The subtask whose answer is the task's: the one that all others lead to, unless the results are to be put together in any case."""
     return plan.sinks[0] if len(plan.sinks) == 1 and policy.aggregate == "when_needed" else None
+
+
+def _name(subtask: Subtask) -> str:
+    return f"subtask {subtask.id}"
 
 
 def part_policy(task: Task, *, turns: int) -> Policy:
