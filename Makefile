@@ -23,9 +23,9 @@ export PYTHONUNBUFFERED := 1
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
 
-# A few tests train a tiny model; on many threads that takes longer, not shorter.
+# The tests of a file share models and servers, so that a process gets whole files; each process computes on one core.
 test: $(VENV)/.ready-to-test
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(VENV)/bin/python -m pytest $(PYTEST_OPTIONS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_OPTIONS)
 
 check: lint types generated
 	@echo "check: all passed"

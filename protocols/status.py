@@ -1,6 +1,6 @@
 """Errors as gRPC statuses: the class travels as the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
 
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -10,7 +10,7 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from .errors import BY_REASON, MAPPINGS, NearfarError, from_grpc_status, travelling_class
+from .errors import BY_REASON, MAPPINGS, NearfarError, Unavailable, from_grpc_status, travelling_class
 
 DOMAIN = "nearfar"
 
@@ -22,6 +22,8 @@ _HINT_BYTES = 1000
 _NANOS = 1_000_000_000
 _LONGEST_DELAY = 366 * 24 * 3600.0
 """Seconds; a foreign server may name any number, and the wire does not carry every one."""
+_BROKEN_WHILE_WRITING: Final = "Internal error from Core"
+"""What grpc.aio says on this side, as INTERNAL, where the connection breaks while a message is written to it."""
 
 
 def to_status(error: NearfarError) -> grpc.Status:
@@ -43,6 +45,8 @@ async def abort(context: Context, error: NearfarError) -> NoReturn:
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> NearfarError:
     """The error that the other side raised, or the one that stands for a status without a `reason` of ours."""
+    if error.details() == _BROKEN_WHILE_WRITING:
+        return Unavailable("the connection broke", hint="try again: what was confirmed is not lost")
     return carried_error(error) or from_grpc_status(error.code().name, error.details() or "the call failed without a message")
 
 

@@ -8,6 +8,12 @@ from contextvars import Context
 from typing import TypeVar, TypeVarTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from nearfar.orchestrator.cli import console
+
+settings.register_profile("nearfar", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("nearfar")  # how long an example takes says something of the machine, not of what is tested
 
 Returned = TypeVar("Returned")
 Ts = TypeVarTuple("Ts")
@@ -47,6 +53,13 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEARFAR_HOME", str(tmp_path_factory.mktemp("home")))
         yield
+
+
+@pytest.fixture
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands cut no table; rich looks at COLUMNS only when it is imported, which may be long ago."""
+    monkeypatch.setattr(console.output, "width", 200)
+    monkeypatch.setattr(console.notes, "width", 200)
 
 
 def _local_only(connect: Callable[[socket.socket, object], Returned]) -> Callable[[socket.socket, object], Returned]:

@@ -16,12 +16,13 @@ from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, Usage
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
+
 CARD = AgentCard(name="far", side=Side.FAR, model="large")
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("COLUMNS", "200")
     path = tmp_path / "nearfar.toml"
     path.write_text('[cache]\npath = "answers.db"\nsemantic = false\n', encoding="utf-8")
     return path

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
+
 pytest.importorskip("httpx", reason="fetching models needs httpx: pip install 'nearfar[models]'")
 pytest.importorskip("gguf", reason="writes models: pip install 'nearfar[test]'")
 from fake_hub import REPOSITORY, FakeHub, fake_hub
@@ -33,7 +35,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         monkeypatch.setenv("NEARFAR_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        monkeypatch.setenv("COLUMNS", "120")
         for name in ("HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN_PATH"):
             monkeypatch.delenv(name, raising=False)
         yield hub

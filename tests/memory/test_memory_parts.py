@@ -87,7 +87,7 @@ def test_an_item_that_both_rankings_have_comes_before_those_that_one_has() -> No
     assert hits[1].score == hits[2].score == pytest.approx(1 / 61)
 
 
-metas = st.builds(Meta, trust=st.floats(0, 1), tier=st.sampled_from(Tier))
+metas = st.builds(lambda **given: Meta(**given), trust=st.floats(0, 1), tier=st.sampled_from(Tier))
 
 
 @given(st.lists(metas | st.none(), max_size=3), st.lists(metas, max_size=3), st.sampled_from(Source), st.sampled_from(Tier))

@@ -17,6 +17,8 @@ from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
+
 NOTES = ("notes", "ana")
 
 
@@ -25,7 +27,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a configuration that searches by words alone, so that no test depends on a model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEARFAR_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "160")
     (tmp_path / "nearfar.toml").write_text("[memory]\nembed = false\n", encoding="utf-8")
     return tmp_path
 

@@ -13,13 +13,14 @@ from nearfar.orchestrator.memory import MemoryStore, Source
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.semantic import Fact
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a configuration that searches by words alone, so that no test depends on a model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEARFAR_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "160")
     (tmp_path / "nearfar.toml").write_text("[memory]\nembed = false\n", encoding="utf-8")
     return tmp_path
 

@@ -28,7 +28,7 @@ LABELS = st.sampled_from(["a", "a'b", "{", "NULL"])
 NAMESPACES = st.lists(LABELS, max_size=2).map(tuple)
 MOMENTS = st.none() | st.sampled_from([NOW - 1, NOW, NOW + 1])
 METAS = st.builds(
-    Meta,
+    lambda **given: Meta(**given),  # of a named tuple, hypothesis would make up what is left out
     user=st.sampled_from(["", "ana", "bob"]),
     trust=st.sampled_from([0.2, 0.6, 1.0]),
     tier=st.sampled_from(Tier),
