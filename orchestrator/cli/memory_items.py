@@ -114,7 +114,7 @@ def _provenance(item: "MemoryItem", here: str) -> Iterator[tuple[str, Text | str
         yield "first written", moment_text(item.created_at)
     yield "on device", f"{item.device}, this one" if item.device == here else item.device
     yield "version", item.version
-    for name, told in (("user", item.user), ("about", item.subject)):
+    for name, told in (("user", item.user), ("about", ", ".join(filter(None, (item.subject, *item.others))))):
         if told:
             yield name, printable(told)
     if item.lineage:

@@ -41,7 +41,7 @@ def subjects_of(operation: Operation) -> frozenset[Subject]:
     if not operation.siblings and not operation.meta.subject:
         return frozenset()
     metas = (operation.meta, *(sibling.meta for sibling in operation.siblings))
-    return frozenset(Subject(meta.user, meta.subject) for meta in metas if meta.subject)
+    return frozenset(Subject(meta.user, name) for meta in metas for name in meta.subjects)
 
 
 def encode(operation: Operation) -> bytes:
@@ -97,12 +97,13 @@ def meta_fields(meta: Meta) -> tuple[object, ...]:
         meta.invalid_from,
         meta.ttl,
         meta.index,
+        meta.others,
     )
 
 
 def read_meta(fields: object) -> Meta:
     """From what `meta_fields` made. Raises `TypeError`, `KeyError` or `ValueError` for anything else."""
-    user, agent, source, trust, tier, subject, lineage, created_at, valid_from, invalid_from, ttl, index = _list(fields)
+    user, agent, source, trust, tier, subject, lineage, created_at, valid_from, invalid_from, ttl, index, others = _list(fields)
     return Meta(
         _text(user),
         _text(agent),
@@ -116,6 +117,7 @@ def read_meta(fields: object) -> Meta:
         None if invalid_from is None else _number(invalid_from),
         None if ttl is None else _number(ttl),
         None if index is None else tuple(map(_text, _list(index))),
+        tuple(map(_text, _list(others))) if others else (),
     )
 
 

@@ -158,7 +158,7 @@ class InMemoryEngine:
             metas = [meta for head in heads for meta in (head.meta, *(sibling.meta for sibling in head.siblings))]
             return (
                 (prefix is not None and within(address.namespace, prefix))
-                or (subject is not None and any(meta.subject == subject for meta in metas))
+                or (subject is not None and any(subject in meta.subjects for meta in metas))
                 or any(not sources.isdisjoint(meta.lineage) for meta in metas)
             )
 

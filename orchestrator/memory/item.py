@@ -75,12 +75,25 @@ class Meta(NamedTuple):
     """Seconds that the item lives after its last write or refresh; None: for ever."""
     index: tuple[str, ...] | None = None  # type: ignore[assignment]  # tuples have a method of this name, which nobody wants here
     """Paths into the value that can be searched; None: those of the store's configuration; empty: it cannot be searched."""
+    others: tuple[str, ...] = ()
+    """Whom it is about as well, where it keeps parts of several writes. Nobody unless there is a `subject`."""
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """All whom it is about."""
+        return (self.subject, *self.others) if self.subject else ()
 
 
 @lru_cache(maxsize=4096)
 def address_tag(address: Address) -> str:
     """Stands for an item where its name must not be. Whoever guesses the name can check the guess."""
     return sha256(b"nearfar item\0" + orjson.dumps((*address,))).hexdigest()
+
+
+def all_about(metas: Iterable[Meta]) -> tuple[str, tuple[str, ...]]:
+    """The subject and the others of a value that has parts of all these, in their order."""
+    subject, *others = dict.fromkeys(name for meta in metas for name in meta.subjects) or [""]
+    return subject, tuple(others)
 
 
 def strictest(tiers: Iterable[Tier]) -> Tier:

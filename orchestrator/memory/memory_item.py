@@ -13,7 +13,7 @@ class MemoryItem(SearchItem):
     """What is stored, and what was stamped on it. A copy: changing it changes nothing in the store."""
 
     __slots__ = (
-        *("version", "user", "agent", "device", "source", "trust", "tier", "subject", "lineage"),
+        *("version", "user", "agent", "device", "source", "trust", "tier", "subject", "others", "lineage"),
         *("valid_from", "invalid_from", "expires_at", "conflicts"),
     )
 
@@ -33,6 +33,8 @@ class MemoryItem(SearchItem):
         self.trust: float = meta.trust
         self.tier: Tier = meta.tier
         self.subject: str = meta.subject
+        self.others: tuple[str, ...] = meta.others
+        """Whom it is about as well."""
         self.lineage: tuple[Address, ...] = meta.lineage
         self.valid_from: datetime | None = _moment(meta.valid_from)
         self.invalid_from: datetime | None = _moment(meta.invalid_from)
@@ -49,7 +51,7 @@ class MemoryItem(SearchItem):
         moments = {name: moment and moment.isoformat() for name in _MOMENTS for moment in [getattr(self, name)]}
         plain = {name: getattr(self, name) for name in _PLAIN}
         lineage = [[list(address.namespace), address.key] for address in self.lineage]
-        return {**super().dict(), **plain, **moments, "lineage": lineage}
+        return {**super().dict(), **plain, **moments, "others": [*self.others], "lineage": lineage}
 
 
 _MOMENTS = ("valid_from", "invalid_from", "expires_at")

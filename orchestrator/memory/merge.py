@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .item import Address, Meta, Tier, strictest, widest
+from .item import Address, Meta, Tier, all_about, strictest, widest
 from .operation import Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
 
 
@@ -49,7 +49,7 @@ def merge(heads: Sequence[Operation]) -> State:
     lost = [head for head in present if head is not last and _is_lost(head, value, stamps)]
     return State(
         value=value,
-        meta=_meta(last, present),
+        meta=_meta(last, present, lost),
         version=version_of(ordered),
         clock=last.clock,
         device=last.dot.device,
@@ -150,8 +150,11 @@ def _sibling(head: Operation) -> Sibling:
     return Sibling(head.dot, head.clock, dict(head.value or {}), head.meta)
 
 
-def _meta(last: Operation, present: Sequence[Operation]) -> Meta:
-    """That of the last write, but as private and as little believed as the most private and least believed part of the value."""
+def _meta(last: Operation, present: Sequence[Operation], lost: Sequence[Operation]) -> Meta:
+    """That of the last write, but as private and as little believed as the most private and least believed part of the value, and about
+    all whom any part of it is about that is not lost."""
     parts = [head.meta for head in present] or [last.meta]
     created_at = min(part.created_at for part in parts)
-    return last.meta._replace(tier=strictest(part.tier for part in parts), trust=min(part.trust for part in parts), created_at=created_at)
+    subject, others = all_about((last.meta, *(head.meta for head in present if head not in lost)))
+    tier, trust = strictest(part.tier for part in parts), min(part.trust for part in parts)
+    return last.meta._replace(tier=tier, trust=trust, subject=subject, others=others, created_at=created_at)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from .item import TRUST, Address, Meta, Source, Tier, strictest
+from .item import TRUST, Address, Meta, Source, Tier, all_about, strictest
 
 LEAST_TRUST = min(TRUST.values())
 
@@ -80,11 +80,12 @@ def stamp(origin: Origin, sources: Sequence[Meta | None], *, tier: Tier | None =
 
 
 def combined(new: Meta, kept: Iterable[Meta], *, raises: bool) -> Meta:
-    """The meta of a value that keeps parts of earlier ones: believed no more than any part, and, unless somebody `raises` the tier on
-    purpose, as private as the most private one."""
+    """The meta of a value that keeps parts of earlier ones: about all whom these are about, believed no more than any part, and, unless
+    somebody `raises` the tier on purpose, as private as the most private one."""
     parts = (new, *kept)
     tier = new.tier if raises else strictest(meta.tier for meta in parts)
-    return new._replace(trust=min(meta.trust for meta in parts), tier=tier)
+    subject, others = all_about(parts)
+    return new._replace(trust=min(meta.trust for meta in parts), tier=tier, subject=subject, others=others)
 
 
 def _narrowed(origin: Origin, ceiling: Tier | None) -> Origin:

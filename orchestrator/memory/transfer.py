@@ -113,6 +113,7 @@ def _record(row: Row) -> Record:
         "trust": meta.trust,
         "tier": meta.tier.value,
         "subject": meta.subject,
+        "others": list(meta.others),
         "lineage": [[list(address.namespace), address.key] for address in meta.lineage],
         "created_at": _moment(meta.created_at),
         "valid_from": _moment(meta.valid_from),
@@ -159,6 +160,7 @@ def _meta(record: Record) -> Meta:
         invalid_from=_optional(record, "invalid_from", lambda given: datetime.fromisoformat(given).timestamp()),
         ttl=validation.ttl_seconds(record["ttl"]),
         index=_optional(record, "index", validation.fields),
+        others=tuple(map(_text, record["others"])),
     )
 
 

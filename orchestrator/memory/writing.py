@@ -211,7 +211,8 @@ class Writer:
             return combined(meta, edit.parts, raises=edit.tier is not None)
         before = present.state.meta
         # Whoever an item is about stays so: to erase too much about somebody is better than too little.
-        meta = meta._replace(created_at=before.created_at, subject=meta.subject or before.subject)
+        about = meta if meta.subject else before
+        meta = meta._replace(created_at=before.created_at, subject=about.subject, others=about.others)
         if edit.is_total:
             return meta
         meta = combined(meta, [before, *edit.parts], raises=edit.tier is not None)

@@ -270,7 +270,7 @@ class SqliteEngine:
 
 def _is_about(operation: Operation, subject: str | None, derived_from: frozenset[Address]) -> bool:
     metas = [operation.meta, *(sibling.meta for sibling in operation.siblings)]
-    return any((subject is not None and meta.subject == subject) or not derived_from.isdisjoint(meta.lineage) for meta in metas)
+    return any((subject is not None and subject in meta.subjects) or not derived_from.isdisjoint(meta.lineage) for meta in metas)
 
 
 def _passing(connection: Connection, where: Where, items: Sequence[int]) -> set[int]:

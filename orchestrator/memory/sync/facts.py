@@ -44,7 +44,7 @@ class Erasure:
             return False
         if self.prefix is not None:
             return self.prefix in _prefix_tags(address.namespace)
-        return bool(meta.subject) and _tag(meta.subject) == self.subject
+        return any(_tag(subject) == self.subject for subject in meta.subjects)
 
     def __or__(self, other: "Erasure") -> "Erasure":
         """What two replicas know of it."""
@@ -109,11 +109,11 @@ class Erasures:
         """All that cover the operation or name any value in it, and perhaps others."""
         if not self._by_tag:
             return []
-        subjects = {meta.subject for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings))}
+        subjects = {name for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) for name in meta.subjects}
         tags = [
             address_tag(operation.address),
             *_prefix_tags(operation.address.namespace),
-            *(_tag(subject) for subject in subjects if subject),
+            *map(_tag, subjects),
         ]
         found: dict[str, Erasure] = {}
         for tag in tags:

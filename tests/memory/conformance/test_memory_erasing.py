@@ -42,6 +42,27 @@ def test_all_about_somebody_is_erased(filled: MemoryStore, engine: Engine) -> No
         assert "bob" not in {item.key for item in filled.search((), query="bob likes coffee", mode=mode)}
 
 
+@pytest.mark.parametrize("erased", ["carl", "dora", "eve"])
+def test_an_item_of_parts_about_several_people_is_erased_with_any_of_them(erased: str, store: MemoryStore, engine: Engine) -> None:
+    store.put(NOTES, "dinner", {"guest": "Carl eats no fish"}, subject="carl")
+    store.bound(subject="dora").patch(NOTES, "dinner", {"host": "Dora cooks"})
+    store.bound(subject="eve").append(NOTES, "dinner", "said", ["Eve brings wine"])
+    store.patch(NOTES, "dinner", {"day": "Monday"})
+    item = store.get(NOTES, "dinner")
+    assert item is not None
+    assert {item.subject, *item.others} == {"carl", "dora", "eve"}
+    assert store.erase(subject=erased) == [Address(NOTES, "dinner")]
+    assert [engine.traces(subject=name) for name in ("carl", "dora", "eve")] == [[], [], []]
+
+
+def test_what_is_put_in_the_place_of_an_item_is_about_whom_it_says(store: MemoryStore) -> None:
+    store.put(NOTES, "guest", {"text": "Carl"}, subject="carl")
+    store.put(NOTES, "guest", {"text": "Dora"}, subject="dora")
+    assert store.erase(subject="carl") == []
+    store.put(NOTES, "guest", {"text": "still of her"})
+    assert store.erase(subject="dora") == [Address(NOTES, "guest")]
+
+
 def test_a_namespace_is_erased_with_all_below_it(filled: MemoryStore, engine: Engine) -> None:
     filled.put(("friends",), "list", {})
     filled.put(("friendship",), "list", {})

@@ -67,6 +67,21 @@ def test_nothing_of_an_erased_subject_is_left_in_any_file_of_any_replica(nodes: 
     assert [item.key for item in tablet.store.search(NOTES)] == ["other"]
 
 
+@pytest.mark.parametrize("erased", ["carl", "dora"])
+def test_what_two_devices_wrote_about_two_people_goes_with_either(erased: str, nodes: dict[str, Node], tmp_path: Path) -> None:
+    phone, laptop, tablet = (nodes[name] for name in ("phone", "laptop", "tablet"))
+    phone.store.put(NOTES, "dinner", {"day": "Monday"}, tier=Tier.USER)
+    meet_at_hub(nodes, "phone", "laptop", "tablet")
+    for node, subject in ((phone, "carl"), (laptop, "dora")):  # without knowing of each other
+        node.store.bound(subject=subject, tier=Tier.USER).patch(NOTES, "dinner", {subject: f"{CANARY} of {subject}"})
+    meet_at_hub(nodes, "phone", "laptop", "tablet")
+    tablet.store.bound(tier=Tier.USER).patch(NOTES, "dinner", {"place": "at home"})
+    meet_at_hub(nodes, "tablet", "phone", "laptop")
+    assert tablet.store.erase(subject=erased) == [Address(NOTES, "dinner")]
+    meet_at_hub(nodes, "tablet", "phone", "laptop", "phone")
+    assert hits(tmp_path) == []
+
+
 def test_a_device_that_was_away_with_unsent_writes_erases_them_when_it_is_back(nodes: dict[str, Node], tmp_path: Path) -> None:
     phone, tablet = nodes["phone"], nodes["tablet"]
     phone.store.put(NOTES, "early", {"text": CANARY}, tier=Tier.USER, subject="carl")
