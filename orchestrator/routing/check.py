@@ -120,9 +120,9 @@ def _never(when: When, policy: Policy) -> str | None:
             return f"{name} lies between 0 and 1"
     if when.tokens is not None and when.tokens.below is not None and when.tokens.below <= 0:
         return "no prompt has fewer than 0 tokens"
-    limits = (policy.limits.session, policy.limits.day)
+    limits = (policy.limits.session, policy.limits.user, policy.limits.day)
     if when.budget_left is not None and not any(value is not None for limit in limits for value in limit.model_dump().values()):
-        return "budget_left is unknown without [policy.limits.session] or [policy.limits.day]"
+        return "budget_left is unknown without [policy.limits.session], [policy.limits.user] or [policy.limits.day]"
     return None
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from ...protocols import (
     BudgetExceeded,
@@ -19,6 +20,9 @@ from ...protocols import (
     Side,
     Usage,
 )
+from ..budgets.amounts import Spent
+from ..budgets.book import BudgetBook
+from ..budgets.storage import MemoryStorage
 from ..policy import Candidate, Mode, Strategy
 from ..results import Result
 from ..selection.profile import last_words
@@ -31,9 +35,12 @@ from .running import PaceSource, RunningEstimates, no_pace
 from .sessions import Sessions
 from .settings import Limits, Objective, RouterPolicy
 from .situation import Situation, estimated_tokens, language_of, primary_language
-from .spending import Account, Spending, Spent
+from .spending import Spending
 from .steering import Steering
 from .success import Success, SuccessModel
+
+if TYPE_CHECKING:
+    from ..budgets.account import Account
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +70,7 @@ class Router:
         monotonic: seconds that never run backwards.
         seed: of the exploration; None: another one each time.
         paces: what was measured of agents before this process began, by their names.
+        budgets: what was spent; None: it is kept in this process alone.
     """
 
     def __init__(
@@ -73,9 +81,10 @@ class Router:
         monotonic: Callable[[], float] = time.monotonic,
         seed: int | None = None,
         paces: PaceSource = no_pace,
+        budgets: BudgetBook | None = None,
     ) -> None:
         self.running = RunningEstimates(paces)
-        self.spending = Spending(now)
+        self.spending = Spending(budgets or BudgetBook(MemoryStorage(), now))
         self.success = SuccessModel()
         self.sessions = Sessions(monotonic)
         self.steering = Steering(seed, monotonic)
@@ -97,9 +106,9 @@ class Router:
         changes = {"mode": _mode(task, found), "strategy": _strategy(task, found), "sensitivity": _sensitivity(task, found)}
         return task.model_copy(update={"policy": task.policy.model_copy(update=changes)})
 
-    def account(self, task: Task) -> Account:
+    def account(self, task: Task) -> "Account":
         """What the task may spend."""
-        return Account(self.spending, task.policy.limits, session=task.session)
+        return self.spending.account(task)
 
     def explain(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
         """What would be decided; nothing is learned from it and nothing is explored. Raises what `decide` raises."""
@@ -199,7 +208,7 @@ class Router:
             tags=frozenset(task.tags),
             languages=_languages(task) if asks else frozenset({None}),
             device=self._device_state(),
-            budget_left=self.spending.share_left(policy.limits, session=task.session),
+            budget_left=self.spending.share_left(task),
         )
 
     def _judged(self, task: Task, remaining: Eligible) -> tuple[Success, list[_Judged]]:
@@ -230,7 +239,7 @@ class Router:
         """Leave out whoever would go beyond a limit. Only what was measured speaks against an agent, and the price of the prompt alone."""
         for each in judged:
             expected = _expected(each, tokens=_tokens(task))
-            reason = self.spending.objection(task.policy.limits, expected, session=task.session, task=spent)
+            reason = self.spending.objection(task, expected, spent=spent)
             if reason is not None:
                 remaining.leave_out(each.agent, reason)
                 # One that lacks what only the executor needs may still supervise; one that nobody may pay for may not.

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -71,8 +71,12 @@ class Limits(Value):
     task: Amounts = Amounts()
     session: Amounts = Amounts()
     """All tasks of one `session`, as the app names it."""
+    user: Amounts = Amounts()
+    """All tasks on behalf of one `user`, as the app names them."""
     day: Amounts = Amounts()
-    """All tasks of this process since midnight, local time."""
+    """All tasks since midnight, local time."""
+    unknown_price: Literal["refuse", "allow"] = "refuse"
+    """Whether calls whose price nobody knows are made where dollars are limited; those of agents on this device always are."""
 
 
 class FallbackTrigger(StrEnum):

@@ -29,10 +29,11 @@ from ...protocols import (
     Usage,
     stream,
 )
+from ..budgets.account import Account, Allowance
+from ..budgets.amounts import Spent
 from ..events import CallEnded
 from ..memory.item import Tier
 from ..results import Call, price
-from ..routing.spending import Account, Spent
 from ..team import Member
 from .state import Json, TaskContext, TaskRuntime, TaskState, as_json, emit, label_of
 from .supervision import Cause, Verdict
@@ -73,11 +74,10 @@ class CallLog:
         self.made: list[Call] = []
         """The calls of this node, in the order in which they ended."""
 
-    def _end(self, call: Call, charging: tuple[Account, float | None] | None) -> None:
+    async def _end(self, call: Call, allowance: Allowance | None, *, is_heard: bool) -> None:
         self.made.append(call)
-        if charging is not None:
-            account, most = charging
-            account.charge(spent_by(call, most))
+        if allowance is not None:
+            await allowance.settle(spent_by(call, None if is_heard else allowance.most))
         emit(self._runtime, CallEnded(call=call))
 
     @property
@@ -116,7 +116,8 @@ class CallLog:
         agent = await member.open()
         request = self._labelled(member, request)
         account = self._account
-        request = account.bounded(request, agent.card) if account is not None else request
+        allowance = await account.reserve(request, agent.card) if account is not None else None
+        request = allowance.request if allowance is not None else request
         listening = _Listening(listener)
         started = time.monotonic()
         verdict: Verdict | None = None
@@ -144,7 +145,7 @@ class CallLog:
                 error=None if error is None else type(error).__name__,
                 **listening.figures(agent.card, error, started=started),
             )
-            self._end(call, None if account is None else (account, account.most_dollars(request, agent.card)))
+            await self._end(call, allowance, is_heard=not listening.is_lost(error))
 
     def _labelled(self, member: Member, request: StepRequest) -> StepRequest:
         """The request as private as what the run has seen. Raises `PrivacyViolation` where the agent must not be told that."""
@@ -206,14 +207,21 @@ class _Listening:
         if self._finished is not None:
             return price(card, self._finished.usage)
         is_free = price(card, Usage(input_tokens=1, output_tokens=1)) == 0
+        return None if self.is_lost(error) and not is_free else Decimal(0)
+
+    def is_lost(self, error: BaseException | None) -> bool:
+        """The model has worked, or may have, and nobody reported what it took."""
         was_at_work = bool(self._text or self._calls) or isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class()))
-        return None if was_at_work and not is_free else Decimal(0)
+        return self._finished is None and was_at_work
 
 
-def spent_by(call: Call, most: float | None) -> Spent:
-    """What a call counts for: where its price was never heard, the most that it can be.
+def spent_by(call: Call, most: Spent | None) -> Spent:
+    """What a call counts for. `most`: what it can have taken, where nobody heard what it did.
 
-    A near agent costs energy and no dollars, a far one none of this device's energy.
+    A near agent costs energy and no dollars, unless it has a price; a far one none of this device's energy.
     """
-    dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else most if call.dollars is None else float(call.dollars)
-    return Spent(dollars, call.usage.total_tokens, call.seconds, call.energy.joules if call.side is Side.NEAR else 0.0)
+    joules = call.energy.joules if call.side is Side.NEAR else 0.0
+    if most is None:
+        dollars = 0.0 if call.dollars is None and call.side is Side.NEAR else None if call.dollars is None else float(call.dollars)
+        return Spent(dollars, call.usage.total_tokens, call.seconds, joules)
+    return Spent(most.dollars, most.tokens, call.seconds, joules)

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled
+from ..budgets.amounts import Spent
 from ..events import AgentText, Routed, ToolFinished, ToolStarted
 from ..privacy.starting import starting_label
 from ..recollection import Recollection
@@ -13,7 +14,6 @@ from ..results import Call
 from ..routing.router import Router
 from ..routing.running import StepTaken
 from ..routing.settings import FALLBACK_ERRORS
-from ..routing.spending import Spent
 from ..task import Task
 from ..team import Team
 from ..tool_calls import ToolCalls

@@ -12,12 +12,12 @@ from langgraph.runtime import Runtime
 
 from ...protocols import Message, ToolSpec
 from ...protocols.messages import Value
+from ..budgets.account import Account
 from ..cache.plans import PlanCache
 from ..events import TaskEvent
 from ..labels import Label
 from ..policy import Strategy
 from ..recollection import Recollection
-from ..routing.spending import Account
 from ..task import Policy, Task
 from ..tool_calls import Boundary
 from ..tools import Tool

@@ -11,12 +11,13 @@ from langchain_core.runnables import RunnableConfig
 
 from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
+from ..budgets.account import Account
+from ..budgets.amounts import Spent
 from ..cancellation import cancelled_at_once
 from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent, ToolStarted
 from ..labels import Label, joined
 from ..results import Attempt
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
-from ..routing.spending import Account, Spent
 from ..task import Policy, Task
 from .calls import CallLog
 from .state import Json, TaskContext, TaskGraph, TaskRuntime, emit, recursion_limit

@@ -259,7 +259,7 @@ async def test_a_far_step_that_breaks_counts_for_the_most_it_can_have_cost() -> 
     async with pair.hybrid({"mode": "prefer_in_cloud", "limits": {"day": {"dollars": 100}}}) as hybrid:
         result = await hybrid.run("Which city?")
         assert (result.text, result.was_fallback) == ("near", True)
-        left = hybrid._router.spending.share_left(hybrid.policy.limits, session=None)
+        left = hybrid._router.spending.share_left(Task(messages=(Message.user("Which city?"),), policy=hybrid.policy))
     assert left is not None
     assert 0.99 < left < 1
 

@@ -6,13 +6,16 @@ import pytest
 from situations import FAR, NEAR, NOON, Stand, priced, task
 
 from nearfar.orchestrator import Hybrid, Policy
+from nearfar.orchestrator.budgets.account import Account
+from nearfar.orchestrator.budgets.amounts import Spent
+from nearfar.orchestrator.budgets.book import BudgetBook
+from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.cli.run import summary
 from nearfar.orchestrator.results import UNKNOWN_ENERGY, Energy
 from nearfar.orchestrator.routing.decision import Source
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.running import RunningEstimates, StepTaken
 from nearfar.orchestrator.routing.settings import Amounts, Limits
-from nearfar.orchestrator.routing.spending import Account, Spending, Spent
 from nearfar.protocols import (
     AgentCard,
     BudgetExceeded,
@@ -136,14 +139,14 @@ async def test_the_weight_of_a_joule_moves_tasks_to_the_more_frugal_agent() -> N
     assert (estimate.joules.value, estimate.joules.source) == (90.0, Source.MEASURED)
 
 
-def test_a_call_of_the_far_side_takes_none_of_the_device_s_joules() -> None:
-    spending = Spending(lambda: NOON)
-    account = Account(spending, Limits(day=Amounts(joules=10)), session=None)
-    account.charge(Spent(joules=11.0))
+async def test_a_call_of_the_far_side_takes_none_of_the_device_s_joules() -> None:
+    account = Account(BudgetBook(MemoryStorage()), Limits(day=Amounts(joules=10)), task="one")
     request = StepRequest(messages=(Message.user("What is the capital of Peru?"),))
-    assert account.bounded(request, AgentCard(name="far", side=Side.FAR, model="m", prices=priced(1))) == request
+    near, far = AgentCard(name="near", side=Side.NEAR, model="m"), AgentCard(name="far", side=Side.FAR, model="m", prices=priced(1))
+    await (await account.reserve(request, near)).settle(Spent(joules=11.0))
+    assert (await account.reserve(request, far)).request == request
     with pytest.raises(BudgetExceeded, match="joules"):
-        account.bounded(request, AgentCard(name="near", side=Side.NEAR, model="m"))
+        await account.reserve(request, near)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,273 @@
+"""What one task may spend: every call of any agent in any role reserves the most that it can take, and settles for what it took."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, TypeVar
+
+import anyio
+
+from ...protocols import AgentCard, BudgetExceeded, Prices, Side, StepRequest, StoreUnavailable, Usage
+from ..compression.tokens import conversation_tokens, estimated_tokens
+from ..routing.settings import Amounts, Limits
+from .amounts import Caps, Spent, Units
+from .book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, granted
+
+logger = logging.getLogger(__name__)
+
+USUAL_OUTPUT: Final = 8192
+"""Tokens that a call may write where neither the task nor the agent states a bound and a limit holds."""
+_USUAL_SECONDS: Final = 600.0
+"""The same for the time that it may take."""
+_USEFUL_OUTPUT: Final = 512
+"""Tokens to write, for fewer of which a call rather waits until those under way have given back what they do not need."""
+_USEFUL_SECONDS: Final = 10.0
+_PATIENCE: Final = 30.0
+"""Seconds of such waiting."""
+_LEAST_BYTES_PER_TOKEN: Final = 3
+_INSTANT: Final = 1e-6
+"""Seconds, or joules: what a call takes in any case."""
+
+T = TypeVar("T")
+
+
+class Account:
+    """What one task may spend, and has. Made by `Router.account`.
+
+    `whole` is the account of the task that this one is a part of; None where it is a task of its own.
+    """
+
+    def __init__(
+        self, book: BudgetBook, limits: Limits, *, task: str, session: str | None = None, user: str = "", whole: "Account | None" = None
+    ) -> None:
+        self._book = book
+        self._limits = limits
+        self._task = Scope("task", task)
+        self._session = session
+        self._user = user
+        self._whole = whole
+        self._parts = 0
+        is_kept = whole is None and limits.task != Amounts()
+        self.spent = book.balance(self._task).spent.spent if is_kept else Spent()
+
+    def part(self, limits: Limits) -> "Account":
+        """The account of a part of the task, whose own limit for the task is its share."""
+        self._parts += 1
+        return Account(self._book, limits, task=f"{self._task.name}/{self._parts}", whole=self)
+
+    def left_of_task(self) -> Amounts:
+        """What the task's own limit leaves it. What is unknown has left nothing."""
+        limit = self._limits.task
+        dollars = None if limit.dollars is None else 0.0 if self.spent.dollars is None else max(limit.dollars - self.spent.dollars, 0.0)
+        return Amounts(dollars=dollars, tokens=None if limit.tokens is None else max(limit.tokens - self.spent.tokens, 1))
+
+    async def reserve(self, request: StepRequest, card: AgentCard) -> "Allowance":
+        """Set aside what the call can take at most, or as much of that as the limits leave, to which the request is bounded.
+
+        Where others under way have reserved the rest, it waits for them. Raises `BudgetExceeded` where the limits do not even leave
+        enough for the prompt and a word, and `StoreUnavailable` where there are limits and nobody can tell what was spent.
+        """
+        claims = self._claims()
+        demand = _Demand(request, card, (Claim(Scope("call"), _caps(self._limits.call)), *claims))
+        demand.check_price(self._limits)
+        most = self._within_call(demand)
+        try:
+            reservation = await self._waited_for(claims, demand, most)
+        except StoreUnavailable as error:
+            if demand.is_limited:
+                raise
+            logger.warning("a call of %s is not counted: %s", card.name, error)
+            reservation = Reservation("", (), most)
+        return Allowance(self, reservation, demand)
+
+    async def settle(self, reservation: Reservation, spent: Spent) -> None:
+        """Count a call that has ended, well or not. What cannot be written counts as the most it can be when this process has ended."""
+        self._charge(spent)
+        if not reservation.id:
+            return
+        is_unpriced = reservation.is_unpriced and spent.dollars is None
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._at_once(partial(self._book.settle, reservation, spent.units, is_unpriced=is_unpriced))
+        except StoreUnavailable as error:
+            logger.warning("what a call has spent could not be written down, and the most it can be stays reserved: %s", error)
+
+    def _charge(self, spent: Spent) -> None:
+        is_passed_over = spent.dollars is None and self._limits.unknown_price == "allow"
+        self.spent += replace(spent, dollars=0.0) if is_passed_over else spent
+        if self._whole is not None:
+            self._whole._charge(spent)
+
+    def _claims(self) -> tuple[Claim, ...]:
+        """The scopes that a call of the task belongs to. A task without a limit of its own is not kept."""
+        limits = self._limits
+        allows = limits.unknown_price == "allow"
+        own = () if limits.task == Amounts() else (Claim(self._task, _caps(limits.task), allows),)
+        if self._whole is not None:
+            return (*own, *self._whole._claims())
+        session = () if self._session is None else (Claim(Scope("session", self._session), _caps(limits.session), allows),)
+        user = (Claim(Scope("user", self._user), _caps(limits.user), allows),) if self._user else ()
+        return (*own, *session, *user, Claim(Scope("day"), _caps(limits.day), allows))
+
+    def _within_call(self, demand: "_Demand") -> Units:
+        """The most that the call may take by the limit for a single one."""
+        claim = Claim(Scope("call"), _caps(self._limits.call))
+        most = granted([(claim, Balance())], demand.least, demand.most)
+        if isinstance(most, Shortage):
+            raise self._refusal(demand.card, most)
+        return most
+
+    async def _waited_for(self, claims: Sequence[Claim], demand: "_Demand", most: Units) -> Reservation:
+        patience = min(_PATIENCE, demand.request.timeout or _PATIENCE)
+        give_up, delay = anyio.current_time() + patience, 0.005
+        while True:
+            is_late = anyio.current_time() >= give_up
+            found = await self._reserved(claims, demand, demand.useful.within(most), most)
+            if isinstance(found, Shortage) and (is_late or not found.is_temporary):
+                found = await self._reserved(claims, demand, demand.least, most)
+            if isinstance(found, Reservation):
+                return found
+            if is_late or not found.is_temporary:
+                raise self._refusal(demand.card, found)
+            await anyio.sleep(delay)
+            delay = min(2 * delay, 0.2)
+
+    async def _reserved(self, claims: Sequence[Claim], demand: "_Demand", least: Units, most: Units) -> Reservation | Shortage:
+        work = partial(self._book.reserve, claims, least=least, most=most, is_unpriced=demand.is_unpriced)
+        return await self._at_once(work, abandoned=self._let_go)
+
+    async def _at_once(self, work: Callable[[], T], *, abandoned: Callable[["asyncio.Future[T]"], None] | None = None) -> T:
+        """What is done without a wait in this process alone, and in a thread where it may have to wait for another one.
+
+        Whoever is cancelled leaves the thread to its end, of which `abandoned` hears.
+        """
+        if not self._book.is_shared:
+            return work()
+        doing = asyncio.get_running_loop().run_in_executor(None, work)
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            if abandoned is not None:
+                doing.add_done_callback(abandoned)
+            raise
+
+    def _let_go(self, doing: "asyncio.Future[Reservation | Shortage]") -> None:
+        """Give back what was reserved for a call that was cancelled meanwhile."""
+        found = None if doing.cancelled() or doing.exception() is not None else doing.result()
+        if isinstance(found, Reservation):
+            asyncio.get_running_loop().run_in_executor(None, self._book.settle, found, Units())
+
+    def _refusal(self, card: AgentCard, shortage: Shortage) -> BudgetExceeded:
+        message = f"{card.name} was not asked: {described(shortage)}; the task has spent {_said(self.spent)}"
+        return BudgetExceeded(message, hint="[policy.limits] sets the limits; nearfar budget show says what is spent")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one call may take. `settle` it in any case."""
+
+    _account: Account
+    _reservation: Reservation
+    _demand: "_Demand"
+
+    @property
+    def request(self) -> StepRequest:
+        """With as much output and time as is reserved, where a limit holds; else as it was."""
+        return self._demand.bounded(self._reservation.granted)
+
+    @property
+    def most(self) -> Spent:
+        """What the call counts for if nobody hears what it took; dollars are None where the price is unknown."""
+        granted = self._reservation.granted
+        return Spent(None if self._reservation.is_unpriced else granted.of("dollars"), granted.tokens)
+
+    async def settle(self, spent: Spent) -> None:
+        """Count what the call has really taken."""
+        await self._account.settle(self._reservation, spent)
+
+
+class _Demand:
+    """What a call asks for."""
+
+    def __init__(self, request: StepRequest, card: AgentCard, claims: Sequence[Claim]) -> None:
+        self.request = request
+        self.card = card
+        self._limited = {name for claim in claims for name, cap in claim.caps._asdict().items() if cap is not None}
+        self._dollar_limits = [claim for claim in claims if claim.caps.dollars is not None]
+        self._prompt = most_prompt_tokens(request)
+        bounds = (request.max_output_tokens, card.limits.max_output_tokens, card.limits.context_tokens)
+        output = min((bound for bound in bounds if bound is not None), default=USUAL_OUTPUT)
+        self.is_unpriced = card.prices is None and card.side is Side.FAR
+        self.least = self._units(1, _INSTANT)
+        self.most = self._units(output, request.timeout or _USUAL_SECONDS)
+        self.useful = self._units(min(output, _USEFUL_OUTPUT), _USEFUL_SECONDS).within(self.most)
+
+    @property
+    def is_limited(self) -> bool:
+        return bool(self._limited)
+
+    def check_price(self, limits: Limits) -> None:
+        """Raise `BudgetExceeded` where dollars are limited and this call's are unknown, unless the policy allows that."""
+        if self.is_unpriced and self._dollar_limits and limits.unknown_price == "refuse":
+            claim = self._dollar_limits[0]
+            cap = Units(dollars=claim.caps.dollars or 0).of("dollars")
+            reason = f"the limit for the {claim.scope.kind}: the price is unknown, and no more than {cap:g} dollars may be spent"
+            hint = 'give its prices in nearfar.toml, or say [policy.limits] unknown_price = "allow"'
+            raise BudgetExceeded(f"{self.card.name} was not asked: {reason}", hint=hint)
+
+    def bounded(self, amounts: Units) -> StepRequest:
+        """The request, such that it takes no more than these amounts of what is limited."""
+        changes: dict[str, object] = {}
+        if self._limited & {"dollars", "tokens"}:
+            changes["max_output_tokens"] = max(self._output(amounts), 1)
+        if "seconds" in self._limited:
+            changes["timeout"] = amounts.of("seconds")
+        return self.request.model_copy(update=changes) if changes else self.request
+
+    def _output(self, amounts: Units) -> int:
+        """How many tokens may be written, which cost more than those read."""
+        tokens, prices = amounts.tokens - self._prompt, self.card.prices
+        if not prices or not prices.output:
+            return tokens
+        left = amounts.dollars - Spent(_dollars(prices, self._prompt, 0)).units.dollars
+        return min(tokens, int(left / (float(prices.output) * 1000)))  # nanodollars, by the dollars for a million tokens
+
+    def _units(self, output: int, seconds: float) -> Units:
+        joules = _INSTANT if self.card.side is Side.NEAR else 0.0
+        return Spent(_dollars(self.card.prices, self._prompt, output), self._prompt + output, seconds, joules).units
+
+
+def described(shortage: Shortage) -> str:
+    """Why an expense would go beyond a limit, with what is spent and what the limit is."""
+    name, balance = shortage.measure, shortage.balance
+    cap, spent = Units(**{name: shortage.cap}).of(name), balance.spent.of(name)
+    limit = f"the limit for the {shortage.kind}"
+    if not shortage.cap:
+        return f"{limit}: it may spend no {name}, so that only what takes none may serve"
+    if shortage.is_unknown:
+        return f"{limit}: the price is unknown of {balance.unpriced} earlier calls, and no more than {cap:g} dollars may be spent"
+    reserved = f", {balance.reserved.of(name):.4g} are reserved for calls under way" if balance.reserved.of(name) else ""
+    return f"{limit}: {spent:.4g} of {cap:g} {name} are spent{reserved}, and {shortage.least.of(name):.4g} more would be"
+
+
+def most_prompt_tokens(request: StepRequest) -> int:
+    """What the prompt hardly exceeds; agents count in their own ways. Of two estimates on the high side, the higher one."""
+    form = request.model_dump_json(include={"messages", "tools", "output_schema"}, exclude_defaults=True)
+    rest = request.model_dump_json(include={"tools", "output_schema"}, exclude_defaults=True)
+    by_words = conversation_tokens(request.messages) + estimated_tokens(rest)
+    return max(len(form.encode()) // _LEAST_BYTES_PER_TOKEN, by_words)
+
+
+def _dollars(prices: Prices | None, read: int, written: int) -> float:
+    return 0.0 if prices is None else float(prices.dollars(Usage(input_tokens=read, output_tokens=written)))
+
+
+def _caps(amounts: Amounts) -> Caps:
+    return Caps.of(dollars=amounts.dollars, tokens=amounts.tokens, seconds=amounts.seconds, joules=amounts.joules)
+
+
+def _said(spent: Spent) -> str:
+    dollars = "dollars that nobody knows" if spent.dollars is None else f"{spent.dollars:.4g} dollars"
+    return f"{dollars}, {spent.tokens} tokens and {spent.seconds:.3g} seconds"

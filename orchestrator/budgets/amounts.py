@@ -1,0 +1,85 @@
+"""Amounts of what calls spend: in the units of the user, and in whole units, whose sums are exact."""
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+MEASURES: Final = ("dollars", "tokens", "seconds", "joules")
+_UNITS: Final = (10**9, 1, 10**6, 10**6)
+"""Whole units in one of each measure: nanodollars, tokens, microseconds and microjoules."""
+_MOST: Final = 2**60
+"""No amount is larger, so that sums of several fit 64 bits: about a billion dollars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a call, a task or several have spent. None: unknown, which is not nothing.
+
+    Of several, `joules` are those that somebody knows: what nobody measures is held against no limit.
+    """
+
+    dollars: float | None = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
+    joules: float | None = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            dollars=None if self.dollars is None or other.dollars is None else self.dollars + other.dollars,
+            tokens=self.tokens + other.tokens,
+            seconds=self.seconds + other.seconds,
+            joules=None if self.joules is None and other.joules is None else (self.joules or 0.0) + (other.joules or 0.0),
+        )
+
+    @property
+    def units(self) -> "Units":
+        """Rounded up; what is unknown counts as nothing here."""
+        return Units(*(_rounded_up(getattr(self, name), unit) for name, unit in zip(MEASURES, _UNITS, strict=True)))
+
+
+class Units(NamedTuple):
+    """An amount of each measure, in whole units."""
+
+    dollars: int = 0
+    tokens: int = 0
+    seconds: int = 0
+    joules: int = 0
+
+    def plus(self, other: "Units") -> "Units":
+        return Units(*(one + another for one, another in zip(self, other, strict=True)))
+
+    def beyond(self, other: "Units") -> "Units":
+        """What this is more than the other one, of each measure."""
+        return Units(*(max(one - another, 0) for one, another in zip(self, other, strict=True)))
+
+    def within(self, other: "Units") -> "Units":
+        """The lesser of both, of each measure."""
+        return Units(*map(min, self, other))
+
+    def of(self, measure: str) -> float:
+        """As the user says it."""
+        place = MEASURES.index(measure)
+        return self[place] / _UNITS[place]
+
+    @property
+    def spent(self) -> Spent:
+        return Spent(self.of("dollars"), self.tokens, self.of("seconds"), self.of("joules"))
+
+
+class Caps(NamedTuple):
+    """What may be spent of each measure, in whole units; None: as much as it takes."""
+
+    dollars: int | None = None
+    tokens: int | None = None
+    seconds: int | None = None
+    joules: int | None = None
+
+    @classmethod
+    def of(cls, *, dollars: float | None, tokens: int | None, seconds: float | None, joules: float | None) -> "Caps":
+        given = (dollars, tokens, seconds, joules)
+        return cls(*(None if cap is None else min(round(cap * unit), _MOST) for cap, unit in zip(given, _UNITS, strict=True)))
+
+
+def _rounded_up(amount: float | None, unit: int) -> int:
+    """Beyond a thousandth of a unit, which is what binary fractions may be off."""
+    return 0 if amount is None else min(math.ceil(round(amount * unit, 3)), _MOST)

@@ -1,0 +1,264 @@
+"""`BudgetBook`: what every scope has spent and what is reserved in it. No two calls, of any process, are given the same cent."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+from .amounts import MEASURES, Caps, Units
+from .storage import Connection, Storage
+
+_KEPT: Final = 10_000
+"""Tasks and sessions, each; of more, those are forgotten that spent nothing for the longest time."""
+_FORGOTTEN_EVERY: Final = 500
+"""Calls after which it is seen to that no more are kept."""
+_NO_CAP: Final = 2**62
+_COLUMNS: Final = "dollars, tokens, seconds, joules, reserved_dollars, reserved_tokens, reserved_seconds, reserved_joules, unpriced"
+_LATER: Final = "(SELECT coalesce(max(used), 0) + 1 FROM budgets)"
+_ENTER: Final = f"""
+INSERT INTO budgets (kind, name, used) VALUES (?, ?, {_LATER}) ON CONFLICT (kind, name) DO UPDATE SET used = excluded.used
+RETURNING {_COLUMNS}
+"""
+_RESERVE: Final = f"""
+UPDATE budgets SET {", ".join(f"reserved_{measure} = reserved_{measure} + ?" for measure in MEASURES)}
+WHERE kind = ? AND name = ? AND {" AND ".join(f"{measure} + reserved_{measure} + ? <= ?" for measure in MEASURES)}
+"""
+_SETTLE: Final = f"""
+INSERT INTO budgets (kind, name, used, dollars, tokens, seconds, joules, unpriced) VALUES (?, ?, {_LATER}, ?, ?, ?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET used = excluded.used,
+{", ".join(f"{measure} = budgets.{measure} + ?" for measure in MEASURES)},
+{", ".join(f"reserved_{measure} = budgets.reserved_{measure} - ?" for measure in MEASURES)},
+unpriced = budgets.unpriced + ?
+"""
+_EMPTIED: Final = "dollars = 0, tokens = 0, seconds = 0, joules = 0, unpriced = 0"
+_FORGET: Final = f"""
+DELETE FROM budgets WHERE kind = ? AND {" AND ".join(f"reserved_{measure} = 0" for measure in MEASURES)}
+AND used < (SELECT min(used) FROM (SELECT used FROM budgets WHERE kind = ? ORDER BY used DESC LIMIT ?) AS kept)
+"""
+
+
+class Scope(NamedTuple):
+    """What a limit holds for."""
+
+    kind: str
+    """`task`, `session`, `user` or `day`."""
+    name: str = ""
+    """The task's or session's own name; of a day the date, and empty for the day that it is now."""
+
+
+class Claim(NamedTuple):
+    """A scope that a call belongs to, and what may be spent in it."""
+
+    scope: Scope
+    caps: Caps = Caps()
+    allows_unpriced: bool = False
+    """Calls of unknown price are left out of the sum; else nothing more may be paid for where there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What was spent in a scope, and what is reserved for calls under way."""
+
+    spent: Units = Units()
+    reserved: Units = Units()
+    unpriced: int = 0
+    """Calls of unknown price, whose dollars are in no sum."""
+
+
+class Reservation(NamedTuple):
+    """What a call may take."""
+
+    id: str
+    scopes: tuple[Scope, ...]
+    granted: Units
+    is_unpriced: bool = False
+    """Nobody knows its price, so that no dollars are reserved for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why nothing was reserved."""
+
+    kind: str
+    """Of the scope whose cap is in the way."""
+    measure: str
+    cap: int
+    balance: Balance
+    least: Units
+    """What was asked for."""
+    is_unknown: bool = False
+    """Nobody knows what was spent."""
+
+    @property
+    def is_temporary(self) -> bool:
+        """It would fit if the calls under way gave back all that is reserved for them."""
+        place = MEASURES.index(self.measure)
+        fits = self.balance.spent[place] + self.least[place] <= self.cap
+        return fits and bool(self.balance.reserved[place]) and not self.is_unknown
+
+
+class BudgetBook:
+    """The balances of all scopes, in a storage. Calls may come from any thread.
+
+    What a process has reserved and not settled when it dies is counted as spent, to the last cent: its calls may have cost that.
+    A day is the latest local date that the book has ever seen, so that a clock that is set back gives nothing back.
+
+    Raises `StoreUnavailable` where the storage cannot be used, and `StoreCorrupt` where it is damaged.
+    """
+
+    def __init__(self, storage: Storage, clock: Callable[[], datetime] = datetime.now) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._settled = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Other processes use it too, so that it may have to be waited for."""
+        return self._storage.is_shared
+
+    def reserve(self, claims: Sequence[Claim], *, least: Units, most: Units, is_unpriced: bool = False) -> Reservation | Shortage:
+        """Set aside as much of each measure as there is, between `least` and `most`, in all scopes or in none.
+
+        A measure of which the call takes nothing is not held against any cap: what is free may follow when all is spent.
+        """
+        found = self._reserve(claims, least, most, is_unpriced=is_unpriced)
+        if isinstance(found, Shortage) and found.is_temporary and self.release_dead():
+            return self._reserve(claims, least, most, is_unpriced=is_unpriced)
+        return found
+
+    def settle(self, reservation: Reservation, spent: Units, *, is_unpriced: bool = False) -> None:
+        """Count what a call has really taken, in place of what was reserved for it. A second time, it has no effect.
+
+        Where this process was taken for dead meanwhile, what was reserved counts already, and only what goes beyond is added.
+        """
+        with self._storage.writing() as connection:
+            known = connection.execute("DELETE FROM reservations WHERE id = ?", (reservation.id,)).rowcount == 1
+            reserved = reservation.granted if known else Units()
+            added = spent if known else spent.beyond(reservation.granted)
+            _move(connection, reservation.scopes, reserved=reserved, spent=added, unpriced=int(is_unpriced and known))
+            self._settled += 1
+            if self._settled % _FORGOTTEN_EVERY == 0:
+                _forget(connection)
+
+    def balance(self, scope: Scope) -> Balance:
+        """Of one scope; nothing where it was never heard of."""
+        with self._storage.reading() as connection:
+            return _balance(connection, self._dated(connection, scope))
+
+    def balances(self) -> dict[Scope, Balance]:
+        """Of all scopes, those last that were used last."""
+        with self._storage.reading() as connection:
+            rows = connection.execute(f"SELECT kind, name, {_COLUMNS} FROM budgets ORDER BY used").fetchall()
+        return {Scope(kind, name): _read(row) for kind, name, *row in rows}
+
+    def today(self) -> Scope:
+        """The day that calls are counted for now."""
+        with self._storage.reading() as connection:
+            return self._dated(connection, Scope("day"))
+
+    def reset(self, scope: Scope) -> None:
+        """Forget what was spent in a scope. For the day, also that the clock was ever ahead of what it says now."""
+        with self._storage.writing() as connection:
+            name = self._clock().date().isoformat() if scope == Scope("day") else scope.name
+            condition = "kind = ? AND name >= ?" if scope == Scope("day") else "kind = ? AND name = ?"
+            connection.execute(f"UPDATE budgets SET {_EMPTIED} WHERE {condition}", (scope.kind, name))
+            if scope == Scope("day"):
+                connection.execute("UPDATE latest_day SET name = ?", (name,))
+
+    def release_dead(self) -> int:
+        """Count as spent what processes had reserved that have died; returns how many reservations that were."""
+        released = 0
+        with self._storage.reading() as connection:
+            owners = [str(owner) for (owner,) in connection.execute("SELECT DISTINCT owner FROM reservations").fetchall()]
+        for owner in self._storage.dead(owners):
+            with self._storage.writing() as connection:
+                rows = connection.execute(
+                    "SELECT id, scopes, unpriced, dollars, tokens, seconds, joules FROM reservations WHERE owner = ?", (owner,)
+                ).fetchall()
+                for identifier, scopes, unpriced, *granted in rows:
+                    if connection.execute("DELETE FROM reservations WHERE id = ?", (identifier,)).rowcount:
+                        most, where = Units(*granted), [Scope(*scope) for scope in json.loads(scopes)]
+                        _move(connection, where, reserved=most, spent=most, unpriced=unpriced)
+                        released += 1
+        return released
+
+    def close(self) -> None:
+        self._storage.close()
+
+    def _reserve(self, claims: Sequence[Claim], least: Units, most: Units, *, is_unpriced: bool) -> Reservation | Shortage:
+        owner = self._storage.owner()
+        with self._storage.writing() as connection:
+            # In the order of their scopes, in which everybody takes them: nobody then waits for one who waits for him.
+            dated = sorted((claim._replace(scope=self._dated(connection, claim.scope)) for claim in claims), key=lambda claim: claim.scope)
+            amounts = granted([(claim, _entered(connection, claim.scope)) for claim in dated], least, most)
+            if isinstance(amounts, Shortage):
+                return amounts
+            reservation = Reservation(uuid4().hex, tuple(claim.scope for claim in dated), amounts, is_unpriced)
+            for claim in dated:
+                _take(connection, claim, amounts)
+            row = (reservation.id, owner, json.dumps(reservation.scopes), *amounts, int(is_unpriced))
+            connection.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            return reservation
+
+    def _dated(self, connection: Connection, scope: Scope) -> Scope:
+        """The scope itself, or the day that it is now."""
+        if scope != Scope("day"):
+            return scope
+        today = self._clock().date().isoformat()
+        row = connection.execute("SELECT name FROM latest_day").fetchone()
+        latest = "" if row is None else str(row[0])
+        return Scope("day", max(today, latest))
+
+
+def _entered(connection: Connection, scope: Scope) -> Balance:
+    """The scope's balance, which nobody else changes until the end of the transaction."""
+    if scope.kind == "day":
+        connection.execute("UPDATE latest_day SET name = ? WHERE name < ?", (scope.name, scope.name))
+    [row] = connection.execute(_ENTER, scope).fetchall()
+    return _read(row)
+
+
+def _take(connection: Connection, claim: Claim, amounts: Units) -> None:
+    """Reserve in one statement, which changes nothing where it would go beyond a cap."""
+    caps = (_NO_CAP if cap is None or not amount else cap for cap, amount in zip(claim.caps, amounts, strict=True))
+    guards = [part for pair in zip(amounts, caps, strict=True) for part in pair]
+    taken = connection.execute(_RESERVE, (*amounts, *claim.scope, *guards))
+    assert taken.rowcount == 1, "the balance was read in the same transaction"
+
+
+def _move(connection: Connection, scopes: Iterable[Scope], *, reserved: Units, spent: Units, unpriced: int) -> None:
+    """From what is reserved to what is spent."""
+    for scope in scopes:
+        connection.execute(_SETTLE, (*scope, *spent, unpriced, *spent, *reserved, unpriced))
+
+
+def _forget(connection: Connection) -> None:
+    """The tasks and sessions that nobody has used for longest, except for those in use."""
+    for kind in ("task", "session"):
+        connection.execute(_FORGET, (kind, kind, _KEPT))
+
+
+def granted(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> Units | Shortage:
+    """As much as there is in every scope; where there is too little, a shortage, first one that no call under way will end."""
+    amounts, short = list(most), list[Shortage]()
+    for claim, balance in found:
+        for place, cap in enumerate(claim.caps):
+            if cap is None or not most[place]:
+                continue
+            left = cap - balance.spent[place] - balance.reserved[place]
+            amounts[place] = min(amounts[place], left)
+            is_unknown = MEASURES[place] == "dollars" and bool(balance.unpriced) and not claim.allows_unpriced
+            if left < least[place] or is_unknown:
+                short.append(Shortage(claim.scope.kind, MEASURES[place], cap, balance, least, is_unknown))
+    return min(short, key=lambda shortage: shortage.is_temporary) if short else Units(*amounts)
+
+
+def _balance(connection: Connection, scope: Scope) -> Balance:
+    row = connection.execute(f"SELECT {_COLUMNS} FROM budgets WHERE kind = ? AND name = ?", scope).fetchone()
+    return Balance() if row is None else _read(row)
+
+
+def _read(row: Sequence[int]) -> Balance:
+    return Balance(Units(*row[:4]), Units(*row[4:8]), row[8])

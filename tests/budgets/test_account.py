@@ -1,0 +1,209 @@
+"""What a call may take by the limits, and what counts for it."""
+
+from datetime import date
+from decimal import Decimal
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearfar.orchestrator.budgets import account as accounts
+from nearfar.orchestrator.budgets.account import Account, Allowance
+from nearfar.orchestrator.budgets.amounts import Spent
+from nearfar.orchestrator.budgets.book import BudgetBook, Scope
+from nearfar.orchestrator.budgets.storage import MemoryStorage
+from nearfar.orchestrator.routing.settings import Amounts, Limits
+from nearfar.protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest
+
+pytestmark = pytest.mark.anyio
+
+
+def card(side: Side = Side.FAR, *, dollars_per_million: float | None = 10) -> AgentCard:
+    """Reading costs as much as writing."""
+    each = None if dollars_per_million is None else Decimal(str(dollars_per_million))
+    prices = None if each is None else Prices(input=each, output=each, source="a test", as_of=date(2026, 11, 18))
+    return AgentCard(name=str(side), side=side, model="m", prices=prices)
+
+
+def request(characters: int = 400, **fields: object) -> StepRequest:
+    return StepRequest.model_validate({"messages": (Message.user("x" * characters),), **fields})
+
+
+def account(limits: Limits, *, book: BudgetBook | None = None, session: str | None = None, user: str = "") -> Account:
+    return Account(book or BudgetBook(MemoryStorage()), limits, task="a task", session=session, user=user)
+
+
+async def spend(spender: Account, spent: Spent, *, side: Side = Side.NEAR) -> None:
+    allowance = await spender.reserve(request(1), card(side))
+    await allowance.settle(spent)
+
+
+async def test_without_limits_a_request_is_left_alone() -> None:
+    asked = request()
+    assert (await account(Limits()).reserve(asked, card(dollars_per_million=None))).request is asked
+
+
+async def test_a_call_may_write_no_more_than_its_dollars_pay_for() -> None:
+    bounded = (await account(Limits(call=Amounts(dollars=0.002))).reserve(request(400), card())).request
+    assert bounded.max_output_tokens is not None
+    assert 0 < bounded.max_output_tokens <= 100  # 200 tokens for $0.002, of which the prompt takes 100 or more
+
+
+async def test_a_call_whose_prompt_alone_is_too_dear_is_not_made() -> None:
+    with pytest.raises(BudgetExceeded, match="limit for the call"):
+        await account(Limits(call=Amounts(dollars=0.0009))).reserve(request(400), card())
+
+
+async def test_a_call_gets_the_time_that_is_left_to_its_task() -> None:
+    spender = account(Limits(task=Amounts(seconds=10), call=Amounts(seconds=8)))
+    allowance = await spender.reserve(request(), card())
+    assert allowance.request.timeout == 8
+    await allowance.settle(Spent(seconds=7.5))
+    allowance = await spender.reserve(request(), card())
+    assert allowance.request.timeout == 2.5
+    await allowance.settle(Spent(seconds=2.5))
+    with pytest.raises(BudgetExceeded, match="limit for the task"):
+        await spender.reserve(request(), card())
+
+
+async def test_an_unknown_price_is_refused_where_dollars_are_limited_unless_the_agent_is_near() -> None:
+    limited = account(Limits(day=Amounts(dollars=1)))
+    with pytest.raises(BudgetExceeded, match="price is unknown"):
+        await limited.reserve(request(), card(dollars_per_million=None))
+    asked = request()
+    assert (await limited.reserve(asked, card(Side.NEAR, dollars_per_million=None))).most.dollars == 0
+
+
+async def test_an_unknown_price_is_let_pass_where_the_policy_allows_it_and_counts_as_no_dollars() -> None:
+    limits = Limits(day=Amounts(dollars=1), task=Amounts(tokens=100_000), unknown_price="allow")
+    spender = account(limits)
+    allowance = await spender.reserve(request(), card(dollars_per_million=None))
+    assert allowance.most.dollars is None
+    await allowance.settle(Spent(dollars=None, tokens=50))
+    assert spender.spent == Spent(dollars=0.0, tokens=50)
+    assert (await spender.reserve(request(), card())).most.dollars
+
+
+async def test_what_cost_nobody_knows_what_leaves_no_dollars_once_they_are_limited() -> None:
+    book = BudgetBook(MemoryStorage())
+    allowance = await account(Limits(), book=book).reserve(request(), card(dollars_per_million=None))
+    await allowance.settle(Spent(dollars=None))
+    with pytest.raises(BudgetExceeded, match="price is unknown of 1 earlier calls"):
+        await account(Limits(day=Amounts(dollars=1)), book=book).reserve(request(), card())
+
+
+async def test_a_near_agent_without_a_price_is_held_to_its_tokens() -> None:
+    spender = account(Limits(day=Amounts(dollars=0, tokens=1000)))
+    near = card(Side.NEAR, dollars_per_million=None)
+    allowance = await spender.reserve(request(), near)
+    assert allowance.request.max_output_tokens is not None
+    assert allowance.request.max_output_tokens < 1000
+    await allowance.settle(Spent(tokens=990))
+    with pytest.raises(BudgetExceeded, match="990 of 1000 tokens are spent"):
+        await spender.reserve(request(), near)
+
+
+async def test_a_budget_of_zero_leaves_the_agents_that_are_free() -> None:
+    spender = account(Limits(day=Amounts(dollars=0)))
+    assert (await spender.reserve(request(), card(Side.NEAR, dollars_per_million=None))).request
+    with pytest.raises(BudgetExceeded, match="it may spend no dollars, so that only what takes none may serve"):
+        await spender.reserve(request(), card())
+
+
+async def test_what_is_free_may_follow_when_all_dollars_are_spent() -> None:
+    spender = account(Limits(day=Amounts(dollars=1)))
+    await spend(spender, Spent(dollars=1.0), side=Side.FAR)
+    assert (await spender.reserve(request(), card(Side.NEAR, dollars_per_million=0))).request
+    with pytest.raises(BudgetExceeded, match="limit for the day"):
+        await spender.reserve(request(), card())
+
+
+@pytest.mark.parametrize(("kind", "name"), [("session", "one"), ("user", "ana")])
+async def test_sessions_and_users_are_limited_each_by_itself(kind: str, name: str) -> None:
+    book, limits = BudgetBook(MemoryStorage()), Limits.model_validate({kind: {"tokens": 300}})
+
+    def mine() -> Account:
+        return account(limits, book=book, **{kind: name})  # type: ignore[arg-type]  # either keyword takes a text
+
+    await spend(mine(), Spent(tokens=250))
+    with pytest.raises(BudgetExceeded, match=f"limit for the {kind}"):
+        await mine().reserve(request(), card())
+    other = account(limits, book=book, session="another", user="another")
+    assert (await other.reserve(request(), card())).request
+
+
+async def test_two_calls_at_a_time_are_not_both_given_the_last_cent() -> None:
+    spender = account(Limits(task=Amounts(dollars=0.01)))
+    first = await spender.reserve(request(), card())
+    with pytest.raises(BudgetExceeded, match="are reserved for calls under way"):
+        await spender.reserve(request(timeout=0.001), card())
+    await first.settle(Spent(dollars=0.001))
+    assert (await spender.reserve(request(), card())).most.dollars == pytest.approx(0.009)
+
+
+async def test_a_call_waits_for_those_under_way_rather_than_to_be_cut_short() -> None:
+    spender = account(Limits(task=Amounts(dollars=0.01)))
+    first = await spender.reserve(request(), card())
+    second: list[Allowance] = []
+
+    async def wait() -> None:
+        second.append(await spender.reserve(request(), card()))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.lowlevel.checkpoint()
+            assert not second
+            await first.settle(Spent(dollars=0.001))
+    assert second[0].most.dollars == pytest.approx(0.009)
+
+
+async def test_a_part_is_held_to_its_share_and_to_what_its_whole_has_left() -> None:
+    whole = account(Limits(task=Amounts(tokens=20_000)))
+    part = whole.part(Limits(task=Amounts(tokens=1000)))
+    allowance = await part.reserve(request(), card())
+    assert allowance.most.tokens == 1000
+    await allowance.settle(Spent(tokens=1000))
+    with pytest.raises(BudgetExceeded, match="1000 of 1000 tokens"):
+        await part.reserve(request(), card())
+    assert (whole.spent.tokens, whole.left_of_task().tokens) == (1000, 19_000)
+    other = whole.part(Limits(task=Amounts(tokens=1000)))
+    assert (await other.reserve(request(), card())).most.tokens == 1000
+
+
+async def test_a_task_that_begins_again_has_spent_what_it_had() -> None:
+    book, limits = BudgetBook(MemoryStorage()), Limits(task=Amounts(tokens=1000))
+    await spend(account(limits, book=book), Spent(tokens=400))
+    again = account(limits, book=book)
+    assert again.spent.tokens == 400
+    assert (await again.reserve(request(), card())).most.tokens == 600
+
+
+async def test_a_task_without_a_limit_of_its_own_is_not_kept() -> None:
+    book = BudgetBook(MemoryStorage())
+    await spend(account(Limits(), book=book, session="chat", user="ana"), Spent(tokens=10))
+    assert {scope.kind for scope in book.balances()} == {"session", "user", "day"}
+
+
+async def test_prompts_of_digits_are_not_taken_for_short() -> None:
+    digits = StepRequest(messages=(Message.user("7" * 900),))
+    assert accounts.most_prompt_tokens(digits) >= 900
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1), max_size=30), st.integers(min_value=1, max_value=2000))
+def test_no_row_of_calls_spends_more_than_the_task_may_have(shares: list[float], characters: int) -> None:
+    limit, book = 0.01, BudgetBook(MemoryStorage())
+
+    async def calls() -> None:
+        spender = account(Limits(task=Amounts(dollars=limit)), book=book)
+        for share in shares:
+            try:
+                allowance = await spender.reserve(request(characters), card())
+            except BudgetExceeded:
+                return
+            prompt, written = -(-characters // 4), int(share * (allowance.request.max_output_tokens or 0))
+            await allowance.settle(Spent(dollars=(prompt + written) * 10 / 1e6, tokens=prompt + written))
+
+    anyio.run(calls)
+    assert book.balance(Scope("task", "a task")).spent.of("dollars") <= limit
