@@ -176,7 +176,7 @@ class Hybrid:
         self._selector = Selector()
         self._sessions = SessionLabels()
         device_state = device_state or read_device_state
-        self._router = Router(device_state=device_state, paces=self.team.pace)
+        self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
         store = store if self._memory is None else self._memory.store
         self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)

@@ -12,6 +12,7 @@ from .compression.policy import CompressionPolicy
 from .labels import OF_CONTEXT, Label
 from .memory.item import Namespace, Source, Tier
 from .policy import Mode, Needs, Strategy
+from .resilience.settings import BreakerPolicy
 from .routing.rules import Rule
 from .routing.settings import EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from .selection.decision import SelectionDecision
@@ -47,6 +48,8 @@ class Policy(Value):
     """What may be spent."""
     fallback: Fallback = Fallback()
     """Who takes over from an agent that failed."""
+    breakers: BreakerPolicy = BreakerPolicy()
+    """When an agent that fails is left alone."""
     stickiness: Stickiness = Stickiness()
     """What keeps a session with one agent."""
     evidence: EvidencePolicy = EvidencePolicy()

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 
-from ..protocols import Agent, AgentCard, Capabilities, ConfigError, Prices, Side, Unavailable
+from ..protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, Prices, Side, Unavailable
+from .resilience.health import Health
 from .routing.running import Pace
 
 logger = logging.getLogger(__name__)
@@ -32,10 +33,14 @@ class Member:
         self.side = side
         self.is_elsewhere = is_elsewhere
         """It runs on another machine, so that what must never leave this device is not for it, on whichever side it is."""
+        self.health = Health(name)
+        """Whether it may be asked now."""
         self._pace = pace
         self._source = source
         self._agent: Agent | None = source if isinstance(source, Agent) else None
         self._opening = anyio.Lock()
+        self._failed_to_open: list[AgentError] = []
+        """The last failure, for those who waited for it; a new list each time."""
         self._is_closed = False
         self._wrapper: Callable[[Agent], Agent] = _as_it_is
 
@@ -66,16 +71,30 @@ class Member:
         return None if self._pace is None else self._pace()
 
     async def open(self) -> Agent:
-        """The agent, opened on first use. Raises what loading or connecting raises, and `Unavailable` once the team was closed."""
+        """The agent, opened on first use.
+
+        Raises what loading or connecting raises, and `Unavailable` while it is left alone after failures, and once the team was closed.
+        """
         if self._agent is not None and not self._is_closed:
             return self._agent
+        before = self._failed_to_open
         async with self._opening:
             if self._is_closed:
                 raise Unavailable(f"agent {self.name!r} is closed with its Hybrid", hint="run tasks inside `async with Hybrid(...)`")
             if self._agent is None:
-                assert not isinstance(self._source, Agent), "a borrowed agent is open from the start"
-                self._agent = self._wrapper(await self._source())
+                if self._failed_to_open is not before:
+                    raise _again(self._failed_to_open[0])
+                self._agent = self._wrapper(await self._opened())
             return self._agent
+
+    async def _opened(self) -> Agent:
+        assert not isinstance(self._source, Agent), "a borrowed agent is open from the start"
+        try:
+            with self.health.trying():
+                return await self._source()
+        except AgentError as error:
+            self._failed_to_open = [error]
+            raise
 
     async def aclose(self) -> None:
         """Close the agent if this member opened it; a failure to do so is logged, since nobody could act on it."""
@@ -92,6 +111,11 @@ class Member:
 
 def _as_it_is(agent: Agent) -> Agent:
     return agent
+
+
+def _again(error: AgentError) -> AgentError:
+    """The same error for somebody else, who may add notes of his own."""
+    return type(error)(error.message, hint=error.hint, retry_after=error.retry_after)
 
 
 class Team:
@@ -117,6 +141,11 @@ class Team:
         """What was measured of an agent's model; None where there is no such agent either."""
         member = self._members.get(name)
         return None if member is None else member.pace
+
+    def health(self, name: str) -> Health | None:
+        """Whether an agent may be asked now; None where there is no such agent."""
+        member = self._members.get(name)
+        return None if member is None else member.health
 
     async def aclose(self) -> None:
         """Close every agent that was opened."""

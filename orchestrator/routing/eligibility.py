@@ -30,6 +30,12 @@ class Eligible:
         self.objections[agent.name] = objection
         self.reasons.append(f"{agent.name} left out: {objection}")
 
+    def leave_out_of_all_roles(self, agent: Candidate, objection: str) -> None:
+        """One that lacks what only the executor needs may still supervise; one that nobody may ask may not."""
+        self.leave_out(agent, objection)
+        is_alone = bool(self.agents) and self.agents[0].name == self.supervisor  # nobody supervises itself
+        self.supervisor = None if is_alone or agent.name == self.supervisor else self.supervisor
+
 
 def eligible(
     agents: Sequence[Candidate],

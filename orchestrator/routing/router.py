@@ -18,15 +18,17 @@ from ...protocols import (
     PrivacyViolation,
     Sensitivity,
     Side,
+    Unavailable,
     Usage,
 )
 from ..budgets.amounts import Spent
 from ..budgets.book import BudgetBook
 from ..budgets.storage import MemoryStorage
 from ..policy import Candidate, Mode, Strategy
+from ..resilience.health import Health
 from ..results import Result
 from ..selection.profile import last_words
-from ..task import Task
+from ..task import Policy, Task
 from .decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
 from .eligibility import Eligible, eligible
 from .log import log_score, log_task, logged_outcomes
@@ -71,6 +73,7 @@ class Router:
         seed: of the exploration; None: another one each time.
         paces: what was measured of agents before this process began, by their names.
         budgets: what was spent; None: it is kept in this process alone.
+        health: of agents by their names; None: nobody keeps it.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Router:
         seed: int | None = None,
         paces: PaceSource = no_pace,
         budgets: BudgetBook | None = None,
+        health: Callable[[str], Health | None] = lambda _agent: None,
     ) -> None:
         self.running = RunningEstimates(paces)
         self.spending = Spending(budgets or BudgetBook(MemoryStorage(), now))
@@ -92,6 +96,7 @@ class Router:
         self._relearned: set[Path] = set()
         """Logs."""
         self._device_state = device_state
+        self._health = health
         self._now = now
 
     def ruled(self, task: Task, *, tools: Collection[str] = ()) -> Task:
@@ -126,6 +131,7 @@ class Router:
             executor=policy.supervision.executor,
         )
         remaining.reasons[:0] = [*task.reasons, *found.reasons]
+        self._leave_alone(policy, remaining)
         success, judged = self._judged(task, remaining)
         if policy.limits != _NO_LIMITS:
             self._hold_limits(task, remaining, judged, spent)
@@ -140,8 +146,8 @@ class Router:
             spent: by the task so far.
 
         Raises `ConfigError` where policy, strategy and agents contradict each other, `PermissionDenied` where a rule denies the task,
-        `PrivacyViolation` where only far agents remain for one that has to stay, `Unsupported` where none has the capabilities, and
-        `BudgetExceeded` where every one would go beyond a limit.
+        `PrivacyViolation` where only far agents remain for one that has to stay, `Unsupported` where none has the capabilities,
+        `Unavailable` where all are left alone after failures, and `BudgetExceeded` where every one would go beyond a limit.
         """
         decision = self.explain(task, agents, tools=tools, spent=spent)
         if decision.impression is not None:
@@ -235,17 +241,31 @@ class Router:
             joules=costs.joules,
         )
 
+    def _leave_alone(self, policy: Policy, remaining: Eligible) -> None:
+        """Leave out whoever is not to be asked now, after failures. Raises `Unavailable` where nobody is left."""
+        waits: list[float] = []
+        for agent in tuple(remaining.agents):
+            health = self._health(agent.name)
+            if health is None:
+                continue
+            health.settings = policy.breakers
+            if (objection := health.objection()) is not None:
+                remaining.leave_out_of_all_roles(agent, objection.reason)
+                waits.append(objection.retry_after or 0.0)
+            elif (note := health.note) is not None:
+                remaining.reasons.append(note)
+        if not remaining.agents:
+            objections = "; ".join(f"{name}: {reason}" for name, reason in remaining.objections.items())
+            hint = "[policy.breakers] sets when agents are left alone"
+            raise Unavailable(f"no agent may be asked now: {objections}", hint=hint, retry_after=min(waits) or None)
+
     def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[_Judged], spent: Spent) -> None:
         """Leave out whoever would go beyond a limit. Only what was measured speaks against an agent, and the price of the prompt alone."""
         for each in judged:
             expected = _expected(each, tokens=_tokens(task))
             reason = self.spending.objection(task, expected, spent=spent)
             if reason is not None:
-                remaining.leave_out(each.agent, reason)
-                # One that lacks what only the executor needs may still supervise; one that nobody may pay for may not.
-                remaining.supervisor = None if each.agent.name == remaining.supervisor else remaining.supervisor
-        if remaining.agents and remaining.agents[0].name == remaining.supervisor:
-            remaining.supervisor = None  # nobody supervises itself
+                remaining.leave_out_of_all_roles(each.agent, reason)
         if not remaining.agents:
             objections = "; ".join(f"{name}: {reason}" for name, reason in remaining.objections.items())
             raise BudgetExceeded(f"no agent is left within the limits: {objections}", hint="[policy.limits] sets them")

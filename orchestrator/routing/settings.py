@@ -24,6 +24,7 @@ from ...protocols import (
     Unsupported,
 )
 from ...protocols.messages import Value
+from ..resilience.settings import Patience
 
 Weight = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -103,6 +104,21 @@ class Fallback(Value):
     order: tuple[str, ...] = ()
     """Names of agents, in the order in which they take over; those not named follow in the router's order."""
     triggers: tuple[FallbackTrigger, ...] = tuple(FallbackTrigger)
+    first_token_timeout: float = Field(default=30, gt=0)
+    """Seconds that an agent in the cloud may be silent at first, where another one could take over."""
+    stall_timeout: float = Field(default=30, gt=0)
+    """Seconds that it may be silent later on: a tool call is heard of when it is complete."""
+    after_first_token: Literal["never", "restart"] = "never"
+    """Whether another agent may take over, from the start, from one that fails when some of its text was shown to the user. What `run`
+    returns was not shown before; what `stream` yields was."""
+
+    def hands_over(self, *, was_shown: bool) -> bool:
+        """Whether another agent may start over, by what the user has seen of the one that failed."""
+        return not was_shown or self.after_first_token == "restart"
+
+    @property
+    def patience(self) -> Patience:
+        return Patience(first_token=self.first_token_timeout, idle=self.stall_timeout)
 
     def follows(self, error: NearfarError) -> bool:
         """Whether another agent may try after this error. An agent that lacks a capability, or must not be told, is always passed over."""
@@ -162,6 +178,8 @@ class RouterPolicy(Value):
         return self
 
 
+SHOWN: Final = 'some of the answer was shown, so no other agent starts over; after_first_token = "restart" in [policy.fallback] lets one'
+"""Why nobody takes over from an agent that failed in the middle of what it said."""
 FALLBACK_ERRORS: Final = (AgentError, ContextOverflow, PrivacyViolation, Unsupported)
 """Failures after which another agent may do better; any other error is for the user to mend."""
 

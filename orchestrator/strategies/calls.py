@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from decimal import Decimal
+from functools import cached_property
 from typing import TypedDict
 
 import anyio
 
 from ...protocols import (
+    Agent,
     AgentCard,
     Cancelled,
     ContentFiltered,
@@ -33,13 +36,19 @@ from ..budgets.account import Account, Allowance
 from ..budgets.amounts import Spent
 from ..events import CallEnded
 from ..memory.item import Tier
+from ..resilience.patience import heard
+from ..resilience.settings import Patience
 from ..results import Call, price
+from ..routing.settings import Fallback
 from ..team import Member
 from .state import Json, TaskContext, TaskRuntime, TaskState, as_json, emit, label_of
 from .supervision import Cause, Verdict
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, ResumeLost, Stalled)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
+
+_TELLING = 1.0
+"""Seconds; that an agent did not answer in less says nothing of it."""
 
 Listener = Callable[[str], None]
 """Takes each piece of an agent's text as it streams."""
@@ -69,6 +78,7 @@ class CallLog:
 
     def __init__(self, state: TaskState, runtime: TaskRuntime) -> None:
         self._before = state["calls"]
+        self._task = state["task"]
         self._label = label_of(state)
         self._runtime = runtime
         self.made: list[Call] = []
@@ -114,6 +124,7 @@ class CallLog:
             listener: hears its text as it streams.
         """
         agent = await member.open()
+        patience = self._patience(member, request)
         request = self._labelled(member, request)
         account = self._account
         allowance = await account.reserve(request, agent.card) if account is not None else None
@@ -123,9 +134,7 @@ class CallLog:
         verdict: Verdict | None = None
         error: BaseException | None = None
         try:
-            async with stream(agent, request) as events:
-                async for event in events:
-                    listening.hear(event)
+            await self._hear(member, agent, request, listening, patience)
             reply = listening.reply(agent.card)
             verdict = reading(reply) if reading is not None else None
             return reply
@@ -147,6 +156,28 @@ class CallLog:
             )
             await self._end(call, allowance, is_heard=not listening.is_lost(error))
 
+    async def _hear(self, member: Member, agent: Agent, request: StepRequest, listening: "_Listening", patience: Patience | None) -> None:
+        """Listen to a step until its end; what comes of it says whether the agent may be asked again."""
+        with member.health.trying() as trial:
+            try:
+                async with stream(agent, request) as events, aclosing(heard(events, patience)) as heard_in_time:
+                    async for event in heard_in_time:
+                        listening.hear(event)
+            except DeadlineExceeded:
+                trial.is_telling = listening.is_telling
+                raise
+            trial.is_telling = not listening.was_saved
+
+    def _patience(self, member: Member, request: StepRequest) -> Patience | None:
+        """How long the agent may be silent. One on this device may read for long; and where nobody would take over, all are waited for."""
+        if member.side is Side.NEAR or request.timeout is None:
+            return None
+        return self._fallback.patience
+
+    @cached_property
+    def _fallback(self) -> Fallback:
+        return Fallback.model_validate(self._task["policy"]["fallback"])
+
     def _labelled(self, member: Member, request: StepRequest) -> StepRequest:
         """The request as private as what the run has seen. Raises `PrivacyViolation` where the agent must not be told that."""
         if self._label.tier is Tier.SHARED:
@@ -163,11 +194,22 @@ class _Listening:
 
     def __init__(self, listener: Listener | None) -> None:
         self._listener = listener
+        self._started = time.monotonic()
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
         self._finished: Finished | None = None
         self._began: float | None = None
         """When the first piece of it was heard."""
+
+    @property
+    def is_telling(self) -> bool:
+        """That the step took too long says something of the agent: it had its time, and nothing came."""
+        return self._began is None and time.monotonic() - self._started >= _TELLING
+
+    @property
+    def was_saved(self) -> bool:
+        """The answer comes from a cache, and not from the agent."""
+        return self._finished is not None and self._finished.saved is not None
 
     def hear(self, event: object) -> None:
         self._began = self._began or time.monotonic()

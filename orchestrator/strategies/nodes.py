@@ -7,13 +7,13 @@ from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled
 from ..budgets.amounts import Spent
-from ..events import AgentText, Routed, ToolFinished, ToolStarted
+from ..events import Routed, ToolFinished, ToolStarted
 from ..privacy.starting import starting_label
 from ..recollection import Recollection
 from ..results import Call
 from ..routing.router import Router
 from ..routing.running import StepTaken
-from ..routing.settings import FALLBACK_ERRORS
+from ..routing.settings import FALLBACK_ERRORS, SHOWN
 from ..task import Task
 from ..team import Team
 from ..tool_calls import ToolCalls
@@ -81,9 +81,12 @@ class TaskNodes:
                 return {**turn.correct(error, started), "calls": log.as_json}
             if isinstance(error, InvalidOutput):
                 self.router.learn(turn.task, turn.decision, turn.member.name, score=0.0)
-            if not turn.task.policy.fallback.follows(error):
-                return {**turn.give_up(error, started, runtime, is_final=True), "calls": log.as_json}
-            return {**turn.give_up(error, started, runtime), "calls": log.as_json}
+            fallback = turn.task.policy.fallback
+            may_restart = fallback.hands_over(was_shown=turn.was_shown(runtime))
+            if not may_restart and turn.has_successor:
+                error.add_note(SHOWN)
+            is_final = not (may_restart and fallback.follows(error))
+            return {**turn.give_up(error, started, runtime, is_final=is_final), "calls": log.as_json}
 
     async def _act(self, turn: Turn, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
         specs = self.context(runtime).specs
@@ -95,7 +98,7 @@ class TaskNodes:
             turn.member,
             role="execute",
             turn=turn.state["acted"],
-            listener=lambda text: emit(runtime, AgentText(text=text)),
+            listener=lambda text: turn.show(text, runtime),
         )
         reply = await fitting.ask(turn.request(specs), ask, summarizer_of(self.team, turn, log))
         turn.count(log.made[-1])

@@ -9,11 +9,11 @@ from ...protocols import Agent, InvalidOutput, JsonSchema, Message, NearfarError
 from ..events import AgentText, AttemptEnded, AttemptStarted
 from ..results import Attempt, Call, Energy
 from ..routing.decision import RouteDecision
-from ..routing.settings import FALLBACK_ERRORS
+from ..routing.settings import FALLBACK_ERRORS, SHOWN
 from ..task import Task
 from ..team import Member, Team
 from .calls import CallLog
-from .state import TaskRuntime, TaskState, emit
+from .state import TaskRuntime, TaskState, emit, is_heard
 
 Read = TypeVar("Read")
 
@@ -59,6 +59,8 @@ class Panel:
         self.reasons: list[str] = []
         self._members = [team[name] for name in RouteDecision.model_validate(state["decision"]).candidates]
         self._runtime = runtime
+        self._has_shown = False
+        """Something of a question that the user hears was shown as it was said."""
         self._log = log
 
     async def ask(self, question: Question[Read]) -> Answered[Read]:
@@ -71,7 +73,10 @@ class Panel:
             except FALLBACK_ERRORS as error:
                 problem = f"{type(error).__name__}: {error}"
                 attempts.append(self._ended(question, attempt_of(member, self._log.made[first:], problem=problem)))
-                if member is self._members[-1]:
+                may_restart = self.task.policy.fallback.hands_over(was_shown=question.is_heard and self._has_shown)
+                if not may_restart and member is not self._members[-1]:
+                    error.add_note(SHOWN)
+                if member is self._members[-1] or not may_restart:
                     self._tell_of_the_others(error)
                     raise
                 self.reasons.append(f"{member.name} failed in the role {question.role!r}: {problem}")
@@ -109,10 +114,14 @@ class Panel:
             request,
             role=question.role,
             turn=question.turn,
-            listener=(lambda text: emit(self._runtime, AgentText(text=text))) if question.is_heard else None,
+            listener=self._show if question.is_heard else None,
         )
         said.append(Message.assistant(reply.text))
         return question.read(reply.text)
+
+    def _show(self, text: str) -> None:
+        self._has_shown = self._has_shown or is_heard(self._runtime)
+        emit(self._runtime, AgentText(text=text))
 
     def _request(self, agent: Agent, question: Question[Read], *, is_last: bool) -> StepRequest:
         policy = self.task.policy

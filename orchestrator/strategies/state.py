@@ -134,6 +134,12 @@ def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
     (listener or runtime.stream_writer)(event)
 
 
+def is_heard(runtime: TaskRuntime) -> bool:
+    """Whether what agents say is shown as they say it; nobody knows what becomes of it where a graph runs by itself in another app."""
+    given: TaskContext | None = runtime.context
+    return given is None or given.listener is not None
+
+
 def label_of(state: TaskState) -> Label:
     """Of all that any agent of the run has been told."""
     return Label.model_validate(state["label"]) if "label" in state else Label()

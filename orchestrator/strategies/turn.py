@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from ...protocols import Agent, InvalidOutput, Message, NearfarError, Side, StepReply, StepRequest, ToolSpec, Unsupported, Usage
 from ...protocols.validation import parse_output
-from ..events import AttemptEnded, AttemptStarted
+from ..events import AgentText, AttemptEnded, AttemptStarted
 from ..policy import SUPERVISED
 from ..results import Attempt, Call, Energy
 from ..routing.decision import RouteDecision
@@ -16,7 +16,7 @@ from ..routing.evidence.early_stop import ConfidenceWatch, EarlyStop
 from ..routing.settings import FallbackTrigger
 from ..task import Task
 from ..team import Member, Team
-from .state import Json, TaskRuntime, TaskState, as_json, emit, fresh_start
+from .state import Json, TaskRuntime, TaskState, as_json, emit, fresh_start, is_heard
 
 _MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 
@@ -34,12 +34,24 @@ class Turn:
         draft = state["draft"]
         self.draft = Attempt.model_validate(draft) if draft is not None else None
         self.is_supervised = self.decision.strategy in SUPERVISED
+        self.has_shown = False
+        """Something that the agent has said in the step under way was shown as it was said."""
         self.is_counted = False
         """The step under way is one of the draft's steps."""
 
     @property
     def has_successor(self) -> bool:
         return self.position + 1 < len(self.decision.candidates)
+
+    def show(self, text: str, runtime: TaskRuntime) -> None:
+        """Pass a piece of the agent's text on to whoever listens."""
+        self.has_shown = self.has_shown or is_heard(runtime)
+        emit(runtime, AgentText(text=text))
+
+    def was_shown(self, runtime: TaskRuntime) -> bool:
+        """Whether anything that the agent has said in this attempt was shown as it was said."""
+        said = self.state["messages"][len(self.task.messages) :]
+        return self.has_shown or (is_heard(runtime) and any(message["role"] == "assistant" and message["text"] for message in said))
 
     @property
     def is_judged(self) -> bool:

@@ -18,6 +18,7 @@ from nearfar.orchestrator.config import Config
 from nearfar.orchestrator.hub import HubConfig, WorkerConfig
 from nearfar.orchestrator.memory.settings import MemoryConfig, PeerConfig, RecallConfig
 from nearfar.orchestrator.memory.sleep.policy import SleepPolicy
+from nearfar.orchestrator.resilience.settings import BreakerPolicy
 from nearfar.orchestrator.routing.rules import Rule, When
 from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from nearfar.orchestrator.selection.settings import AutoPolicy
@@ -49,6 +50,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "limits": Limits,
     "amounts": Amounts,
     "fallback": Fallback,
+    "breakers": BreakerPolicy,
     "stickiness": Stickiness,
     "evidence": EvidencePolicy,
     "router": RouterPolicy,

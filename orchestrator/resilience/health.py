@@ -1,0 +1,134 @@
+"""`Health`: whether an agent may be asked now, by what came of the last calls."""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from ...protocols import NearfarError, Unavailable
+from .breaker import ANSWERED, Breaker, ErrorKind, kind_of
+from .settings import BreakerPolicy
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_TOLD: Final = 24 * 3600.0
+"""Seconds; what asks to be left alone for longer is tried once a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why an agent may not be asked now."""
+
+    reason: str
+    retry_after: float | None
+    """Seconds until it may be tried again; None: as soon as the call has ended that finds out."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """A call that may say something of its agent's health."""
+
+    is_telling: bool = True
+    """What comes of it counts. False of an answer that the agent has not computed, or a time-out that no agent could have kept."""
+
+
+class Health:
+    """The breakers of one agent. Calls may come from any thread.
+
+    Args:
+        name: of the agent.
+        monotonic: seconds that never run backwards.
+        chance: a number from 0 to 1, another one each time.
+    """
+
+    def __init__(self, name: str, *, monotonic: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random) -> None:
+        self.settings = BreakerPolicy()
+        """Those of the policy under which the latest task was routed."""
+        self._name = name
+        self._monotonic = monotonic
+        self._chance = chance
+        self._breakers: dict[ErrorKind, Breaker] = {}
+        self._lock = Lock()
+
+    def objection(self) -> Objection | None:
+        """Why the agent may not be asked now; None where it may."""
+        with self._lock:
+            return self._objection(self._monotonic())
+
+    @property
+    def note(self) -> str | None:
+        """That the agent is being tried again, and after what; None while all its breakers are closed."""
+        now = self._monotonic()
+        with self._lock:
+            tried = [f"{kind} ({breaker.reason})" for kind, breaker in self._breakers.items() if breaker.is_half_open(now)]
+        return f"{self._name} is tried again: half-open after {', '.join(tried)}" if tried else None
+
+    @contextmanager
+    def trying(self) -> Iterator[Trial]:
+        """Around a call of the agent; what comes of the call is noted. Raises `Unavailable` where the agent may not be asked now."""
+        trial = Trial()
+        self._admit(trial)
+        try:
+            yield trial
+        except BaseException as error:
+            self._note(trial, error)
+            raise
+        else:
+            self._note(trial, None)
+
+    def _objection(self, now: float) -> Objection | None:
+        opened = {kind: breaker for kind, breaker in self._breakers.items() if breaker.open_until is not None}
+        waits = [(breaker.open_until or 0.0) - now for breaker in opened.values()]
+        if waits and max(waits) > 0:
+            last = max(opened, key=lambda kind: opened[kind].open_until or 0.0)
+            return Objection(f"its breaker is open for {max(waits):.1f} s more, {last}: {opened[last].reason}", max(waits))
+        if any(breaker.probe is not None for breaker in opened.values()):
+            return Objection("its breaker is half-open, and another call is finding out whether it is back", None)
+        return None
+
+    def _admit(self, trial: Trial) -> None:
+        with self._lock:
+            objection = self._objection(self._monotonic())
+            if objection is not None:
+                hint = "another agent may serve meanwhile; [policy.breakers] sets when agents are left alone"
+                raise Unavailable(f"{self._name} was not asked: {objection.reason}", hint=hint, retry_after=objection.retry_after)
+            for breaker in self._breakers.values():
+                if breaker.open_until is not None:
+                    breaker.probe = trial
+
+    def _note(self, trial: Trial, error: BaseException | None) -> None:
+        kind = None if error is None else kind_of(error)
+        with self._lock:
+            probed = {known for known, breaker in self._breakers.items() if breaker.probe is trial}
+            for known in probed:
+                self._breakers[known].probe = None
+            if not trial.is_telling:
+                return
+            if error is None or isinstance(error, ANSWERED):
+                self._succeeded(probed)
+            elif kind is not None:
+                self._failed(kind, error, is_probe=kind in probed)
+
+    def _succeeded(self, probed: set[ErrorKind]) -> None:
+        for kind, breaker in self._breakers.items():
+            was_open = breaker.open_until is not None
+            breaker.succeeded(self.settings, is_probe=kind in probed)
+            if was_open and breaker.open_until is None:
+                logger.info("%s is back: its breaker %r is closed", self._name, kind.value)
+
+    def _failed(self, kind: ErrorKind, error: BaseException, *, is_probe: bool) -> None:
+        breaker = self._breakers.setdefault(kind, Breaker())
+        before, now = breaker.open_until, self._monotonic()
+        told = _told(error.retry_after) if isinstance(error, NearfarError) else None
+        breaker.failed(self.settings, is_probe=is_probe, why=type(error).__name__, now=now, retry_after=told, chance=self._chance())
+        if breaker.open_until is not None and breaker.open_until != before:
+            logger.warning("%s is left alone for %.1f s, %s: %s", self._name, breaker.open_until - now, kind.value, breaker.reason)
+
+
+def _told(retry_after: float | None) -> float | None:
+    """When the other side asks to be tried again, where it makes sense; NaN does not."""
+    return min(retry_after, _LONGEST_TOLD) if retry_after is not None and retry_after > 0 else None
