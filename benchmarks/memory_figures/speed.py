@@ -1,8 +1,9 @@
 """How long searches and writes take, beside LangGraph's own stores, and whether several processes get into each other's way.
 
 Texts are 30 words of a vocabulary of 30,000, as often as words of a language are (the k-th most frequent one 1/k times as often as the
-first); queries are 8 words of one of them. Vectors are random, and looked up: the time of an embedder is no part of any figure. Every
-figure is through the store's public interface.
+first); queries are 8 words drawn in the same way, each asked once. Vectors are random, and looked up: the time of an embedder is no
+part of any figure. Every figure is through the store's public interface, but for those of plain FTS5, which ranks all items with any of the
+words, and plain numpy, which compares all vectors: they tell how fast the machine is at the moment.
 """
 
 import contextlib
@@ -31,6 +32,7 @@ NAMESPACE: Final = ("documents", "notes")
 VOCABULARY: Final = 30_000
 PROCESSES: Final = 4
 _AT_ONCE: Final = 1000
+_LIMIT: Final = 10
 
 
 class LookedUp:
@@ -61,13 +63,14 @@ def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """With `quick`, the store of 100,000 items is left out."""
     numbers = numpy.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        found = _small(Path(folder), numbers, rounds=100 if quick else 400)
+        found = _small(Path(folder), numbers, rounds=100 if quick else 400, others=5 if quick else 20)
         searches = {"10k": found.pop("search"), "100k": None if quick else _large(Path(folder), numbers)}
         reason = {"search_100k_left_out": "--quick"} if quick else {}
         return {"search_ms_p50": searches, **reason, **found, **_several_processes(Path(folder), 50 if quick else 250)}
 
 
-def _small(folder: Path, numbers: numpy.random.Generator, *, rounds: int) -> dict[str, Any]:
+def _small(folder: Path, numbers: numpy.random.Generator, *, rounds: int, others: int) -> dict[str, Any]:
+    """With so many puts, and searches of other stores, of which some are slow."""
     texts, queries = _texts(numbers, 10_000 + rounds), _texts(numbers, 100, words=8)
     embedder = LookedUp([*texts, *queries], numbers)
     index: Any = {"dims": WIDTH, "embed": embedder.as_lists, "fields": ["text"]}
@@ -76,18 +79,41 @@ def _small(folder: Path, numbers: numpy.random.Generator, *, rounds: int) -> dic
         hybrid = _milliseconds(lambda query: ours.search(NAMESPACE, query=query), queries)
         vectors = _milliseconds(lambda query: ours.search(NAMESPACE, query=query, mode=Mode.SEMANTIC), queries)
         put = _milliseconds(lambda text: ours.put(("written",), text[:40], {"text": text}), texts[10_000:])
-    in_memory = _milliseconds_of(InMemoryStore(index=index), texts[:10_000], queries[:20])
+    alone = _alone(texts[:10_000], embedder, queries, others)
+    in_memory = _milliseconds_of(InMemoryStore(index=index), texts[:10_000], queries[:others])
     with contextlib.closing(_connection(folder / "theirs.db")) as connection:
         theirs = SqliteStore(connection, index=index)
         theirs.setup()
-        sqlite = _milliseconds_of(theirs, texts[:10_000], queries[:20])
+        sqlite = _milliseconds_of(theirs, texts[:10_000], queries[:others])
     return {
         "search": hybrid,
+        "search_alone_ms_p50": alone,
         "vector_search_ms_p50": {"nearfar": vectors, "sqlitestore": sqlite, "inmemorystore": in_memory},
         "vs_sqlitestore": sqlite / vectors,
         "vs_inmemorystore": in_memory / vectors,
         "put_ms_p50": put,
     }
+
+
+def _alone(texts: Sequence[str], embedder: LookedUp, queries: Sequence[str], others: int) -> dict[str, float]:
+    """Ten of the texts by plain FTS5, in memory, and by plain numpy."""
+    matrix = embedder.embed_all(texts)
+
+    def by_meaning(query: str) -> list[int]:
+        scores = matrix @ embedder.embed_all([query])[0]
+        best = numpy.argpartition(scores, -_LIMIT)[-_LIMIT:]
+        found: list[int] = best[numpy.argsort(-scores[best])].tolist()
+        return found
+
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE VIRTUAL TABLE words USING fts5(text, tokenize='porter unicode61')")
+        connection.executemany("INSERT INTO words VALUES (?)", ((text,) for text in texts))
+
+        def by_words(query: str) -> list[tuple[int]]:
+            either = " OR ".join(query.split())
+            return connection.execute(f"SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT {_LIMIT}", (either,)).fetchall()
+
+        return {"fts5": _milliseconds(by_words, queries[:others]), "numpy": _milliseconds(by_meaning, queries)}
 
 
 def _connection(path: Path) -> sqlite3.Connection:

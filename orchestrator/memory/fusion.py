@@ -1,7 +1,7 @@
 """One ranking of two: by words and by meaning."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,15 +53,15 @@ class Ranking:
         return recent * (1 - self.trust + self.trust * row.meta.trust)
 
 
-def fused(keyword: Sequence[Hit], nearest: Sequence[Hit], ranking: Ranking, factors: Mapping[int, float] | None = None) -> list[Hit]:
+def fused(keyword: Sequence[Hit], nearest: Sequence[Hit], ranking: Ranking, factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
     """The items of both rankings, the best first; those without a factor are left out if there are `factors`."""
     weighted = [(keyword, ranking.keyword), (nearest, ranking.semantic)]
     return _windowed([_Ranks(hits, weight) for hits, weight in weighted if weight > 0], factors)
 
 
-def weighed(hits: Sequence[Hit], factors: Mapping[int, float] | None = None) -> list[Hit]:
+def weighed(hits: Sequence[Hit], factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
     """The items of a single ranking, whose own scores are kept, times the factors if there are some."""
-    return list(hits) if factors is None else _windowed([_Scores(hits)], factors)
+    return iter(hits) if factors is None else _windowed([_Scores(hits)], factors)
 
 
 def depth(count: int) -> int:
@@ -75,8 +75,8 @@ class _Scores:
 
     hits: Sequence[Hit]
 
-    def score(self, rank: int) -> float:
-        return self.hits[rank].score
+    def scores(self, count: int) -> list[float]:
+        return [hit.score for hit in self.hits[:count]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,35 +86,36 @@ class _Ranks:
     hits: Sequence[Hit]
     weight: float
 
-    def score(self, rank: int) -> float:
-        return self.weight / (_SMOOTHING + rank + 1)
+    def scores(self, count: int) -> list[float]:
+        return [self.weight / (_SMOOTHING + rank) for rank in range(1, min(count, len(self.hits)) + 1)]
 
 
-def _windowed(rankings: Sequence[_Scores | _Ranks], factors: Mapping[int, float] | None) -> list[Hit]:
+def _windowed(rankings: Sequence[_Scores | _Ranks], factors: Mapping[int, float] | None) -> Iterator[Hit]:
     """The rankings fused window by window, the first windows before the second ones.
 
     So the beginning is the same however many hits there are, and pages fit together; scores are kept from rising at a window's edge.
     """
     done: set[int] = set()
-    result: list[Hit] = []
+    ceiling = math.inf
     for end in range(WINDOW, max((len(one.hits) for one in rankings), default=0) + WINDOW, WINDOW):
         scores = _sums(rankings, end, done)
         done.update(scores)
-        ceiling = result[-1].score if result else math.inf
-        result.extend(Hit(row, min(score, ceiling)) for row, score in _ordered(scores, factors))
-    return result
+        for negative, row in _ordered(scores, factors):
+            ceiling = min(-negative, ceiling)
+            yield Hit(row, ceiling)
 
 
 def _sums(rankings: Sequence[_Scores | _Ranks], end: int, done: set[int]) -> dict[int, float]:
     sums: dict[int, float] = {}
     for ranking in rankings:
-        for rank, hit in enumerate(ranking.hits[:end]):
-            if hit.row not in done:
-                sums[hit.row] = sums.get(hit.row, 0.0) + ranking.score(rank)
+        for (row, _), score in zip(ranking.hits, ranking.scores(end), strict=False):
+            if row not in done:
+                sums[row] = sums.get(row, 0.0) + score
     return sums
 
 
-def _ordered(scores: Mapping[int, float], factors: Mapping[int, float] | None) -> list[tuple[int, float]]:
+def _ordered(scores: Mapping[int, float], factors: Mapping[int, float] | None) -> list[tuple[float, int]]:
+    """Negative scores with rows, the best first; of equals, the older one."""
     if factors is not None:
         scores = {row: score * factors[row] for row, score in scores.items() if row in factors}
-    return sorted(scores.items(), key=lambda scored: (-scored[1], scored[0]))
+    return sorted((-score, row) for row, score in scores.items())

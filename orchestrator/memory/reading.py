@@ -1,10 +1,11 @@
 """How items are found."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocols import ConfigError, NearfarError
@@ -108,7 +109,7 @@ class Reader:
                 (row, None) for row in self.engine.select(selection, limit=query.limit, offset=query.offset)
             ]
         else:
-            hits = self._ranked(query, query.text, selection)[query.offset : query.offset + query.limit]
+            hits = list(islice(self._ranked(query, query.text, selection), query.offset, query.offset + query.limit))
             rows = self._still_there(selection, hits)
             found = [(rows[hit.row], hit.score) for hit in hits if hit.row in rows]
         if refresh:
@@ -144,7 +145,7 @@ class Reader:
         rows = self.engine.numbered(list({hit.row for hit in hits}))
         return {number: row for number, row in rows.items() if selects(selection, row)}
 
-    def _ranked(self, query: Query, text: str, selection: Selection) -> list[Hit]:
+    def _ranked(self, query: Query, text: str, selection: Selection) -> Iterator[Hit]:
         count = depth(query.offset + query.limit)
         vector = None if query.mode is Mode.KEYWORD else self._vector(text, query.mode)
         keyword = [] if query.mode is Mode.SEMANTIC else self.engine.keyword(text, selection, limit=count)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 from ...protocols import ConfigError
 from ..embedding import embedder as shipped
@@ -39,7 +39,6 @@ class Embedder(Protocol):
         ...
 
 
-@runtime_checkable
 class QueryEmbedder(Embedder, Protocol):
     """An embedder that reads questions in another way than what answers them."""
 
@@ -115,7 +114,9 @@ def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> "list[Vector]":
 
 def query_vector(embedder: Embedder, text: str) -> "Vector":
     """The vector of a question, of length 1."""
-    made = [embedder.embed_query(text)] if isinstance(embedder, QueryEmbedder) else embedder.embed_all([text])
+    # To ask whether it is an instance of the protocol would take as long as all of this.
+    asks = hasattr(embedder, "embed_query")
+    made = [cast("QueryEmbedder", embedder).embed_query(text)] if asks else embedder.embed_all([text])
     return _unit(embedder, made, 1)[0]
 
 

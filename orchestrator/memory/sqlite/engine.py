@@ -275,7 +275,7 @@ def _is_about(operation: Operation, subject: str | None, derived_from: frozenset
 
 def _passing(connection: Connection, where: Where, items: Sequence[int]) -> set[int]:
     """Those of the items that the selection lets through."""
-    query = f"SELECT item FROM items WHERE item IN (SELECT value FROM json_each(?)) AND {where.sql}"
+    query = f"SELECT item FROM (SELECT value AS number FROM json_each(?)) CROSS JOIN items ON item = number WHERE {where.sql}"
     return {item for (item,) in connection.execute(query, (orjson.dumps(items), *where.parameters))}
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..engine import Vector
 
 IS_AVAILABLE: Final = numkong is not None
+BLOCK: Final = 2048
+"""Vectors that are arranged at a time; the last ones, which are fewer, are left as they are."""
 _LEVELS: Final = 127
 _ROUNDING: Final = 1e-5
 """At most, of exact similarities of unit vectors in float32."""
@@ -32,6 +34,13 @@ class Codes(NamedTuple):
     """The length of the largest difference to a vector."""
     length: float
     """Of the longest vector."""
+    blocks: "tuple[numkong.PackedMatrix, ...]" = ()
+    """The first codes once more, in the order in which the processor compares them three times as fast."""
+
+    def arranged(self, count: int) -> "Codes":
+        """With blocks of as many of the first `count` codes as fill some."""
+        starts = range(len(self.blocks) * BLOCK, count - BLOCK + 1, BLOCK) if IS_AVAILABLE else ()
+        return self._replace(blocks=(*self.blocks, *(numkong.dots_pack(self.codes[start : start + BLOCK]) for start in starts)))
 
 
 def coded(vectors: "NDArray[numpy.float32]") -> Codes:
@@ -52,9 +61,17 @@ def promising(
     any `count` exact ones is not above it. `exact` are the similarities of vectors of these numbers.
     """
     query = coded(vector[None])
-    dots = numpy.asarray(numkong.cdist(query.codes, stored.codes, "dot"))[0]
-    estimates = dots * (stored.scales * query.scales[0])
+    estimates = _dots(query, stored) * (stored.scales * query.scales[0])
     bound = stored.error * query.length + (stored.length + stored.error) * query.error + _ROUNDING
     least = exact(numpy.argpartition(estimates, -count)[-count:]).min()
     found: NDArray[numpy.intp] = numpy.flatnonzero(estimates >= least - bound)
     return found
+
+
+def _dots(query: Codes, stored: Codes) -> "NDArray[numpy.float64]":
+    dots = [numpy.asarray(numkong.dots_packed(query.codes, block)) for block in stored.blocks]
+    others = stored.codes[len(stored.blocks) * BLOCK :]
+    if len(others):
+        dots.append(numpy.asarray(numkong.cdist(query.codes, others, "dot")))
+    joined: NDArray[numpy.float64] = numpy.concatenate(dots, axis=1, dtype=numpy.float64)[0]
+    return joined

@@ -45,7 +45,7 @@ class KeywordSearch:
         for expression in _expressions(counted, self._items):
             for ranked in _windows(connection, expression, where):
                 least = next(reversed(hits.values())).score if hits else math.inf
-                new = (Hit(row, min(score, least)) for row, score in ranked if row not in hits)
+                new = (Hit(row, min(-negative, least)) for negative, row in ranked if row not in hits)
                 hits |= {hit.row: hit for hit in islice(new, limit - len(hits))}
                 if len(hits) == limit:
                     return list(hits.values())
@@ -92,16 +92,16 @@ def _any(counted: Sequence[Counted]) -> str:
     return " OR ".join(one.phrase for one in counted)
 
 
-def _windows(connection: Connection, expression: str, where: Where) -> Iterator[list[tuple[int, float]]]:
-    """The items that match and pass with their scores, the best first: of the newest ones, then of those before."""
+def _windows(connection: Connection, expression: str, where: Where) -> Iterator[list[tuple[float, int]]]:
+    """Negative scores with the items that match and pass, the best first: of the newest ones, then of those before."""
     query = (
-        "SELECT rowid, score FROM (SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ? AND rowid < ? AND EXISTS "
-        f"(SELECT 1 FROM items WHERE item = words.rowid AND {where.sql}) ORDER BY rowid DESC LIMIT {MOST_RANKED}) "
-        "ORDER BY score DESC, rowid"
+        "SELECT bm25(words), item FROM words CROSS JOIN items ON item = words.rowid "
+        f"WHERE words MATCH ? AND words.rowid < ? AND {where.sql} ORDER BY words.rowid DESC LIMIT {MOST_RANKED}"
     )
-    ranked: list[tuple[int, float]] = []
+    ranked: list[tuple[float, int]] = []
     before = _BEHIND_ALL
     while before == _BEHIND_ALL or len(ranked) == MOST_RANKED:
         ranked = connection.execute(query, (expression, before, *where.parameters)).fetchall()
+        before = ranked[-1][1] if ranked else 0
+        ranked.sort()
         yield ranked
-        before = min((row for row, _ in ranked), default=0)

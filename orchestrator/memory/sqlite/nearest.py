@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, starmap
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy
@@ -116,7 +116,7 @@ class VectorCache:
         new, old = coded(vectors), self._codes
         old.codes[first : first + len(vectors)] = new.codes
         old.scales[first : first + len(vectors)] = new.scales
-        self._codes = old._replace(error=max(old.error, new.error), length=max(old.length, new.length))
+        self._codes = old._replace(error=max(old.error, new.error), length=max(old.length, new.length)).arranged(self._used)
 
     def _grow(self, least: int) -> None:
         """Move to larger arrays, leaving out slots that nobody has; searches that run keep the old ones."""
@@ -126,7 +126,7 @@ class VectorCache:
         self._slots = {item: (moved[first], moved[first] + end - first) for item, (first, end) in self._slots.items()}
         self._matrix, self._items = _moved(self._matrix, present, size), _moved(self._items, present, size)
         codes, scales = _moved(self._codes.codes, present, size), _moved(self._codes.scales, present, size)
-        self._codes, self._used = self._codes._replace(codes=codes, scales=scales), len(present)
+        self._codes, self._used = self._codes._replace(codes=codes, scales=scales, blocks=()), len(present)
 
 
 def _moved(array: "NDArray[_Number]", present: "NDArray[numpy.intp]", size: int) -> "NDArray[_Number]":
@@ -148,12 +148,13 @@ def best(
     """
     few = limit + _SPARE
     is_all = few >= len(passages.items)
-    hits = _ranked(passages, numpy.arange(len(passages.items)) if is_all else _first(passages, vector, few), vector, few)
-    present = passing([hit.row for hit in hits])
-    found = [hit for hit in hits if hit.row in present][:limit]
+    first = _ranked(passages, numpy.arange(len(passages.items)) if is_all else _first(passages, vector, few), vector, few)
+    present = passing(list(first))
+    found = [Hit(item, score) for item, score in first.items() if item in present][:limit]
     if len(found) == limit or is_all:
         return found
-    return _ranked(passages, numpy.flatnonzero(numpy.isin(passages.items, selected())), vector, limit)
+    ranked = _ranked(passages, numpy.flatnonzero(numpy.isin(passages.items, selected())), vector, limit)
+    return list(starmap(Hit, ranked.items()))
 
 
 def _first(passages: Passages, vector: "Vector", count: int) -> "NDArray[numpy.intp]":
@@ -163,8 +164,8 @@ def _first(passages: Passages, vector: "Vector", count: int) -> "NDArray[numpy.i
     return numpy.argpartition(passages.matrix @ vector, -count)[-count:]
 
 
-def _ranked(passages: Passages, slots: "NDArray[numpy.intp]", vector: "Vector", most: int) -> list[Hit]:
-    """The first items of these slots, the best first; of equals, the older one."""
+def _ranked(passages: Passages, slots: "NDArray[numpy.intp]", vector: "Vector", most: int) -> dict[int, float]:
+    """The first items of these slots with their scores, the best first; of equals, the older one."""
     items, scores = passages.items[slots], passages.scores(slots, vector)
     order = numpy.lexsort((items, -scores))
     best_of: dict[int, float] = {}
@@ -173,4 +174,4 @@ def _ranked(passages: Passages, slots: "NDArray[numpy.intp]", vector: "Vector", 
             best_of.setdefault(item, score)
         if len(best_of) == most:
             break
-    return [Hit(item, score) for item, score in best_of.items()]
+    return best_of

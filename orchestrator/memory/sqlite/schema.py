@@ -69,6 +69,8 @@ CREATE TABLE forgotten (position INTEGER PRIMARY KEY, tag TEXT NOT NULL UNIQUE  
 );
 
 CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='porter unicode61 remove_diacritics 2');
+INSERT INTO words (words, rank) VALUES ('automerge', 2);
+INSERT INTO words (words, rank) VALUES ('crisismerge', 8);
 """
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.sqlite.estimates import IS_AVAILABLE, coded, promising
+from nearfar.orchestrator.memory.sqlite.estimates import BLOCK, IS_AVAILABLE, coded, promising
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="numkong is not installed")
 
@@ -29,3 +29,15 @@ def test_few_of_vectors_that_differ_are_promising() -> None:
     made /= numpy.linalg.norm(made, axis=1, keepdims=True)
     found = promising(coded(made), made[0], 10, lambda slots: made[slots] @ made[0])
     assert len(found) < 100
+
+
+@pytest.mark.parametrize("count", [1, BLOCK - 1, BLOCK, 2 * BLOCK + 1])
+def test_codes_that_are_arranged_in_blocks_say_the_same(count: int) -> None:
+    numbers = numpy.random.default_rng(count)
+    made = numbers.standard_normal((count, 40), dtype=numpy.float32)
+    plain = coded(made)
+    arranged = plain.arranged(count // 2).arranged(count)
+    assert len(arranged.blocks) == count // BLOCK
+    least = min(count, 5)
+    found, expected = (promising(one, made[-1], least, lambda slots: made[slots] @ made[-1]) for one in (arranged, plain))
+    assert found.tolist() == expected.tolist()

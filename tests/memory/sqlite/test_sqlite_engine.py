@@ -5,9 +5,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from sqlite_writes import ALL, NOW, forget, put, put_within, value_of, vector
 
 from nearfar.orchestrator.memory.item import Address, Meta
@@ -205,3 +207,22 @@ def test_pages_by_word_fit_together_and_reach_the_last_item_in_a_store_of_many(e
     assert {row.value["text"].count("rare") for row in engine.numbered([hit.row for hit in whole[:7]]).values()} == {1}
     for limit in (1, 10, 350, 699):
         assert engine.keyword("common other rare nowhere", ALL, limit=limit) == whole[:limit]
+
+
+def test_the_nearest_of_thousands_are_those_of_a_comparison_with_each_while_items_come_and_go(engine: SqliteEngine) -> None:
+    numbers = numpy.random.default_rng(0)
+    kept: dict[Address, NDArray[numpy.float32]] = {}
+    for first in range(0, 6_000, 1_500):
+        written = [Address(("many",), str(number)) for number in range(max(0, first - 300), first + 1_500)]  # some once more
+        kept |= {address: vector(*numbers.standard_normal(8)) for address in written}
+        with engine.transaction() as transaction:
+            for address in written:
+                put_within(transaction, engine.device, address, {"text": "a"}, meta=Meta(), vectors=[kept[address]])
+        gone = written[:100]
+        forget(engine, *gone)
+        kept = {address: made for address, made in kept.items() if address not in gone}
+        asked = vector(*numbers.standard_normal(8))
+        hits = engine.nearest(asked, ALL, limit=10)
+        rows = engine.numbered([hit.row for hit in hits])
+        expected = sorted(kept, key=lambda address: -float(kept[address] @ asked))[:10]
+        assert [rows[hit.row].address for hit in hits] == expected
