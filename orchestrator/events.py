@@ -11,6 +11,7 @@ from .routing.decision import RouteDecision
 from .strategies.subtasks_plan import Subtask
 from .strategies.subtasks_schedule import Outcome
 from .strategies.supervision import Cause, Verdict
+from .tool_calls import ApprovalRequest
 
 
 class Routed(Value):
@@ -34,6 +35,13 @@ class AgentText(Value):
 
     type: Literal["text"] = "text"
     text: str
+
+
+class ApprovalAsked(Value):
+    """Somebody is asked about calls of tools, none of which has run. In a durable run without an approver, the task ends here for now."""
+
+    type: Literal["approval_asked"] = "approval_asked"
+    requests: tuple[ApprovalRequest, ...]
 
 
 class ToolStarted(Value):
@@ -106,6 +114,7 @@ TaskEvent = Annotated[
     Routed
     | AttemptStarted
     | AgentText
+    | ApprovalAsked
     | ToolStarted
     | ToolFinished
     | CallEnded

@@ -1,13 +1,15 @@
 """The tool calls of one message: whether they may run, whether somebody says yes, and what comes of them."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Protocol
 
 import anyio
 
-from ..protocols import Message, ToolCall, ToolResult
+from ..protocols import Message, NearfarError, ToolCall, ToolResult
 from ..protocols.messages import Value
+from .effects.occurrences import Occurrence, Occurrences
+from .effects.running import run_unrecorded
 from .labels import Label, joined
 from .tools import Tool, run_tool_call
 
@@ -32,19 +34,41 @@ class Guard(Protocol):
 class ApprovalRequest(Value):
     """A call that somebody is asked about."""
 
+    id: str = ""
+    """By which it is answered: the call's own id, or in a durable run, where that is not unique, the effect's."""
     call: ToolCall
     reason: str
     """Why they are asked."""
 
 
 Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
-"""Asks somebody about calls; returns, by the call's id, whether it may run. What is left out may not."""
+"""Asks somebody about calls; returns, by the request's id, whether the call may run. What is left out may not."""
+
+
+class Asked(NamedTuple):
+    """A request, and the effect that it is about."""
+
+    request: ApprovalRequest
+    tool: Tool
+    occurrence: Occurrence
 
 
 class Effects(Protocol):
     """Runs calls such that none has its effect twice in a run, also where the process dies in between."""
 
-    async def run(self, call: ToolCall, tool: Tool) -> ToolResult:
+    def within(self, scope: str) -> "Effects":
+        """Those of a part of the run that runs beside others."""
+        ...
+
+    async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+        """What somebody has decided, by the calls' ids."""
+        ...
+
+    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+        """Have somebody decide, by the calls' ids."""
+        ...
+
+    async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
         """The result of the call: what an earlier process has recorded of it, or that of running it now."""
         ...
 
@@ -66,66 +90,118 @@ class Boundary:
     effects: Effects | None = None
     vault: Vault | None = None
 
+    def within(self, scope: str) -> "Boundary":
+        """That of a part of the run that runs beside others: equal calls of two parts are two effects."""
+        return self if self.effects is None else replace(self, effects=self.effects.within(scope))
+
 
 class ToolCalls:
-    """Those of one message."""
+    """Those of one message.
 
-    def __init__(self, calls: Sequence[ToolCall], tools: Mapping[str, Tool], boundary: Boundary) -> None:
+    Args:
+        occurrences: the calls before them, where the run keeps a ledger.
+    """
+
+    def __init__(
+        self, calls: Sequence[ToolCall], tools: Mapping[str, Tool], boundary: Boundary, occurrences: Occurrences | None = None
+    ) -> None:
         self._calls = calls
         self._tools = tools
         self._boundary = boundary
+        self._counted = occurrences or Occurrences({}, turn=0)
+        self._occurrences: dict[int, Occurrence] = {}
+        """Of the calls that may run, by their places."""
         self._refused: dict[str, str] = {}
         """Why calls may not run, by their ids."""
 
-    async def clear(self, conversation: Sequence[Message], label: Label) -> None:
-        """Settle which calls may run, before any of them does: while somebody is asked, nothing has happened yet."""
+    async def clear(
+        self, conversation: Sequence[Message], label: Label, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None
+    ) -> None:
+        """Settle which calls may run, before any of them does: while somebody is asked, nothing has happened yet.
+
+        Raises LangGraph's interrupt where the run has to stop until somebody has decided. `asking` hears what somebody is asked.
+        """
         asked = []
-        for call in self._calls:
-            clearance = self._clearance(call, conversation, label)
+        for index, call in enumerate(self._calls):
+            tool = self._tools.get(call.name)
+            if tool is None:
+                continue  # it is told which tools there are
+            clearance = self._clearance(call, tool, conversation, label)
             if clearance.outcome == "refused":
                 self._refused[call.id] = clearance.reason
-            elif clearance.outcome == "ask":
-                asked.append(ApprovalRequest(call=call, reason=clearance.reason))
+                continue
+            self._occurrences[index] = self._counted.next(call, tool)
+            if clearance.outcome == "ask":
+                asked.append(Asked(ApprovalRequest(id=call.id, call=call, reason=clearance.reason), tool, self._occurrences[index]))
         if asked:
-            answers = {} if self._boundary.approver is None else await self._boundary.approver(asked)
-            nobody = "" if self._boundary.approver is not None else ", and there is nobody to ask"
-            denied = [request for request in asked if not answers.get(request.call.id, False)]
+            answers = await self._answers(asked, asking)
+            nobody = "" if self._can_ask else ", and there is nobody to ask"
+            denied = [one.request for one in asked if not answers.get(one.request.call.id, False)]
             self._refused |= {request.call.id: f"{request.reason}{nobody or ': the user said no'}" for request in denied}
 
     async def run(self, started: Callable[[ToolCall], None], finished: Callable[[ToolResult], None]) -> list[ToolResult]:
-        """Run those that may, side by side; all results, in the order of the calls."""
+        """Run those that may, side by side; all results, in the order of the calls. Raises what the ledger or the vault raises."""
         results: dict[int, ToolResult] = {}
+        errors: list[NearfarError] = []
 
         async def run(index: int, call: ToolCall) -> None:
             started(call)
-            results[index] = await self._result(call)
-            finished(results[index])
+            try:
+                results[index] = await self._result(index, call)
+            except NearfarError as error:  # raised below: the other calls are not to be cut off in the middle
+                errors.append(error)
+            else:
+                finished(results[index])
 
         async with anyio.create_task_group() as running:
             for index, call in enumerate(self._calls):
                 running.start_soon(run, index, call)
+        if errors:
+            raise errors[0]
         return [results[index] for index in range(len(self._calls))]
+
+    @property
+    def made(self) -> dict[str, int]:
+        """How many calls of each action were made, these included."""
+        return self._counted.made
 
     @property
     def label(self) -> Label:
         """Of the results."""
         return joined(self._tools[call.name].declared.label(call.name) for call in self._calls if call.name in self._tools)
 
-    def _clearance(self, call: ToolCall, conversation: Sequence[Message], label: Label) -> Clearance:
-        tool = self._tools.get(call.name)
-        if tool is None:
-            return Clearance()  # it is told which tools there are
+    @property
+    def _can_ask(self) -> bool:
+        return self._boundary.effects is not None or self._boundary.approver is not None
+
+    async def _answers(self, asked: Sequence[Asked], asking: Callable[[Sequence[ApprovalRequest]], None]) -> Mapping[str, bool]:
+        """What somebody says, or has said, by the calls' ids."""
+        effects, approver = self._boundary.effects, self._boundary.approver
+        known = {} if effects is None else await effects.known(asked)
+        open_ = [one for one in asked if one.request.call.id not in known]
+        if not open_ or not self._can_ask:
+            return known
+        requests = [one.request for one in open_]
+        asking(requests)
+        if effects is not None:
+            return {**known, **await effects.ask(open_)}
+        assert approver is not None, "somebody can be asked"
+        return await approver(requests)
+
+    def _clearance(self, call: ToolCall, tool: Tool, conversation: Sequence[Message], label: Label) -> Clearance:
         guard = self._boundary.guard
         clearance = Clearance() if guard is None else guard.clearance(call, tool, conversation, label)
         if clearance.outcome == "allowed" and tool.declared.approval:
             return Clearance(outcome="ask", reason=f"{tool.name} is not run before somebody says yes")
         return clearance
 
-    async def _result(self, call: ToolCall) -> ToolResult:
+    async def _result(self, index: int, call: ToolCall) -> ToolResult:
         tool, boundary = self._tools.get(call.name), self._boundary
         if call.id in self._refused:
             return ToolResult(call_id=call.id, name=call.name, content=f"not run: {self._refused[call.id]}", is_error=True)
         if tool is None:
             return await run_tool_call(call, self._tools)
         call = call if boundary.vault is None else boundary.vault.opened(call, tool)
-        return await (tool.run(call) if boundary.effects is None else boundary.effects.run(call, tool))
+        if boundary.effects is None:
+            return await run_unrecorded(call, tool)
+        return await boundary.effects.run(call, tool, self._occurrences[index])

@@ -95,18 +95,23 @@ class Tool:
         self.result_limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
         _check_limits(self.name, self.time_limit, self.result_limit)
         self._parameters = _parameters(function, self.name)
-        self._arguments = _arguments_model(self._parameters, self.name)
-        self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments)
+        self._arguments_type = _arguments_model(self._parameters, self.name)
+        self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments_type)
         self.declared = _declared(self.name, [parameter.name for parameter in self._parameters], options)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
         return self.function(*args, **kwargs)
 
+    def arguments(self, call: ToolCall) -> dict[str, object]:
+        """What the function is called with. Raises pydantic's `ValidationError` where the call does not fit."""
+        arguments = self._arguments_type.model_validate(call.arguments)
+        return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
+
     async def run(self, call: ToolCall) -> ToolResult:
         """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to."""
         try:
-            keywords = self._keywords(call)
+            keywords = self.arguments(call)
         except ValidationError as error:
             return self._result(call, _explain(error), is_error=True)
         with anyio.move_on_after(self.time_limit) as scope:
@@ -126,10 +131,6 @@ class Tool:
         # A task boundary: the tool is somebody else's code, and its failure is the model's to handle. `sys.exit` is one too.
         except (Exception, SystemExit) as error:
             return self._result(call, f"{type(error).__name__}: {error}".removesuffix(": "), is_error=True)
-
-    def _keywords(self, call: ToolCall) -> dict[str, object]:
-        arguments = self._arguments.model_validate(call.arguments)
-        return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
 
     async def _invoke(self, keywords: dict[str, object]) -> object:
         if _is_async(self.function):

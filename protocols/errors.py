@@ -11,8 +11,10 @@
         + NotFound
           - ModelNotFound
         + IdempotencyConflict
+          - LedgerConflict
         + Unsupported
         + VersionConflict
+        + ApprovalNeeded
       x StoreError                the memory store is at fault: the agents may go on without it
         + StoreUnavailable
         + StoreCorrupt
@@ -37,6 +39,7 @@
 ends raise the same class.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -94,12 +97,29 @@ class IdempotencyConflict(UserError):
     """The idempotency key was used before for a different request."""
 
 
+class LedgerConflict(IdempotencyConflict):
+    """What a run is about to do, or has done, is not what its ledger says of the same effect."""
+
+
 class Unsupported(UserError):
     """The agent does not have the capability that the request needs."""
 
 
 class VersionConflict(UserError):
     """The item was changed since the version that the write was meant for."""
+
+
+class ApprovalNeeded(UserError):
+    """The run waits for somebody to decide about calls of tools, and can be gone on with then."""
+
+    def __init__(
+        self, message: str, *, hint: str = "", retry_after: float | None = None, run: str = "", requests: Sequence[object] = ()
+    ) -> None:
+        super().__init__(message, hint=hint, retry_after=retry_after)
+        self.run = run
+        """Its id."""
+        self.requests = tuple(requests)
+        """What is asked: an `ApprovalRequest` for each call."""
 
 
 class StoreError(NearfarError):
@@ -217,6 +237,8 @@ MAPPINGS: dict[type[NearfarError], Mapping] = {
     VersionConflict: Mapping("ABORTED", 409),
     StoreUnavailable: Mapping("UNAVAILABLE", 503, retryable=True),
     StoreCorrupt: Mapping("DATA_LOSS", 500),
+    LedgerConflict: Mapping("ALREADY_EXISTS", 409),
+    ApprovalNeeded: Mapping("FAILED_PRECONDITION", 409),
     SyncRefused: Mapping("FAILED_PRECONDITION", 409),
 }
 

@@ -7,7 +7,8 @@ from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled
 from ..budgets.amounts import Spent
-from ..events import Routed, ToolFinished, ToolStarted
+from ..effects.occurrences import Occurrences
+from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..privacy.starting import starting_label
 from ..recollection import Recollection
 from ..results import Call
@@ -121,9 +122,10 @@ class TaskNodes:
         draft = state["draft"]
         assert draft is not None, "an attempt is under way"
         recollection = context.recollection or Recollection.of(Task.model_validate(state["task"]))
-        calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary)
+        before = Occurrences(state["made"], turn=len(state["calls"]))
+        calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before)
         label = label_of(state)
-        await calls.clear(conversation, label)
+        await calls.clear(conversation, label, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             with recollection.in_use(draft["agent"], label.joined(calls.label)):
@@ -136,6 +138,7 @@ class TaskNodes:
             "messages": [*state["messages"], *answers],
             "draft": draft,
             "acted": state["acted"] + 1,
+            "made": calls.made,
             "label": as_json(label.joined(calls.label).joined(recollection.label)),
         }
 

@@ -53,6 +53,8 @@ class TaskState(TypedDict, total=False):
     """The current agent was sent less than its whole conversation, and the reasons say so."""
     label: Json
     """The `Label` of all that any agent of the run has been told; it only ever becomes stricter."""
+    made: dict[str, int]
+    """How many calls of each action the ledger of effects was told of, since the conversation began."""
     attempts: list[Json]
     """The attempts that ended."""
     standby: list[Json] | None
@@ -109,7 +111,7 @@ def fresh_start(task: Task, *, position: int, guidance: str = "") -> TaskState:
     """The state in which the candidate at `position` begins."""
     messages = [as_json(message) for message in opening(task, guidance)]
     anew: TaskState = {"counts": [], "is_shortened": False}
-    return {"messages": messages, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
+    return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
 
 
 def opening(task: Task, guidance: str) -> tuple[Message, ...]:

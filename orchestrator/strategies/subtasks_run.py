@@ -80,7 +80,8 @@ class Parts:
     async def _served(self, part: Task, account: Account | None, *, is_heard: bool, name: str) -> Json:
         """The final state of the part's graph."""
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
-        context = replace(self.context, account=account, listener=partial(self._pass_on, is_heard=is_heard, name=name))
+        listener = partial(self._pass_on, is_heard=is_heard, name=name)
+        context = replace(self.context, account=account, boundary=self.context.boundary.within(name), listener=listener)
         final: Json = await self.graph.ainvoke({"task": part.model_dump(mode="json")}, config, context=context)
         return final
 

@@ -254,7 +254,7 @@ def _planned_start(view: Oversight, plan: str) -> TaskState:
     """The state in which the executor starts from a plan; the confidence of a step that was dropped is not that of its work."""
     messages = [as_json(message) for message in opening(view.task, plan)]
     draft = view.state["draft"]
-    return {"guidance": plan, "messages": messages, "draft": None if draft is None else {**draft, "confidence": None}}
+    return {"guidance": plan, "messages": messages, "made": {}, "draft": None if draft is None else {**draft, "confidence": None}}
 
 
 def after_act(state: TaskState) -> str:
@@ -298,7 +298,7 @@ def _after(view: Oversight, judgement: Judgement) -> TaskState:
     state = view.state
     if judgement.verdict is Verdict.INTERVENE and not view.policy.shadow:
         anew = [as_json(message) for message in opening(view.task, judgement.guidance)]
-        return {"messages": anew, "guidance": judgement.guidance, "watch": as_json(view.covered_now(len(anew)))}
+        return {"messages": anew, "made": {}, "guidance": judgement.guidance, "watch": as_json(view.covered_now(len(anew)))}
     checked: TaskState = {"watch": as_json(view.covered_now(len(state["messages"])))}
     if judgement.verdict is not Verdict.UNREADABLE:
         return checked

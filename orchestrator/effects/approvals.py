@@ -1,0 +1,52 @@
+"""What runs wait for: calls that somebody is to decide about, and what they said."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...protocols import ApprovalNeeded, NotFound
+from ..sqlite.database import Database
+from ..tool_calls import ApprovalRequest
+from .records import TABLES, EffectState
+
+
+def waiting(database: Database, run: str) -> tuple[ApprovalRequest, ...]:
+    """The requests that a run waits for, in the order in which they were made. Raises what the database raises."""
+    database.require(TABLES)
+    with database.reading() as session:
+        query = "SELECT request FROM effects WHERE run = ? AND state = 'asked' ORDER BY number"
+        return tuple(ApprovalRequest.model_validate_json(request) for (request,) in session.execute(query, (run,)).fetchall())
+
+
+def decide(database: Database, run: str, approvals: Mapping[str, bool]) -> None:
+    """Write down what somebody said, by the requests' ids.
+
+    Raises `NotFound`, and writes nothing, where the run waits for no such request.
+    """
+    known = [request.id for request in waiting(database, run)]
+    unknown = [identifier for identifier in approvals if identifier not in known]
+    if unknown:
+        listed = ", ".join(known) or "nothing"
+        raise NotFound(f"run {run} does not wait for {unknown[0]}", hint=f"it waits for: {listed}")
+    with database.writing() as session:
+        for identifier, is_approved in approvals.items():
+            state = EffectState.APPROVED if is_approved else EffectState.DENIED
+            statement = "UPDATE effects SET state = ? WHERE run = ? AND state = 'asked' AND substr(key, 1, 12) = ?"
+            session.execute(statement, (state, run, identifier))
+
+
+def forget(database: Database, run: str) -> None:
+    """Remove what the ledger holds of a run."""
+    database.require(TABLES)
+    with database.writing() as session:
+        session.execute("DELETE FROM effects WHERE run = ?", (run,))
+
+
+def needed(run: str, state: Mapping[str, Any]) -> ApprovalNeeded | None:
+    """The error for a run whose graph has stopped to ask; None where it has not."""
+    interrupts: Sequence[Any] = state.get("__interrupt__", ())
+    requests = [ApprovalRequest.model_validate(request) for interrupt in interrupts for request in interrupt.value]
+    if not requests:
+        return None
+    asked = ", ".join(f"{request.call.name} ({request.id})" for request in requests)
+    hint = f"go on with approvals={{...}}, or: nearfar runs resume {run} --approve {requests[0].id}"
+    return ApprovalNeeded(f"run {run} waits for somebody to decide about {asked}", hint=hint, run=run, requests=requests)

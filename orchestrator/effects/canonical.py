@@ -1,0 +1,51 @@
+"""Values as text that is the same wherever they say the same: the canonical JSON of RFC 8785."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence, Set
+from decimal import Decimal
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+
+def digest(*values: object) -> str:
+    """A hash of their canonical JSON: 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(values).encode(errors="surrogatepass")).hexdigest()
+
+
+def canonical(value: object) -> str:
+    """JSON with sorted keys, no white space, and one way to write each number.
+
+    Beside RFC 8785, whole numbers of any size keep all their digits, sets are sorted, and what is no JSON is written as pydantic does.
+    """
+    match value:
+        case None | bool() | str():
+            return json.dumps(value, ensure_ascii=False)
+        case int():
+            return str(int(value))
+        case float():
+            return _number(value)
+        case BaseModel():
+            return canonical(value.model_dump())
+        case Mapping():
+            members = sorted(((str(key), canonical(item)) for key, item in value.items()), key=lambda member: _code_units(member[0]))
+            return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{item}" for key, item in members) + "}"
+        case Set():
+            return "[" + ",".join(sorted(map(canonical, value))) + "]"
+        case Sequence() if not isinstance(value, bytes | bytearray):
+            return "[" + ",".join(map(canonical, value)) + "]"
+    return canonical(to_jsonable_python(value))
+
+
+def _number(value: float) -> str:
+    """As ECMAScript writes it: the fewest digits that are read as this number, with an exponent from 1e21 and below 1e-6."""
+    text = repr(value)
+    if not value or not 1e-6 <= abs(value) < 1e21:
+        mantissa, _, exponent = text.removesuffix(".0").partition("e")
+        return f"{mantissa}e{int(exponent):+d}" if exponent else mantissa.removeprefix("-0") or "0"
+    return format(Decimal(text), "f").removesuffix(".0")
+
+
+def _code_units(key: str) -> bytes:
+    return key.encode("utf-16-be", errors="surrogatepass")

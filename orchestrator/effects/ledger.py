@@ -1,0 +1,137 @@
+"""The effect ledger: around every call of a tool, what is meant to be done is written down before, and what came of it after."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import anyio
+
+from ...protocols import ToolCall, ToolResult
+from ..threads import in_thread
+from ..tool_calls import ApprovalRequest, Approver, Asked
+from ..tools import Effect, Tool
+from .canonical import digest
+from .occurrences import Occurrence
+from .records import EffectRecords, EffectState, Intent, Standing
+from .running import RunningCall
+
+_UNKNOWN: Final = (
+    "nobody knows whether this call went through: it was under way when the run was interrupted. It is not made again. "
+    "Find out by other means whether it did, or tell the user"
+)
+_LOOKED_UP: Final = "[this call was made earlier in this run, and is not made again: this is what it came to]"
+
+
+class EffectLedger:
+    """Runs the calls of one run. A call that the run has made before gets the result that is on record.
+
+    Args:
+        scope: of the calls that are counted together: empty for the task, the name of a part for what runs beside others.
+        approver: asks somebody about calls; None: the run stops until somebody has decided.
+    """
+
+    def __init__(self, records: EffectRecords, *, scope: str = "", approver: Approver | None = None) -> None:
+        self._records = records
+        self._scope = scope
+        self._approver = approver
+        self._at_work: set[str] = set()
+
+    def within(self, scope: str) -> "EffectLedger":
+        """That of a part of the run."""
+        return EffectLedger(self._records, scope=scope, approver=self._approver)
+
+    async def known(self, asked: Sequence[Asked]) -> dict[str, bool]:
+        """What was decided about calls, by their ids. What was begun had been approved."""
+        standings = await in_thread(self._records.standings, [self._intent(*one[1:]) for one in asked])
+        pairs = zip(asked, standings, strict=True)
+        decided = {one.request.call.id: standing.state for one, standing in pairs if standing is not None}
+        return {call: state is not EffectState.DENIED for call, state in decided.items() if state is not EffectState.ASKED}
+
+    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+        """Have somebody decide, which is on record before any of the calls runs."""
+        intents = [self._intent(*one[1:]) for one in asked]
+        requests = [one.request.model_copy(update={"id": _name(intent)}) for one, intent in zip(asked, intents, strict=True)]
+        if self._approver is None:
+            await in_thread(self._records.ask, list(zip(intents, requests, strict=True)))
+            return await self._stopped(asked, requests)
+        answers = await self._approver(requests)
+        said = [answers.get(request.id, False) is True for request in requests]
+        await in_thread(self._records.answer, dict(zip(intents, said, strict=True)))
+        return {request.call.id: is_approved for request, is_approved in zip(requests, said, strict=True)}
+
+    async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
+        """The result of the call: what is on record of it, or that of running it now.
+
+        Raises `LedgerConflict` where the record is another tool's or another owner's, and what the database raises: the effect is then
+        either not begun, or begun and without a result.
+        """
+        intent = self._intent(tool, occurrence)
+        self._at_work.add(intent.key)
+        try:
+            return await self._recorded(call, tool, intent)
+        finally:
+            self._at_work.discard(intent.key)
+
+    async def _recorded(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
+        standing = await in_thread(self._records.begin, intent, at_work=self._at_work)
+        if standing.result is not None:
+            return _replayed(standing, standing.result, call, intent)
+        if standing.state is EffectState.DENIED:
+            return _error(call, "not run: the user said no")
+        if standing.state is not None and not await self._may_run_again(call, tool, intent):
+            return _error(call, _UNKNOWN)
+        return await self._run(call, tool, intent)
+
+    async def _run(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
+        running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
+        result = (await running.run(call)).model_copy(update={"call_id": call.id})
+        if not running.is_recorded:
+            with anyio.CancelScope(shield=True):  # what the tool has done is known now, and would not be known again
+                await in_thread(self._records.finish, intent.key, result)
+        return result
+
+    async def _may_run_again(self, call: ToolCall, tool: Tool, intent: Intent) -> bool:
+        """Of an effect that was begun, and of which nobody knows whether it is there."""
+        may = tool.declared.effect is not Effect.AT_MOST_ONCE
+        if not may and self._approver is not None:
+            reason = f"nobody knows whether this call of {tool.name} went through when the run was interrupted: yes runs it again"
+            request = ApprovalRequest(id=_name(intent), call=call, reason=reason)
+            may = (await self._approver([request])).get(request.id, False) is True
+        if may:
+            await in_thread(self._records.begin_again, intent)
+        return may
+
+    async def _stopped(self, asked: Sequence[Asked], requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        """What was decided, where the run goes on; until then this raises LangGraph's interrupt."""
+        from langgraph.types import interrupt
+
+        answers: Mapping[str, bool] = {}
+        while any(request.call.id not in answers for request in requests):
+            interrupt([request.model_dump(mode="json") for request in requests])
+            answers = await self.known(asked)
+        return answers
+
+    def _intent(self, tool: Tool, occurrence: Occurrence) -> Intent:
+        action = digest(self._scope, occurrence.action)
+        return Intent(
+            key=digest(self._records.run, action, occurrence.ordinal),
+            action=action,
+            ordinal=occurrence.ordinal,
+            turn=occurrence.turn,
+            tool=tool.name,
+            version=digest(tool.spec.parameters, tool.declared.effect)[:16],
+        )
+
+
+def _name(intent: Intent) -> str:
+    """By which a request about the effect is answered."""
+    return intent.key[:12]
+
+
+def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:
+    """The result on record, which says so where an agent has made a call that another one made before it."""
+    content = result.content if standing.turn == intent.turn else f"{result.content}\n{_LOOKED_UP}"
+    return result.model_copy(update={"call_id": call.id, "content": content})
+
+
+def _error(call: ToolCall, problem: str) -> ToolResult:
+    return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)

@@ -1,0 +1,104 @@
+"""The call of a tool while it runs, and what the tool may ask about it."""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from ...protocols import InvalidRequest, ToolCall, ToolResult
+from ..threads import in_thread
+from ..tools import Effect, Tool
+from .transactions import AlreadyDone, EffectConnection, begin_in_file
+
+_running: Final[ContextVar["RunningCall"]] = ContextVar("nearfar_running_call")
+
+
+class RunningCall:
+    """One call under way.
+
+    Args:
+        key: of its effect.
+        runs: begins a transaction in the database of runs; None: the task is not a durable run.
+    """
+
+    def __init__(self, tool: Tool, key: str, runs: Callable[[], EffectConnection] | None = None) -> None:
+        self.key = key
+        self.is_recorded = False
+        """Its result was kept together with what it wrote into the database of runs."""
+        self._tool = tool
+        self._runs = runs
+        self._place: Path | None = None
+        self._transaction: EffectConnection | None = None
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """The result of the tool, and what it wrote kept where it is no error. Raises what keeping that raises but `sqlite3.Error`."""
+        token = _running.set(self)
+        try:
+            result = await self._tool.run(call)
+            if self._transaction is not None and not result.is_error:
+                await in_thread(self._transaction.commit, result)
+                self.is_recorded = self._place is None
+        except AlreadyDone as done:
+            return done.result
+        except sqlite3.Error as error:
+            problem = f"nothing of what the tool wrote was kept: {error}"
+            return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)
+        finally:
+            _running.reset(token)
+            if self._transaction is not None:
+                self._transaction.abandon()
+        return result
+
+    def transaction(self, file: str | os.PathLike[str] | None) -> EffectConnection:
+        """The one transaction of the call."""
+        if self._tool.declared.effect is not Effect.TRANSACTIONAL:
+            hint = '@tool(effect="transactional")'
+            raise InvalidRequest(f"tool {self._tool.name!r} writes in a transaction, and is not declared to do so", hint=hint)
+        place = None if file is None else Path(file).absolute()
+        if self._transaction is None:
+            self._place, self._transaction = place, self._begun(place)
+        elif place != self._place:
+            raise InvalidRequest("a call writes into one database: two could not be kept together", hint="make two tools of it")
+        return self._transaction
+
+    def _begun(self, file: Path | None) -> EffectConnection:
+        if file is not None:
+            return begin_in_file(file, self.key)
+        if self._runs is None:
+            raise InvalidRequest("the task is no durable run, which would have a database", hint="name a file: effect_transaction(path)")
+        return self._runs()
+
+
+async def run_unrecorded(call: ToolCall, tool: Tool) -> ToolResult:
+    """The result of the tool where no ledger is kept: each call is an effect of its own."""
+    return await RunningCall(tool, uuid4().hex).run(call)
+
+
+def effect_key() -> str:
+    """A name for what the running tool is about to do: the same when a run that died makes the call again, and no other call's.
+
+    To be handed to services as their idempotency key, or looked up before acting. Raises `InvalidRequest` outside of a tool.
+    """
+    return _current("effect_key").key
+
+
+def effect_transaction(file: str | os.PathLike[str] | None = None) -> EffectConnection:
+    """A connection whose writes are kept when the running tool returns, together with its result, and dropped when it fails.
+
+    So a call of a `transactional` tool has its effect exactly once, wherever the process dies. While it is open, nobody else writes to the
+    database: begin late, and wait for nothing. Raises `InvalidRequest` outside of such a tool, and `sqlite3.Error`.
+
+    Args:
+        file: a database of the app's own; None: that of the runs, in a table of the tool's own.
+    """
+    return _current("effect_transaction").transaction(file)
+
+
+def _current(asking: str) -> RunningCall:
+    running = _running.get(None)
+    if running is None:
+        raise InvalidRequest(f"{asking}() was called outside of a tool", hint="call it in the function of a tool while that runs")
+    return running
