@@ -30,6 +30,8 @@ from ..protocols import (
     Side,
 )
 from ..protocols.validation import check_schema, parse_output
+from .budgets.book import BudgetBook
+from .budgets.opening import open_budgets
 from .cache.agent import put_in_front
 from .cache.answers import AnswerCache
 from .cache.clearing import ErasedMemory
@@ -51,6 +53,7 @@ from .routing.check import require_usable
 from .routing.decision import RouteDecision
 from .routing.policy_file import PolicyFile
 from .routing.router import Router
+from .runs.settings import RunsConfig
 from .selection.decision import SelectionDecision
 from .selection.selector import Selector
 from .strategies.graphs import Graphs
@@ -128,6 +131,7 @@ class Hybrid:
         cache: keeps answers, and plans where its settings say so: those of `[cache]`, or a cache that somebody else opened and closes.
         memory: what tasks recall, and where they are written down: a `MemoryStore`, of which tasks only recall, a `TaskMemory` that says
             more, or a `MemoryConfig`, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
+        budgets: what was spent, and by `[runs]` shared with other processes; None: it is kept in this process alone.
         checkpointer, store: passed to LangGraph's `compile`.
     """
 
@@ -142,6 +146,7 @@ class Hybrid:
         device_state: DeviceStateSource | None = None,
         cache: AnswerCache | CacheSettings | None = None,
         memory: "MemoryStore | TaskMemory | MemoryConfig | None" = None,
+        budgets: BudgetBook | RunsConfig | None = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
@@ -176,7 +181,10 @@ class Hybrid:
         self._selector = Selector()
         self._sessions = SessionLabels()
         device_state = device_state or read_device_state
-        self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health)
+        book = open_budgets(budgets) if isinstance(budgets, RunsConfig) else budgets
+        if book is not None and book is not budgets:
+            self._listening.callback(book.close)
+        self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
         store = store if self._memory is None else self._memory.store
         self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)
@@ -202,7 +210,7 @@ class Hybrid:
             policy = PolicyFile(Path(config), loaded.agents)
         agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
         memory = loaded.memory if store is None else None
-        parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, "policy": policy}
+        parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, "budgets": loaded.runs, "policy": policy}
         return cls(**agents, **parts, tools=tools, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import options
+from .budget import budget
 from .cache import cache
 from .memory import memory
 from .memory_sleep import sleep
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 serve = typer.Typer(help="Serve agents to other processes and machines over gRPC.", no_args_is_help=True)
 app.add_typer(serve, name="serve")
+app.add_typer(budget, name="budget")
 app.add_typer(cache, name="cache")
 app.add_typer(models, name="models")
 app.add_typer(worker, name="worker")
