@@ -8,7 +8,7 @@ import orjson
 from langgraph.store.base import InvalidNamespaceError
 
 from ...protocols import InvalidRequest
-from .item import Address, Namespace
+from .item import Address, Meta, Namespace
 from .selection import Comparison, Condition
 
 MAXIMUM_BYTES: Final = 1 << 20
@@ -19,6 +19,10 @@ _MOST_LABELS: Final = 32
 _LONGEST_KEY: Final = 768
 _LONGEST_PLACE: Final = 1024
 """The key of a superseded item names its version, too."""
+MOST_SOURCES: Final = 4096
+"""Items that one was derived from."""
+MOST_SUBJECTS: Final = 64
+"""People that one item is about."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _RESERVED: Final = "langgraph"
@@ -68,6 +72,17 @@ def value(given: object, maximum_bytes: int = MAXIMUM_BYTES) -> dict[str, Any]:
     if size > maximum_bytes:
         raise _too_large(maximum_bytes, f"{size:,} bytes")
     return copy
+
+
+def check_origin(meta: Meta) -> None:
+    """Raises `InvalidRequest` where more stands behind an item than can travel with it."""
+    if len(meta.lineage) > MOST_SOURCES:
+        hint = f"name {MOST_SOURCES:,} at most, or put the item anew instead of changing it on and on"
+        raise InvalidRequest(f"the item is derived from {len(meta.lineage):,} others", hint=hint)
+    if len(meta.others) >= MOST_SUBJECTS:
+        raise InvalidRequest(
+            f"the item is about {1 + len(meta.others)} people", hint=f"make several items, each about {MOST_SUBJECTS} at most"
+        )
 
 
 def fields(given: Sequence[str]) -> tuple[str, ...]:

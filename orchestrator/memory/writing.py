@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, VersionConflict
+from . import validation
 from .clock import seconds
 from .engine import Engine, Transaction
 from .indexing import texts_of
@@ -195,6 +196,7 @@ class Writer:
                 dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
             value = edit.value(before.value)
             meta = self._meta(edit, before, sources, clock, is_deleted=value is None)
+            validation.check_origin(meta)
             written[edit.address] = _succeeded(before.heads, dot, clock, edit.address, value, meta, edit.decides)
             dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
         return written

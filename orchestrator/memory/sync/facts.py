@@ -8,12 +8,15 @@ from typing import Any
 
 import orjson
 
+from ....protocols import InvalidRequest
 from ..item import Address, Meta, Namespace, Tier, address_tag
 from ..operation import Operation, VersionVector
 from .keys import tag_of
 
 _LONGEST = 256
 """Characters of a device's, a user's or an erasure's name."""
+_MOST_ERASURES = 100_000
+_MOST_DEVICES = 10_000
 _LATEST = 1 << 62
 """Numbers of writes are below it."""
 
@@ -133,6 +136,14 @@ def without_siblings(operation: Operation, goes: Callable[[Meta], bool]) -> Oper
     """The operation without those siblings that have to go."""
     kept = tuple(sibling for sibling in operation.siblings if not goes(sibling.meta))
     return operation if len(kept) == len(operation.siblings) else operation._replace(siblings=kept)
+
+
+def check_size(facts: Facts) -> None:
+    """Raises `InvalidRequest` for more than replicas tell each other."""
+    devices = max(len(facts.users.keys() | facts.revoked), *(len(one.boundaries) for one in facts.erasures.values()), 0)
+    if len(facts.erasures) > _MOST_ERASURES or devices > _MOST_DEVICES:
+        hint = f"at most {_MOST_ERASURES:,} and {_MOST_DEVICES:,} are told; the peer is broken, or its store too old"
+        raise InvalidRequest(f"a replica states {len(facts.erasures):,} erasures and {devices:,} devices", hint=hint)
 
 
 def encode_facts(facts: Facts) -> bytes:

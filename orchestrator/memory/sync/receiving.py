@@ -25,6 +25,8 @@ _TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
 """Seconds since the epoch of the years 1 and 9999: there are no dates beyond."""
 _LONGEST: Final = 1024
 """Characters of a name."""
+_MOST_DEVICES: Final = 4096
+"""That wrote to one item."""
 _DEEPEST: Final = 32
 """So many brackets in a whole operation need no further look at how deeply its value is nested."""
 
@@ -113,6 +115,7 @@ class _Taking:
 
     def _change(self, address: Address, heads: Sequence[Operation], added: Sequence[Operation]) -> Change:
         every = (*heads, *added)
+        _check_context(every)
         change = change_of(address, every if len(every) == 1 else heads_of(every), now=self._now, fields=self._replica.fields)
         row = change.row
         if row is None or row.meta.ttl is None:
@@ -171,7 +174,17 @@ def _is_namespace(namespace: Namespace) -> bool:
     return bool(validation.prefix(namespace))
 
 
+def _check_context(heads: Sequence[Operation]) -> None:
+    """Together they must not know of more than the next write may name, or no peer would take that."""
+    known = sum(len(head.context) + len(head.unseen) for head in heads)
+    if known > _MOST_DEVICES:
+        raise InvalidRequest(
+            f"the peer sent an item that {known:,} devices wrote to", hint=f"more than {_MOST_DEVICES:,} are not kept apart"
+        )
+
+
 def _check_causality(operation: Operation) -> None:
+    _check_context([operation])
     dot, clock = operation.dot, operation.clock
     if max((stamp.clock for stamp in operation.stamps.values()), default=0) > clock or operation.context.get(dot.device, 0) >= dot.sequence:
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} says that it came before itself")
@@ -193,6 +206,14 @@ def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
         raise InvalidRequest("the peer sent an item that lives for no time")
     if len(meta.user) + len(meta.agent) + len(meta.subject) > _LONGEST:
         raise InvalidRequest("the peer sent a name that is too long")
+    if meta.others:
+        _check_others(meta)
+    validation.check_origin(meta)
+
+
+def _check_others(meta: Meta) -> None:
+    if not all(0 < len(name) <= _LONGEST for name in meta.subjects):
+        raise InvalidRequest("the peer sent an item about somebody without a name, or with one that is too long")
 
 
 def _is_taken(heads: Sequence[Operation], operation: Operation) -> bool:

@@ -12,7 +12,7 @@ from ..engine import Engine, Transaction
 from ..item import Address, Namespace
 from . import books, restoring
 from .erasing import Forgetting, forget
-from .facts import Erasure, Facts, prefix_tag
+from .facts import Erasure, Facts, check_size, prefix_tag
 from .keys import SubjectKeys, tag_of
 from .messages import SCHEMA, Hello, Request
 from .peer import Peer
@@ -76,6 +76,7 @@ class Replica:
             believed = stated if peer.is_relay else stated.stated_for(peer.user, known)
             learned = known | (believed if self.user is not None else believed.without_owner_of(self.engine.device))
             if learned != known:
+                check_size(learned)  # what is kept is told to others
                 self._learn(transaction, known, learned)
         self.finish_erasing()
 

@@ -3,7 +3,7 @@
 from ....protocols import InvalidRequest
 from ....protocols.v1 import memory_pb2 as pb
 from ..operation import Dot
-from .facts import Facts, decode_facts, encode_facts
+from .facts import Facts, check_size, decode_facts, encode_facts
 from .keys import SubjectKey
 from .messages import SCHEMA, Batch, Hello, Range, Received, Request, SealedOperation
 
@@ -73,6 +73,8 @@ def _facts(encoded: bytes) -> Facts:
     if not encoded:
         return Facts()
     try:
-        return decode_facts(encoded)
+        facts = decode_facts(encoded)
     except ValueError as error:
         raise InvalidRequest(str(error), hint="the peer is broken, or no nearfar store") from error
+    check_size(facts)
+    return facts

@@ -289,7 +289,7 @@ def is_doomed(world: World, write: Write, known: Iterable[str] | None = None) ->
     """Whether an erasure, of those that are `known`, was to reach it."""
     meta = write.operation.meta
     return any(
-        subject == meta.subject and (known is None or id in known) and id not in write.erasures_heard and meta.user == _eraser(world, id)
+        subject in meta.subjects and (known is None or id in known) and id not in write.erasures_heard and meta.user == _eraser(world, id)
         for id, subject in world.erased.items()
     )
 

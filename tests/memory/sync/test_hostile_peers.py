@@ -1,13 +1,14 @@
 """A peer that is broken or hostile changes nothing here: what it may not send is refused as a whole."""
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from langgraph.store.base import PutOp
 from sync_world import Node, greet, send, synchronise, take
 
 from nearfar.orchestrator.memory.encoding import encode
@@ -16,7 +17,9 @@ from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
 from nearfar.orchestrator.memory.sync.keys import tag_of
-from nearfar.orchestrator.memory.sync.messages import Batch, Range, SealedOperation
+from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Range, SealedOperation
+from nearfar.orchestrator.memory.sync.peer import Peer
+from nearfar.orchestrator.memory.sync.receiving import read_operation
 from nearfar.protocols import InvalidRequest, NearfarError, PrivacyViolation, SyncRefused
 from nearfar.protocols.v1 import memory_pb2 as pb
 
@@ -55,6 +58,8 @@ def batch(*operations: Operation, **changes: object) -> Batch:
         ENOUGH._replace(meta=META._replace(trust=-1)),
         ENOUGH._replace(meta=META._replace(ttl=-1)),
         ENOUGH._replace(meta=META._replace(agent="x" * 5000)),
+        ENOUGH._replace(meta=META._replace(subject="carl", others=("",))),
+        ENOUGH._replace(meta=META._replace(subject="carl", others=("x" * 5000,))),
         ENOUGH._replace(meta=META._replace(created_at=1e300)),
         ENOUGH._replace(meta=META._replace(valid_from=-1e300)),
         ENOUGH._replace(dot=Dot("laptop2", 1)),
@@ -72,6 +77,68 @@ def test_an_operation_that_no_store_would_write_is_refused(pair: tuple[Node, Nod
         take(laptop, phone, batch(operation))
     assert laptop.all_heads() == {}
     assert "phone" not in laptop.replica.hello().known
+
+
+def names(count: int) -> list[str]:
+    return [f"{number:x}" for number in range(count)]
+
+
+@given(
+    devices=st.integers(4086, 4106) | st.just(0),
+    sources=st.integers(4086, 4106) | st.just(0),
+    people=st.integers(55, 75) | st.just(0),
+    unseen=st.integers(0, 5),
+)
+@settings(max_examples=60)
+def test_an_operation_names_so_many_others_and_no_more(devices: int, sources: int, people: int, unseen: int) -> None:
+    subject, *others = names(people) or [""]
+    lineage = tuple(Address(NOTES, name) for name in names(sources))
+    meta = META._replace(lineage=lineage, subject=subject, others=tuple(others))
+    missed = tuple(Dot(name, 1) for name in names(unseen))
+    operation = ENOUGH._replace(context=dict.fromkeys(names(devices), 1), meta=meta, unseen=missed)
+    is_fine = devices + unseen <= 4096 and sources <= 4096 and people <= 64
+    with nullcontext() if is_fine else pytest.raises(InvalidRequest):
+        read_operation(operation.dot, encode(operation), Peer("phone", "anna"), maximum_bytes=1 << 20)
+
+
+def test_items_are_not_made_so_large_that_no_peer_would_take_them(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    sources = [Address(("sources",), name) for name in names(4097)]
+    phone.store.bound(tier=Tier.USER).batch(PutOp(*source, {}, index=False) for source in sources)
+    phone.store.bound(lineage=sources[:-1], subject="0", tier=Tier.USER).put(NOTES, "x", {})
+    for name in names(64):
+        phone.store.bound(subject=name, tier=Tier.USER).patch(NOTES, "x", {name: 1})
+    with pytest.raises(InvalidRequest, match="derived from 4,097"):
+        phone.store.bound(lineage=sources).patch(NOTES, "x", {"n": 1})
+    with pytest.raises(InvalidRequest, match="about 65 people"):
+        phone.store.bound(subject="one more").patch(NOTES, "x", {"n": 1})
+    synchronise(phone, laptop)
+    assert laptop.store.get(NOTES, "x") is not None
+
+
+def test_devices_cannot_be_named_in_two_writes_that_are_too_many_for_one(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    half = [dict.fromkeys(names(6000)[part * 3000 : (part + 1) * 3000], 1) for part in range(2)]
+    first, second = (ENOUGH._replace(dot=Dot("phone", 1 + part), clock=1 + part, context=half[part]) for part in range(2))
+    take(laptop, phone, batch(first, known={"phone": 1}))
+    with pytest.raises(InvalidRequest, match="devices wrote to"):
+        take(laptop, phone, batch(second, start=1, end=2, known={"phone": 2}))
+
+
+@pytest.mark.parametrize(("erasures", "devices"), [(100_000, 10_000), (100_001, 0), (0, 10_001)])
+def test_a_hello_states_so_many_facts_and_no_more(erasures: int, devices: int) -> None:
+    facts = Facts({name: Erasure(name, "tag", None, "anna") for name in names(erasures)}, users=dict.fromkeys(names(devices), "anna"))
+    message = wire.hello_to_proto(Hello("phone", NOW, {}, facts, "log"))
+    with nullcontext() if erasures <= 100_000 and devices <= 10_000 else pytest.raises(InvalidRequest, match="erasures"):
+        assert wire.hello_from_proto(message).facts == facts
+
+
+def test_facts_that_come_bit_by_bit_are_refused_when_they_are_too_many(pair: tuple[Node, Node]) -> None:
+    laptop, _ = pair
+    peer = Peer("phone", "anna")
+    laptop.replica.absorb(peer, Facts(users=dict.fromkeys(names(9000), "anna")))
+    with pytest.raises(InvalidRequest, match="devices"):
+        laptop.replica.absorb(peer, Facts(users=dict.fromkeys(names(11_000)[9000:], "anna")))
 
 
 @pytest.mark.parametrize(
