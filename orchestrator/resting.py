@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,6 +38,11 @@ class Rest:
         self._pause = anyio.CancelScope()
         """Of the time since the last task."""
         self._running: asyncio.Task[None] | None = None
+        self._position = -1
+        """Of the store's last change, as it was seen last."""
+        self._unchanged_since = 0.0
+        self._in_order_at = -1
+        """The position at which all that there was to do had been done."""
 
     def begin(self) -> None:
         """Consolidate from now on, in the running event loop."""
@@ -83,15 +89,28 @@ class Rest:
         try:
             if reason_to_wait(self._device_state(), self._policy) is not None:
                 return False
-            if not (found := await in_thread(scopes, self._store)):
+            position, begun = await in_thread(self._store.engine.position), time.monotonic()
+            if position == self._in_order_at:
                 return True
-            agent = await self._agent()
-            sleepers = [Sleeper(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found]
-            with scope(Scope(caching="no-store")):  # a cache would keep what is erased here
-                return not any([(await sleeper.run()).stopped for sleeper in sleepers])
+            if position != self._position:
+                self._position, self._unchanged_since = position, begun
+            is_done = await self._slept_well()
+            # What was said just before the store's last change is left alone until it has settled.
+            if is_done and begun - self._unchanged_since >= self._policy.settled_seconds:
+                self._in_order_at = position
+            return is_done
         except Exception:  # a task boundary: nobody waits for this, and tasks do without
             logger.exception("the memory could not be consolidated")
             return False
+
+    async def _slept_well(self) -> bool:
+        """Whether all scopes were consolidated to their end."""
+        if not (found := await in_thread(scopes, self._store)):
+            return True
+        agent = await self._agent()
+        sleepers = [Sleeper(self._store, each, agent=agent, device_state=self._device_state, policy=self._policy) for each in found]
+        with scope(Scope(caching="no-store")):  # a cache would keep what is erased here
+            return not any([(await sleeper.run()).stopped for sleeper in sleepers])
 
     async def _agent(self) -> Agent | None:
         member = next((member for member in self._team if member.side is Side.NEAR and not member.is_elsewhere), None)

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
@@ -130,6 +131,53 @@ async def test_no_cache_keeps_what_the_model_says_of_the_memory(tmp_path: Path) 
     async with Hybrid(near=near, memory=memory, cache=CacheSettings(path=path), device_state=charged):
         assert await summed_up(store) == SUMMARY
     assert not any(b"Rome" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+class Counting(InMemoryEngine):
+    """An engine that counts how often it is asked for everything."""
+
+    asked = 0
+
+    def namespaces(self, selection: Selection) -> list[Namespace]:
+        self.asked += 1
+        return super().namespaces(selection)
+
+
+class Nights:
+    """A charged device that counts how often it was looked at, which is once before each consolidation."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __call__(self) -> DeviceState:
+        self.looks += 1
+        return charged()
+
+    async def pass_by(self, count: int) -> None:
+        wanted = self.looks + count
+        with anyio.fail_after(20):
+            while self.looks < wanted:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_a_store_in_which_nothing_is_new_is_not_read_again() -> None:
+    engine, nights = Counting(), Nights()
+    store = MemoryStore(engine)
+    async with Hybrid(near=ScriptedAgent([]), memory=TaskMemory(store, recall=None, sleep=AT_ONCE), device_state=nights):
+        await nights.pass_by(5)
+        asked = engine.asked
+        await nights.pass_by(20)
+        assert engine.asked == asked
+        store.put(("notes",), "new", {})
+        await nights.pass_by(5)
+        assert engine.asked > asked
+
+
+async def test_what_had_to_settle_is_consolidated_though_nothing_is_new() -> None:
+    store, nights = store_with_a_session(), Nights()
+    memory = TaskMemory(store, recall=None, sleep=SleepPolicy(idle_seconds=0, settled_seconds=0.2))
+    async with Hybrid(near=ScriptedAgent(lambda _: SUMMARY), memory=memory, device_state=nights):
+        assert await summed_up(store) == SUMMARY
 
 
 class Broken(InMemoryEngine):
