@@ -170,9 +170,24 @@ def test_no_way_to_read_shows_what_is_not_meant_for_somebody(filled: MemoryStore
     assert theirs.list_namespaces() == [("notes", "ann")]
     assert [change.address and change.address.key for change in theirs.changes()[0]] == ["shared"]
     assert theirs.history(("notes", "ann"), "device") == []
-    with pytest.raises(PermissionDenied):
-        theirs.stats()
+    assert theirs.stats() == {"items": 1, "deleted": 0, "bytes": len('{"text":"tea"}'), "conflicts": 0}
     assert list(theirs.export()) == list(filled.view(Principal("bob", "phone")).export(prefix=("notes", "ann")))
+
+
+def test_a_view_counts_what_is_there_for_it_and_nothing_else(filled: MemoryStore) -> None:
+    theirs = filled.view(Principal("bob", "phone"))
+    before = theirs.stats()
+    filled.put(("private",), "of ann", {"text": "x" * 1000})
+    filled.delete(("private",), "of ann")
+    assert theirs.stats() == before
+    for key in ("kept", "deleted"):
+        theirs.put(("bob",), key, {"n": 1})
+    theirs.delete(("bob",), "deleted")
+    after = theirs.stats()
+    assert (after["items"], after["deleted"]) == (before["items"] + 1, before["deleted"] + 1)
+    assert after["bytes"] == before["bytes"] + len('{"n":1}')
+    assert after["items"] == len(theirs.search((), limit=100))
+    assert filled.stats()["items"] >= after["items"]
 
 
 def test_what_somebody_writes_through_a_view_is_theirs(filled: MemoryStore, engine: Engine) -> None:
