@@ -7,8 +7,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Protocol
 
-from ..sqlite.database import Database, Tables
+from ..sqlite.database import Database
 from ..sqlite.errors import Naming
+from ..tables import Tables
 from .owners import Owners
 
 _AMOUNTS: Final = ", ".join(

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 from ...protocols import LedgerConflict, ToolResult
 from ..sqlite import driver
 from ..sqlite.connections import Connection as Session
-from ..sqlite.database import Database, Tables
+from ..sqlite.database import Database
+from ..tables import Tables
 from ..tool_calls import ApprovalRequest
 from .transactions import EffectConnection, alone
 

@@ -3,26 +3,16 @@
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from ...protocols import StoreUnavailable
+from ..tables import Tables, newer, statements
 from . import driver, files
 from .connections import Connection, Connections
 from .errors import Naming
 
 APPLICATION: Final = 0x4E667264
 """Marks the file as one of nearfar's (`PRAGMA application_id`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Those of one part, which no other part touches."""
-
-    part: str
-    version: int
-    sql: str
-    """The statements that make them, each with `;` and the end of a line behind it."""
 
 
 class Database:
@@ -49,12 +39,12 @@ class Database:
         with self.writing() as connection:
             found = connection.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
             if found is None:
-                for statement in tables.sql.split(";\n"):
+                for statement in statements(tables.sql):
                     connection.execute(statement)
                 connection.execute("INSERT INTO parts VALUES (?, ?)", (tables.part, tables.version))
             elif found[0] != tables.version:
-                message = f"the {tables.part} in {self.path} are of version {found[0]}, and this nearfar knows version {tables.version}"
-                raise StoreUnavailable(message, hint="update nearfar, or name another folder")
+                message = f"{self.path}: {newer(tables.part, found[0], tables.version)}"
+                raise StoreUnavailable(message, hint="update nearfar on this machine")
 
     def writing(self) -> AbstractContextManager[Connection]:
         """The connection that writes, within a transaction (`BEGIN IMMEDIATE`) that is kept when the block ends well; never nested."""

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.sqlite.database import Database, Tables
+from nearfar.orchestrator.sqlite.database import Database
 from nearfar.orchestrator.sqlite.errors import Naming
+from nearfar.orchestrator.tables import Tables
 from nearfar.protocols import StoreCorrupt, StoreUnavailable
 
 NAMING = Naming("runs", recovery="name another folder")

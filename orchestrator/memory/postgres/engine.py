@@ -8,13 +8,17 @@ from uuid import uuid4
 
 import orjson
 
+from ...postgres.connections import Connections
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Position, Row, Transaction, Unembedded
 from ..item import Address, Namespace
 from ..operation import Dot, Operation
 from ..selection import Selection
+<<<<<<< HEAD
 from . import forgotten
 from .connections import Connections
+=======
+>>>>>>> 1132922 (Share connections to Postgres, and tell by the kernel's locks which processes are alive)
 from .encoding import digest
 from .heads import opened
 from .items import ROW, address, read
@@ -26,8 +30,8 @@ from .transaction import PostgresTransaction
 from .vectors import SETTINGS, Vectors
 
 if TYPE_CHECKING:
+    from ...postgres.connections import Connection
     from ..engine import Vector
-    from .connections import Connection
 
 _CLAIM_SECONDS: Final = 120
 """For so long, a process that makes vectors of texts has them to itself; if it dies, another one makes them then."""
@@ -80,7 +84,9 @@ class PostgresEngine:
         self._writing = threading.local()
         self._vectors = Vectors(embedder)
         settings = SETTINGS if embedder is not None else {}
-        self._connections = Connections(address, schema=schema, most=connections, patience=patience, longest=longest, settings=settings)
+        self._connections = Connections(
+            address, what="memory store", schema=schema, most=connections, patience=patience, longest=longest, settings=settings
+        )
         try:
             with self._connections.connection() as connection:
                 self.device = prepare(connection, schema, self._vectors)

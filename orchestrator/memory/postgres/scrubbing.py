@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ....protocols import StoreUnavailable
 
 if TYPE_CHECKING:
-    from .connections import Connection
+    from ...postgres.connections import Connection
 
 _POLL_SECONDS: Final = 0.05
 _TABLES: Final = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' ORDER BY relname"

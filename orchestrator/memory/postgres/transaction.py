@@ -18,8 +18,8 @@ from .vectors import Vectors, VectorTable
 from .words import words_of
 
 if TYPE_CHECKING:
+    from ...postgres.connections import Connection
     from ..engine import Vector
-    from .connections import Connection
 
 _LOCK: Final = "SELECT sequence, clock, position, documents, words FROM replica FOR UPDATE"
 _SAVE: Final = "UPDATE replica SET sequence = %s, clock = %s, position = %s, documents = %s, words = %s"

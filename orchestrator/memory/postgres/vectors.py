@@ -16,8 +16,8 @@ from ..selection import Selection
 from .selecting import Where, is_small
 
 if TYPE_CHECKING:
+    from ...postgres.connections import Connection
     from ..engine import Vector
-    from .connections import Connection
 
 _INDEXED_AS_FLOAT: Final = 2000
 _INDEXED_AT_ALL: Final = 4000

@@ -1,10 +1,10 @@
-"""What Postgres's errors mean to whoever uses the store."""
+"""What Postgres's errors mean to whoever uses a database."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from ....protocols import ConfigError, InvalidRequest, NearfarError, StoreCorrupt, StoreUnavailable
+from ...protocols import ConfigError, InvalidRequest, NearfarError, StoreCorrupt, StoreUnavailable
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,8 +26,8 @@ _RESTORE: Final = "restore the database from a backup; what is on other devices 
 
 
 @contextmanager
-def translated(patience: float) -> Iterator[None]:
-    """Raise psycopg's errors as the store's. What is a defect of ours stays as it is."""
+def translated(what: str, patience: float) -> Iterator[None]:
+    """Raise psycopg's errors as those of `what` is kept in Postgres. What is a defect of ours stays as it is."""
     import psycopg
     from psycopg_pool import PoolTimeout
 
@@ -37,7 +37,7 @@ def translated(patience: float) -> Iterator[None]:
         hint = "look whether the server is up and can be reached, and whether other tasks hold all connections"
         raise StoreUnavailable(f"no connection to Postgres within {patience:g} s", hint=hint) from error
     except psycopg.Error as error:
-        meaning = _meaning(error)
+        meaning = _meaning(error, what)
         if meaning is None:
             raise
         raise meaning from error
@@ -59,19 +59,17 @@ def without_secrets(message: str, parameters: Mapping[str, Any]) -> str:
     return line
 
 
-def _meaning(error: "psycopg.Error") -> NearfarError | None:
+def _meaning(error: "psycopg.Error", what: str) -> NearfarError | None:
     import psycopg
 
     state = error.sqlstate or ""
     text = str(error).strip().partition("\n")[0]
     if state in _CORRUPT:
-        return StoreCorrupt(f"the memory store in Postgres is damaged: {text}", hint=_RESTORE)
+        return StoreCorrupt(f"the {what} in Postgres is damaged: {text}", hint=_RESTORE)
     if isinstance(error, psycopg.DataError):
         return InvalidRequest(f"Postgres cannot keep this: {text}", hint="texts may have no NUL in them")
     if state == "42501":
-        return ConfigError(
-            f"the user may not use the memory store: {text}", hint="connect as the user that created it, or grant the rights"
-        )
+        return ConfigError(f"the user may not use the {what}: {text}", hint="connect as the user that created it, or grant the rights")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) or state in _UNAVAILABLE:
         return StoreUnavailable(
             f"Postgres cannot be used: {text}", hint=_UNAVAILABLE.get(state, "look whether the server is up; try again")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ....protocols import ConfigError, StoreUnavailable
+from ...protocols import ConfigError, StoreUnavailable
 from .errors import refused, translated, without_secrets
 
 if TYPE_CHECKING:
@@ -24,11 +24,14 @@ _IDLE_SECONDS: Final = 60
 class Connections:
     """A bounded pool of connections in which each statement is a transaction of its own, unless one is begun.
 
-    `schema` is where the tables are; `patience` is how many seconds to wait for a connection or a lock, `longest` for a statement; further
-    `settings` are the server's.
+    `what` is kept there, as errors speak of it, in the tables of `schema`; `patience` is how many seconds to wait for a connection or a
+    lock, `longest` for a statement; further `settings` are the server's.
     """
 
-    def __init__(self, address: str, *, schema: str, most: int, patience: float, longest: float, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, address: str, *, what: str, schema: str, most: int, patience: float, longest: float, settings: Mapping[str, str]
+    ) -> None:
+        self._what = what
         self._patience = patience
         self._settings = {
             **settings,
@@ -41,7 +44,7 @@ class Connections:
             "jit": "off",
             "plan_cache_mode": "force_custom_plan",
         }
-        self._parameters = _parameters(address, patience)
+        self._parameters = _parameters(address, patience, what)
         self._most = most
         self._process = os.getpid()
         self._connect_once()
@@ -51,9 +54,9 @@ class Connections:
     def connection(self) -> Iterator["Connection"]:
         """One connection for the block alone."""
         if os.getpid() != self._process:
-            message = "the memory store was opened before this process was forked"
-            raise StoreUnavailable(message, hint="open the store in the process that uses it")
-        with translated(self._patience), self._pool.connection() as connection:
+            message = f"the {self._what} was opened before this process was forked"
+            raise StoreUnavailable(message, hint="open it in the process that uses it")
+        with translated(self._what, self._patience), self._pool.connection() as connection:
             yield connection
 
     def close(self) -> None:
@@ -97,14 +100,14 @@ class Connections:
         connection.execute(f"SELECT {calls}", [part for setting in self._settings.items() for part in setting])
 
 
-def _parameters(address: str, patience: float) -> dict[str, Any]:
+def _parameters(address: str, patience: float, what: str) -> dict[str, Any]:
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
 
         import_module("psycopg_pool")
     except ImportError as error:
-        raise ConfigError("memory in Postgres needs psycopg", hint="pip install 'nearfar[postgres]'") from error
+        raise ConfigError(f"the {what} in Postgres needs psycopg", hint="pip install 'nearfar[postgres]'") from error
     hint = "postgresql://user:password@host:port/database, with what is special in the password percent-encoded"
     try:
         given = conninfo_to_dict(address)

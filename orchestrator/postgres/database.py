@@ -1,0 +1,88 @@
+"""Tables in a Postgres database that the processes of several machines share."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from ...protocols import StoreUnavailable
+from ..tables import Rows, Tables, newer, statements
+from .connections import Connections
+
+if TYPE_CHECKING:
+    from .connections import Connection
+
+_WORDS: Final = (
+    ("INTEGER PRIMARY KEY AUTOINCREMENT", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+    ("INTEGER", "bigint"),
+    ("BLOB", "bytea"),
+    ("REAL", "double precision"),
+    (" WITHOUT ROWID", ""),
+)
+_PARTS: Final = "CREATE TABLE IF NOT EXISTS parts (part text PRIMARY KEY, version bigint NOT NULL)"
+_CONNECTIONS: Final = 8
+"""Of one process."""
+_PATIENCE: Final = 10.0
+_LONGEST: Final = 60.0
+
+
+class PostgresDatabase:
+    """The schema of a database, with the tables of those who `require` them. `what` is how errors speak of it.
+
+    Raises `ConfigError` where the address makes no sense or psycopg is missing, and `StoreUnavailable` where the server is out of reach.
+    """
+
+    def __init__(self, address: str, *, what: str, schema: str = "nearfar_runs") -> None:
+        self._connections = Connections(
+            address, what=what, schema=schema, most=_CONNECTIONS, patience=_PATIENCE, longest=_LONGEST, settings={}
+        )
+        try:
+            with self.writing() as session:
+                # Of several processes that come first, one makes the tables.
+                session.execute("SELECT pg_advisory_xact_lock(hashtext('nearfar_runs'))")
+                session.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+                session.execute(_PARTS)
+        except BaseException:
+            self._connections.close()
+            raise
+
+    def require(self, tables: Tables) -> None:
+        with self.writing() as session:
+            session.execute("SELECT pg_advisory_xact_lock(hashtext('nearfar_runs'))")
+            found = session.execute("SELECT version FROM parts WHERE part = ?", (tables.part,)).fetchone()
+            if found is None:
+                for statement in statements(tables.sql):
+                    session.execute(_translated(statement))
+                session.execute("INSERT INTO parts VALUES (?, ?)", (tables.part, tables.version))
+            elif found[0] != tables.version:
+                raise StoreUnavailable(newer(tables.part, found[0], tables.version), hint="update nearfar on this machine")
+
+    @contextmanager
+    def writing(self) -> Iterator["PostgresSession"]:
+        with self._connections.connection() as connection, connection.transaction():
+            yield PostgresSession(connection)
+
+    reading = writing
+
+    def scrub(self) -> None:
+        """The server's own vacuum overwrites what was deleted."""
+
+    def close(self) -> None:
+        self._connections.close()
+
+
+class PostgresSession:
+    """A connection that takes `?` for parameters."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        """psycopg's."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
+        return self.connection.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)
+
+
+def _translated(statement: str) -> str:
+    for ours, theirs in _WORDS:
+        statement = re.sub(rf"\b{ours}\b" if not ours.startswith(" ") else ours, theirs, statement)
+    return statement
