@@ -14,11 +14,7 @@ from ..engine import Forgotten, Hit, Position, Row, Transaction, Unembedded
 from ..item import Address, Namespace
 from ..operation import Dot, Operation
 from ..selection import Selection
-<<<<<<< HEAD
 from . import forgotten
-from .connections import Connections
-=======
->>>>>>> 1132922 (Share connections to Postgres, and tell by the kernel's locks which processes are alive)
 from .encoding import digest
 from .heads import opened
 from .items import ROW, address, read
