@@ -12,7 +12,7 @@ import anyio
 import grpc
 
 from .channel import MAX_MESSAGE_BYTES
-from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, Stalled, Unavailable, from_grpc_status
+from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, ResumeLost, Stalled, Unavailable, from_grpc_status
 from .service_names import ACCEPTED
 from .status import carried_error
 from .steps import Finished, StepEvent, StepRequest
@@ -71,6 +71,7 @@ class RemoteStep:
         self._received = 0
         self._is_finished = False
         """`Finished` has come."""
+        self._was_sent_again = False
         self._is_over = False
         """The server has no compute left to stop."""
         self._ended_by: NearfarError | None = None
@@ -149,15 +150,40 @@ class RemoteStep:
 
     async def _recover(self, error: grpc.aio.AioRpcError) -> None:
         """Resume the step after `error`, or raise the error that it stands for."""
-        if error.code() not in _BROKEN or carried_error(error) or not await self._was_accepted():
+        if error.code() not in _BROKEN or carried_error(error):
             self._fail(error)
         logger.info("the connection to %s broke after %d events", self._connection.address, self._received)
         self._timer.cancel()
-        await self._resume(error)
+        await (self._resume(error) if await self._was_accepted() else self._send_again(error))
         self._timer = self._loop.call_later(self._connection.idle_timeout, self._check_idle)
 
     async def _was_accepted(self) -> bool:
         return self._received > 0 or ACCEPTED[0] in tuple(await self._call.initial_metadata())
+
+    async def _send_again(self, error: grpc.aio.AioRpcError) -> None:
+        """Nobody has heard whether the server took the step, so look for it there, and send it again where it is not.
+
+        Once, and at once: a server that is down is not waited for.
+        """
+        if self._was_sent_again:
+            self._fail(error)
+        self._was_sent_again = True
+        give_up_at = min(self._loop.time() + self._connection.resume_timeout, self._deadline)
+        try:
+            failure = await self._reopen(give_up_at)
+        except ResumeLost:
+            self._is_over = False
+            self._message.ClearField("resume_from")
+            self._call = self._open()
+            failure = await self._connect(give_up_at)
+        if failure is not None:
+            self._fail(error)
+
+    async def _reopen(self, give_up_at: float) -> grpc.aio.AioRpcError | None:
+        """Open the call behind the last event received; see `_connect`."""
+        self._message.resume_from = self._received
+        self._call = self._open()
+        return await self._connect(give_up_at)
 
     async def _resume(self, error: grpc.aio.AioRpcError) -> None:
         """Open the call again behind the last event received, with growing, jittered delays."""
@@ -169,9 +195,7 @@ class RemoteStep:
                 raise self._ended_by
             if self._loop.time() >= give_up_at:
                 self._give_up(error)
-            self._message.resume_from = self._received
-            self._call = self._open()
-            if failure := await self._connect(give_up_at):
+            if failure := await self._reopen(give_up_at):
                 error = failure
             else:
                 return

@@ -324,3 +324,33 @@ async def test_restarted_server_has_lost_the_step() -> None:
                 with pytest.raises(ResumeLost):
                     await anext(aiter(events))
             await remote.aclose()
+
+
+async def test_reset_before_the_server_has_said_anything_runs_the_agent_once() -> None:
+    agent = ScriptedAgent(lambda _: PIECES)
+    with anyio.fail_after(60):
+        async with serve(agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address)
+            for run, byte in enumerate(range(1, 60, 2), 1):
+                proxy.reset_after(byte)
+                assert (await complete(remote, ask())).text == "".join(PIECES)
+                assert len(agent.requests) == run
+            assert proxy.connections == run + 1
+
+
+async def test_a_step_that_never_reached_the_server_is_sent_again() -> None:
+    agent = ScriptedAgent(["answer"])
+    with anyio.fail_after(30):
+        async with serve(agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address)
+            proxy.black_hole()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_reset_once, proxy)
+                assert (await complete(remote, ask())).text == "answer"
+    assert len(agent.requests) == 1
+
+
+async def _reset_once(proxy: ChaosProxy) -> None:
+    await anyio.wait_all_tasks_blocked()
+    await proxy.resume()
+    proxy.reset()
