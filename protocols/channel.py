@@ -13,13 +13,13 @@ Options = tuple[tuple[str, int | str], ...]
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """Largest request or event."""
 
-_PING_EVERY_MS = 2_000
+_PING_EVERY_MS = 1_500
 _PING_TIMEOUT_MS = 1_500
 _SERVER_PING_EVERY_MS = 10_000
 _SERVER_PING_TIMEOUT_MS = 5_000
 
 CLIENT_OPTIONS: Options = (
-    # A peer that is gone without a word is noticed within 3.5 s. The ping timeout is a second setting: without it, 60 s.
+    # A peer that is gone without a word is noticed within 3 s. The ping timeout is a second setting: without it, 60 s.
     ("grpc.keepalive_time_ms", _PING_EVERY_MS),
     ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", _PING_TIMEOUT_MS),

@@ -27,6 +27,7 @@ StepCall: TypeAlias = "grpc.aio.UnaryStreamCall[pb.StepCall, pb.StepEvent]"
 _BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 """What gRPC reports, without a reason of ours, when the connection and not the step has failed."""
 _CANCEL_LIMIT = 1.0
+_SEND_AGAIN_LIMIT = 1.0
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 1.0
 _LONGEST_TIMEOUT = 1e9
@@ -168,7 +169,7 @@ class RemoteStep:
         if self._was_sent_again:
             self._fail(error)
         self._was_sent_again = True
-        give_up_at = min(self._loop.time() + self._connection.resume_timeout, self._deadline)
+        give_up_at = min(self._loop.time() + _SEND_AGAIN_LIMIT, self._deadline)
         try:
             failure = await self._reopen(give_up_at)
         except ResumeLost:
