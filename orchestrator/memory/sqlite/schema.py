@@ -69,6 +69,7 @@ CREATE TABLE forgotten (position INTEGER PRIMARY KEY, tag TEXT NOT NULL UNIQUE  
 );
 
 CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='porter unicode61 remove_diacritics 2');
+-- Searches look into every segment of the index, so that they are merged before there are as many as FTS5 would leave.
 INSERT INTO words (words, rank) VALUES ('automerge', 2);
 INSERT INTO words (words, rank) VALUES ('crisismerge', 8);
 """

@@ -1,8 +1,10 @@
 """The SQLite engine: what is its own. What all engines do is in the conformance suite."""
 
 import os
+import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy
@@ -226,3 +228,11 @@ def test_the_nearest_of_thousands_are_those_of_a_comparison_with_each_while_item
         rows = engine.numbered([hit.row for hit in hits])
         expected = sorted(kept, key=lambda address: -float(kept[address] @ asked))[:10]
         assert [rows[hit.row].address for hit in hits] == expected
+
+
+def test_words_that_are_written_item_by_item_are_soon_in_few_segments(engine: SqliteEngine, tmp_path: Path) -> None:
+    for number in range(15):
+        put(engine, Address(("many",), str(number)), {"text": "each of these is a segment of the index, until they are merged"})
+    with closing(sqlite3.connect(tmp_path / "memory" / "memory.db")) as connection:
+        (segments,) = connection.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()
+    assert segments <= 8
