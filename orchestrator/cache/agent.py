@@ -109,7 +109,8 @@ class CachedAgent:
         flight, was_under_way = self._flights.join(key, lambda: self._found(request, scope))
         async with aclosing(flight.read()) as events:
             async for event in events:
-                if was_under_way and isinstance(event, Finished) and event.saved is not None:
+                # The lookup that found a stored answer is counted already, and so is the miss that somebody else has paid for.
+                if isinstance(event, Finished) and event.saved is not None and (was_under_way or flight.is_paid):
                     await self._guarded(lambda: self._cache.count(self._cache.category(request, scope), "shared"))
                 yield event
 

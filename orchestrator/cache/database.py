@@ -4,14 +4,17 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from ...protocols import StoreCorrupt, StoreUnavailable
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PATIENCE: Final = 5.0
 """Seconds that a process waits for another one's write."""
@@ -63,7 +66,7 @@ class CacheDatabase:
         """
         with self._lock, self._translated():
             connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
+            _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -90,7 +93,7 @@ class CacheDatabase:
         if self._process != os.getpid():  # A connection must not cross a fork, not even to be closed.
             self._connection, self._process = None, os.getpid()
         if self._connection is None:
-            self._connection = self._open_or_begin_anew()
+            self._connection = _patiently(self._open_or_begin_anew)
         return self._connection
 
     def _open_or_begin_anew(self) -> sqlite3.Connection:
@@ -136,7 +139,10 @@ class CacheDatabase:
         connection, self._connection = self._connection, None
         if connection is not None and self._process == os.getpid():
             with closing(connection):
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                try:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                except sqlite3.Error as error:  # whoever opens it next tries again
+                    logger.warning("the log of the cache %s stays beside it: %s", self.path, error)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -153,3 +159,15 @@ class CacheDatabase:
             raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it has been begun anew") from error
         except OSError as error:
             raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="check the path, and who may write it") from error
+
+
+def _patiently(work: Callable[[], T]) -> T:
+    """What `work` returns once nobody is in its way: SQLite does not wait for one that is opening the file, or the last to close it."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)

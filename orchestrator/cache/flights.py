@@ -25,8 +25,8 @@ class Flight:
         self._readers = 0
         self._furthest = 0
         self._changed = anyio.Event()
-        self._is_paid = False
-        """Somebody has been told what the step took: it is told once."""
+        self.is_paid = False
+        """Somebody has been told what the step took: it is told once. Never of a stored answer, which takes nothing."""
         self._task: asyncio.Task[None] | None = None
 
     async def read(self) -> AsyncGenerator[StepEvent, None]:
@@ -54,8 +54,10 @@ class Flight:
                 await end(self._task)
 
     def _shared(self, finished: Finished) -> Finished:
-        if not self._is_paid or finished.saved is not None:
-            self._is_paid = True
+        if finished.saved is not None:
+            return finished
+        if not self.is_paid:
+            self.is_paid = True
             return finished
         return finished.model_copy(update={"usage": Usage(), "performance": None, "saved": finished.usage})
 

@@ -8,6 +8,7 @@ import pytest
 from stored_answers import PRICES, SAME_STRENGTH, STRENGTH, World, ask
 
 from nearfar.orchestrator.cache.agent import CachedAgent
+from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.cache.scope import Scope, scope
 from nearfar.protocols import (
     Agent,
@@ -353,3 +354,17 @@ async def test_a_cache_that_cannot_be_opened_costs_no_step(tmp_path: Path, caplo
         agent = CachedAgent(numbered(), cache)
         assert [await text_of(agent, ask(STRENGTH)) for _ in range(2)] == ["Answer 1.", "Answer 2."]
     assert "without its cache" in caplog.text
+
+
+async def test_each_of_those_who_share_an_answer_is_counted_once_whoever_hears_its_end_first(tmp_path: Path) -> None:
+    inner = ScriptedAgent(lambda _: ["Slow ", "answer."])
+    with World().cache(tmp_path / "answers.db", semantic=False) as cache, anyio.fail_after(20):
+        agent = CachedAgent(inner, cache)
+        async with stream(agent, ask("Same.")) as first:
+            assert await anext(aiter(first)) == TextDelta(text="Slow ")
+            joined = await complete(agent, ask("Same."))
+            rest = [event async for event in first]
+        (counted,) = statistics(cache.database)
+    assert isinstance(rest[-1], Finished)
+    assert sorted(saved is not None for saved in (rest[-1].saved, joined.finished.saved)) == [False, True]
+    assert (counted.misses, counted.shared) == (1, 1)

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_answers import World
 
@@ -95,3 +96,40 @@ def test_what_was_judged_outlives_the_process(tmp_path: Path) -> None:
         with World().cache(tmp_path / "answers.db") as cache:
             assert len(cache.thresholds.judgements("general")) == expected
             cache.thresholds.add("general", 0.95, was_served=True, is_same=True)
+
+
+def beta_share(place: float, one: int, other: int) -> float:
+    """The part of the beta distribution below a place, by Simpson's rule: another way to the binomial's tails (Clopper and Pearson)."""
+    scale = math.lgamma(one + other) - math.lgamma(one) - math.lgamma(other)
+
+    def density(x: float) -> float:
+        if x <= 0 or x >= 1:
+            return math.exp(scale) * (one == 1 and x <= 0 or other == 1 and x >= 1)
+        return math.exp(scale + (one - 1) * math.log(x) + (other - 1) * math.log1p(-x))
+
+    steps = 4000
+    weights = (1, *([4, 2] * (steps // 2 - 1)), 4, 1)
+    return sum(weight * density(place * step / steps) for step, weight in enumerate(weights)) * place / steps / 3
+
+
+@given(st.integers(1, 300), st.data(), st.sampled_from([0.9, 0.95, 0.975]))
+@settings(max_examples=40, deadline=None)
+def test_bounds_are_the_quantiles_of_beta_distributions(judged: int, data: st.DataObject, confidence: float) -> None:
+    false = data.draw(st.integers(0, judged))
+    if false < judged:
+        assert beta_share(upper_bound(false, judged, confidence), false + 1, judged - false) == pytest.approx(confidence, abs=1e-6)
+    if false > 0:
+        assert beta_share(lower_bound(false, judged, confidence), false, judged - false + 1) == pytest.approx(1 - confidence, abs=1e-6)
+
+
+@given(st.integers(1, 60), st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_bound_is_where_the_exact_tail_crosses_its_probability(judged: int, data: st.DataObject) -> None:
+    false = data.draw(st.integers(0, judged - 1))
+    bound = upper_bound(false, judged, 0.975)
+
+    def tail(share: Fraction) -> Fraction:
+        return sum((math.comb(judged, k) * share**k * (1 - share) ** (judged - k) for k in range(false + 1)), Fraction(0))
+
+    width = Fraction(1, 10**9)
+    assert tail(Fraction(bound) - width) > Fraction(25, 1000) > tail(Fraction(bound) + width)
