@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from ..tables import Session
 from .amounts import MEASURES, Caps, Units
-from .storage import Connection, Storage
+from .storage import Storage
 
 _KEPT: Final = 10_000
 """Tasks and sessions, each; of more, those are forgotten that spent nothing for the longest time."""
@@ -133,54 +134,56 @@ class BudgetBook:
 
         Where this process was taken for dead meanwhile, what was reserved counts already, and only what goes beyond is added.
         """
-        with self._storage.writing() as connection:
-            known = connection.execute("DELETE FROM reservations WHERE id = ?", (reservation.id,)).rowcount == 1
+        with self._storage.writing() as session:
+            known = session.execute("DELETE FROM budget_reservations WHERE id = ?", (reservation.id,)).rowcount == 1
             reserved = reservation.granted if known else Units()
             added = spent if known else spent.beyond(reservation.granted)
-            _move(connection, reservation.scopes, reserved=reserved, spent=added, unpriced=int(is_unpriced and known))
+            _move(session, reservation.scopes, reserved=reserved, spent=added, unpriced=int(is_unpriced and known))
             self._settled += 1
             if self._settled % _FORGOTTEN_EVERY == 0:
-                _forget(connection)
+                _forget(session)
 
     def balance(self, scope: Scope) -> Balance:
         """Of one scope; nothing where it was never heard of."""
-        with self._storage.reading() as connection:
-            return _balance(connection, self._dated(connection, scope))
+        with self._storage.reading() as session:
+            return _balance(session, self._dated(session, scope))
 
     def balances(self) -> dict[Scope, Balance]:
         """Of all scopes, those last that were used last."""
-        with self._storage.reading() as connection:
-            rows = connection.execute(f"SELECT kind, name, {_COLUMNS} FROM budgets ORDER BY used").fetchall()
+        with self._storage.reading() as session:
+            rows = session.execute(f"SELECT kind, name, {_COLUMNS} FROM budgets ORDER BY used").fetchall()
         return {Scope(kind, name): _read(row) for kind, name, *row in rows}
 
     def today(self) -> Scope:
         """The day that calls are counted for now."""
-        with self._storage.reading() as connection:
-            return self._dated(connection, Scope("day"))
+        with self._storage.reading() as session:
+            return self._dated(session, Scope("day"))
 
     def reset(self, scope: Scope) -> None:
         """Forget what was spent in a scope. For the day, also that the clock was ever ahead of what it says now."""
-        with self._storage.writing() as connection:
+        with self._storage.writing() as session:
             name = self._clock().date().isoformat() if scope == Scope("day") else scope.name
             condition = "kind = ? AND name >= ?" if scope == Scope("day") else "kind = ? AND name = ?"
-            connection.execute(f"UPDATE budgets SET {_EMPTIED} WHERE {condition}", (scope.kind, name))
+            session.execute(f"UPDATE budgets SET {_EMPTIED} WHERE {condition}", (scope.kind, name))
             if scope == Scope("day"):
-                connection.execute("UPDATE latest_day SET name = ?", (name,))
+                session.execute("UPDATE budget_day SET latest = ?", (name,))
 
     def release_dead(self) -> int:
         """Count as spent what processes had reserved that have died; returns how many reservations that were."""
         released = 0
-        with self._storage.reading() as connection:
-            owners = [str(owner) for (owner,) in connection.execute("SELECT DISTINCT owner FROM reservations").fetchall()]
-        for owner in self._storage.dead(owners):
-            with self._storage.writing() as connection:
-                rows = connection.execute(
-                    "SELECT id, scopes, unpriced, dollars, tokens, seconds, joules FROM reservations WHERE owner = ?", (owner,)
+        with self._storage.reading() as session:
+            owners = [str(owner) for (owner,) in session.execute("SELECT DISTINCT owner FROM budget_reservations").fetchall()]
+        for owner in owners:
+            if self._storage.is_alive(owner):
+                continue
+            with self._storage.writing() as session:
+                rows = session.execute(
+                    "SELECT id, scopes, unpriced, dollars, tokens, seconds, joules FROM budget_reservations WHERE owner = ?", (owner,)
                 ).fetchall()
                 for identifier, scopes, unpriced, *granted in rows:
-                    if connection.execute("DELETE FROM reservations WHERE id = ?", (identifier,)).rowcount:
+                    if session.execute("DELETE FROM budget_reservations WHERE id = ?", (identifier,)).rowcount:
                         most, where = Units(*granted), [Scope(*scope) for scope in json.loads(scopes)]
-                        _move(connection, where, reserved=most, spent=most, unpriced=unpriced)
+                        _move(session, where, reserved=most, spent=most, unpriced=unpriced)
                         released += 1
         return released
 
@@ -189,55 +192,55 @@ class BudgetBook:
 
     def _reserve(self, claims: Sequence[Claim], least: Units, most: Units, *, is_unpriced: bool) -> Reservation | Shortage:
         owner = self._storage.owner()
-        with self._storage.writing() as connection:
+        with self._storage.writing() as session:
             # In the order of their scopes, in which everybody takes them: nobody then waits for one who waits for him.
-            dated = sorted((claim._replace(scope=self._dated(connection, claim.scope)) for claim in claims), key=lambda claim: claim.scope)
-            amounts = granted([(claim, _entered(connection, claim.scope)) for claim in dated], least, most)
+            dated = sorted((claim._replace(scope=self._dated(session, claim.scope)) for claim in claims), key=lambda claim: claim.scope)
+            amounts = granted([(claim, _entered(session, claim.scope)) for claim in dated], least, most)
             if isinstance(amounts, Shortage):
                 return amounts
             reservation = Reservation(uuid4().hex, tuple(claim.scope for claim in dated), amounts, is_unpriced)
             for claim in dated:
-                _take(connection, claim, amounts)
+                _take(session, claim, amounts)
             row = (reservation.id, owner, json.dumps(reservation.scopes), *amounts, int(is_unpriced))
-            connection.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            session.execute("INSERT INTO budget_reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             return reservation
 
-    def _dated(self, connection: Connection, scope: Scope) -> Scope:
+    def _dated(self, session: Session, scope: Scope) -> Scope:
         """The scope itself, or the day that it is now."""
         if scope != Scope("day"):
             return scope
         today = self._clock().date().isoformat()
-        row = connection.execute("SELECT name FROM latest_day").fetchone()
+        row = session.execute("SELECT latest FROM budget_day").fetchone()
         latest = "" if row is None else str(row[0])
         return Scope("day", max(today, latest))
 
 
-def _entered(connection: Connection, scope: Scope) -> Balance:
+def _entered(session: Session, scope: Scope) -> Balance:
     """The scope's balance, which nobody else changes until the end of the transaction."""
     if scope.kind == "day":
-        connection.execute("UPDATE latest_day SET name = ? WHERE name < ?", (scope.name, scope.name))
-    [row] = connection.execute(_ENTER, scope).fetchall()
+        session.execute("UPDATE budget_day SET latest = ? WHERE latest < ?", (scope.name, scope.name))
+    [row] = session.execute(_ENTER, scope).fetchall()
     return _read(row)
 
 
-def _take(connection: Connection, claim: Claim, amounts: Units) -> None:
+def _take(session: Session, claim: Claim, amounts: Units) -> None:
     """Reserve in one statement, which changes nothing where it would go beyond a cap."""
     caps = (_NO_CAP if cap is None or not amount else cap for cap, amount in zip(claim.caps, amounts, strict=True))
     guards = [part for pair in zip(amounts, caps, strict=True) for part in pair]
-    taken = connection.execute(_RESERVE, (*amounts, *claim.scope, *guards))
+    taken = session.execute(_RESERVE, (*amounts, *claim.scope, *guards))
     assert taken.rowcount == 1, "the balance was read in the same transaction"
 
 
-def _move(connection: Connection, scopes: Iterable[Scope], *, reserved: Units, spent: Units, unpriced: int) -> None:
+def _move(session: Session, scopes: Iterable[Scope], *, reserved: Units, spent: Units, unpriced: int) -> None:
     """From what is reserved to what is spent."""
     for scope in scopes:
-        connection.execute(_SETTLE, (*scope, *spent, unpriced, *spent, *reserved, unpriced))
+        session.execute(_SETTLE, (*scope, *spent, unpriced, *spent, *reserved, unpriced))
 
 
-def _forget(connection: Connection) -> None:
+def _forget(session: Session) -> None:
     """The tasks and sessions that nobody has used for longest, except for those in use."""
     for kind in ("task", "session"):
-        connection.execute(_FORGET, (kind, kind, _KEPT))
+        session.execute(_FORGET, (kind, kind, _KEPT))
 
 
 def granted(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> Units | Shortage:
@@ -255,8 +258,8 @@ def granted(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -
     return min(short, key=lambda shortage: shortage.is_temporary) if short else Units(*amounts)
 
 
-def _balance(connection: Connection, scope: Scope) -> Balance:
-    row = connection.execute(f"SELECT {_COLUMNS} FROM budgets WHERE kind = ? AND name = ?", scope).fetchone()
+def _balance(session: Session, scope: Scope) -> Balance:
+    row = session.execute(f"SELECT {_COLUMNS} FROM budgets WHERE kind = ? AND name = ?", scope).fetchone()
     return Balance() if row is None else _read(row)
 
 

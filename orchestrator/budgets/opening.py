@@ -2,17 +2,37 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
+from ..owners import Owner
 from ..runs.settings import RunsConfig
+from ..sqlite.database import Database
+from ..sqlite.errors import Naming
 from .book import BudgetBook
-from .storage import FileStorage
+from .storage import SharedStorage, Storage
+
+_NAMING: Final = Naming("book of budgets", "remove the file: what was spent is forgotten with it")
 
 
 def open_budgets(config: RunsConfig, *, clock: Callable[[], datetime] = datetime.now) -> BudgetBook:
-    """The book that all processes share which name the same folder; what processes left reserved that have died counts as spent.
+    """The book that all processes share which name the same folder or database.
 
-    Raises `StoreUnavailable` or `StoreCorrupt`.
+    What processes have left reserved that are dead now counts as spent. Raises `StoreUnavailable` or `StoreCorrupt`, and `ConfigError`
+    where the address of a database is not set.
     """
-    book = BudgetBook(FileStorage(config.folder), clock)
+    book = BudgetBook(_storage(config), clock)
     book.release_dead()
     return book
+
+
+def _storage(config: RunsConfig) -> Storage:
+    if config.postgres_variable is None:
+        owner = Owner(config.folder / "owners")
+        owner.sweep()
+        return SharedStorage(Database(config.folder / "budgets.db", _NAMING), owner)
+    from ..compose import secret
+    from ..postgres.database import PostgresDatabase
+    from .postgres import ServerOwner
+
+    database = PostgresDatabase(secret(config.postgres_variable), what="book of budgets")
+    return SharedStorage(database, ServerOwner(database))

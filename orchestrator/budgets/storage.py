@@ -1,21 +1,15 @@
-"""Where a `BudgetBook` keeps its tables: in this process, or in a file that the processes of one user share."""
+"""Where a `BudgetBook` keeps its tables: in this process, or in a database that several processes share."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from ..sqlite.database import Database
-from ..sqlite.errors import Naming
-from ..tables import Tables
-from .owners import Owners
+from ..tables import Session, TableDatabase, Tables
 
 _AMOUNTS: Final = ", ".join(
-    f"{column} BIGINT NOT NULL DEFAULT 0"
-    for prefix in ("", "reserved_")
-    for column in (f"{prefix}dollars", f"{prefix}tokens", f"{prefix}seconds", f"{prefix}joules")
+    f"{prefix}{measure} BIGINT NOT NULL DEFAULT 0" for prefix in ("", "reserved_") for measure in ("dollars", "tokens", "seconds", "joules")
 )
 TABLES: Final = Tables(
     part="budgets",
@@ -25,30 +19,15 @@ CREATE TABLE budgets (
     kind TEXT NOT NULL, name TEXT NOT NULL, used BIGINT NOT NULL, {_AMOUNTS}, unpriced BIGINT NOT NULL DEFAULT 0, PRIMARY KEY (kind, name)
 );
 CREATE INDEX budgets_by_use ON budgets (used);
-CREATE TABLE reservations (
+CREATE TABLE budget_reservations (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, scopes TEXT NOT NULL,
-    dollars BIGINT NOT NULL, tokens BIGINT NOT NULL, seconds BIGINT NOT NULL, joules BIGINT NOT NULL,
-    unpriced BIGINT NOT NULL
+    dollars BIGINT NOT NULL, tokens BIGINT NOT NULL, seconds BIGINT NOT NULL, joules BIGINT NOT NULL, unpriced BIGINT NOT NULL
 );
-CREATE INDEX reservations_by_owner ON reservations (owner);
-CREATE TABLE latest_day (name TEXT NOT NULL);
-INSERT INTO latest_day VALUES ('')
+CREATE INDEX budget_reservations_by_owner ON budget_reservations (owner);
+CREATE TABLE budget_day (latest TEXT NOT NULL);
+INSERT INTO budget_day VALUES ('');
 """,
 )
-NAMING: Final = Naming("budgets", "remove the file, and what was spent is forgotten with it")
-
-
-class Cursor(Protocol):
-    @property
-    def rowcount(self) -> int: ...
-    def fetchone(self) -> Any: ...  # noqa: ANN401 - a row of the query's columns
-    def fetchall(self) -> list[Any]: ...
-
-
-class Connection(Protocol):
-    """What SQLite's and psycopg's have in common."""
-
-    def execute(self, statement: str, parameters: Sequence[object] = ..., /) -> Cursor: ...
 
 
 class Storage(Protocol):
@@ -58,17 +37,25 @@ class Storage(Protocol):
     def is_shared(self) -> bool:
         """Other processes use them too."""
 
-    def writing(self) -> AbstractContextManager[Connection]:
-        """A transaction, kept where the block ends well; what it has entered, nobody else changes before its end."""
+    def writing(self) -> AbstractContextManager[Session]:
+        """A transaction, kept where the block ends well; what it has written to, nobody else changes before its end."""
 
-    def reading(self) -> AbstractContextManager[Connection]: ...
+    def reading(self) -> AbstractContextManager[Session]: ...
 
     def owner(self) -> str:
         """The name under which this process reserves, for as long as it lives."""
 
-    def dead(self, owners: Iterable[str]) -> Iterable[str]:
-        """Those of the owners that are known to be dead."""
+    def is_alive(self, owner: str) -> bool: ...
 
+    def close(self) -> None: ...
+
+
+class Owning(Protocol):
+    """This process, as others see it: by a lock that ends with it however it ends, and by no clock."""
+
+    @property
+    def name(self) -> str: ...
+    def is_alive(self, name: str, /) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -83,7 +70,7 @@ class MemoryStorage:
         self._connection.executescript(TABLES.sql)
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self) -> Iterator[Session]:
         with self._lock:
             self._connection.execute("BEGIN")
             try:
@@ -94,44 +81,44 @@ class MemoryStorage:
                     self._connection.execute("ROLLBACK")
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[Session]:
         with self._lock:
             yield self._connection
 
     def owner(self) -> str:
         return ""
 
-    def dead(self, owners: Iterable[str]) -> Iterable[str]:
-        return ()
+    def is_alive(self, owner: str) -> bool:
+        return owner == self.owner()
 
     def close(self) -> None:
         with self._lock, closing(self._connection):
             pass
 
 
-class FileStorage:
-    """The file `budgets.db` in a folder, with a lock for each process that uses it beside it."""
+class SharedStorage:
+    """A database that several processes use; both it and `owning` are closed with this."""
 
     is_shared: Final = True
 
-    def __init__(self, folder: Path) -> None:
-        self._database = Database(folder / "budgets.db", NAMING)
-        self._database.require(TABLES)
-        self._owners = Owners(folder / "budgets.owners")
+    def __init__(self, database: TableDatabase, owning: Owning) -> None:
+        database.require(TABLES)
+        self._database = database
+        self._owning = owning
 
-    def writing(self) -> AbstractContextManager[Connection]:
+    def writing(self) -> AbstractContextManager[Session]:
         return self._database.writing()
 
-    def reading(self) -> AbstractContextManager[Connection]:
+    def reading(self) -> AbstractContextManager[Session]:
         return self._database.reading()
 
     def owner(self) -> str:
-        return self._owners.own()
+        return self._owning.name
 
-    def dead(self, owners: Iterable[str]) -> Iterable[str]:
-        return self._owners.dead(owners)
+    def is_alive(self, owner: str) -> bool:
+        return self._owning.is_alive(owner)
 
     def close(self) -> None:
         """What is still reserved counts as spent when the next process looks."""
-        self._owners.close()
+        self._owning.close()
         self._database.close()

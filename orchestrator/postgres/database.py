@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import StoreUnavailable
@@ -63,6 +63,10 @@ class PostgresDatabase:
             yield PostgresSession(connection)
 
     reading = writing
+
+    def lasting(self) -> AbstractContextManager["Connection"]:
+        """A connection outside of transactions, for what its session holds."""
+        return self._connections.connection()
 
     def scrub(self) -> None:
         """The server's own vacuum overwrites what was deleted."""

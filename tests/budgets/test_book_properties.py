@@ -11,7 +11,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from nearfar.orchestrator.budgets.amounts import Caps, Units
 from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Reservation, Scope, Shortage
-from nearfar.orchestrator.budgets.storage import FileStorage
+from nearfar.orchestrator.budgets.opening import open_budgets
+from nearfar.orchestrator.runs.settings import RunsConfig
 
 CAPS = {"task": Caps(dollars=300, tokens=50), "session": Caps(tokens=120), "user": Caps(seconds=200), "day": Caps(dollars=1000, joules=90)}
 AMOUNTS = st.builds(Units, *[st.integers(0, 60)] * 4)
@@ -33,7 +34,7 @@ class Books(RuleBasedStateMachine):
         self.held: dict[str, tuple[BudgetBook, Reservation]] = {}
 
     def started(self) -> BudgetBook:
-        return BudgetBook(FileStorage(self.folder), lambda: self.now)
+        return open_budgets(RunsConfig(folder=self.folder), clock=lambda: self.now)
 
     @rule(target=reservations, process=st.integers(0, 1), scopes=SCOPES, least=AMOUNTS, more=AMOUNTS)
     def reserve(self, process: int, scopes: list[Scope], least: Units, more: Units) -> object:
@@ -60,8 +61,7 @@ class Books(RuleBasedStateMachine):
     @rule(process=st.integers(0, 1))
     def die(self, process: int) -> None:
         dead = self.processes[process]
-        dead._storage._owners.leave()  # type: ignore[attr-defined]  # what the kernel does for a process that was killed
-        dead._storage._database.close()  # type: ignore[attr-defined]  # the same
+        dead.close()  # which counts nothing, as when the process is killed
         for _, reservation in [each for each in self.held.values() if each[0] is dead]:
             del self.held[reservation.id]
             self.count(reservation, reservation.granted)
