@@ -46,6 +46,7 @@ from .hub import AttachedConfig
 from .labels import Label
 from .memory.settings import MemoryConfig
 from .policy import Mode, Strategy
+from .privacy.run_privacy import RunPrivacy
 from .privacy.sessions import SessionLabels
 from .recollection import Recollection
 from .results import Attempt, Call, Result, spent
@@ -347,6 +348,8 @@ class Hybrid:
         context = self._context(options)
         task = self._settled(task, context)
         context = replace(context, account=self._router.account(task), recollection=Recollection.of(task, stays_here=self._stays_here))
+        privacy = RunPrivacy.of(task)
+        context = replace(context, privacy=privacy, boundary=replace(context.boundary, vault=privacy.placeholders))
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
 
@@ -396,6 +399,8 @@ class Hybrid:
     async def _concluded(self, task: Task, context: TaskContext, state: dict[str, Any], seconds: float) -> Result:
         """The result, of which router and memory take note."""
         assert context.recollection is not None, "every task is prepared with one"
+        assert context.privacy is not None, "and with this"
+        state = context.privacy.filled_state(state, is_json=task.output_schema is not None)
         result = _result(task, state, seconds).model_copy(update={"recalled": tuple(context.recollection.items)})
         self._router.conclude(task, result, tools=list(context.tools))
         self._sessions.note(task, result.label)

@@ -12,6 +12,7 @@ from .compression.policy import CompressionPolicy
 from .labels import OF_CONTEXT, Label
 from .memory.item import Namespace, Source, Tier
 from .policy import Mode, Needs, Strategy
+from .privacy.settings import PrivacyPolicy
 from .resilience.settings import BreakerPolicy
 from .routing.rules import Rule
 from .routing.settings import EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
@@ -52,6 +53,8 @@ class Policy(Value):
     """When an agent that fails is left alone."""
     stickiness: Stickiness = Stickiness()
     """What keeps a session with one agent."""
+    privacy: PrivacyPolicy = PrivacyPolicy()
+    """What becomes of private data on the way to a far agent."""
     evidence: EvidencePolicy = EvidencePolicy()
     """What a cascade looks at before it accepts a draft."""
     router: RouterPolicy = RouterPolicy()

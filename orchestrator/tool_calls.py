@@ -6,12 +6,13 @@ from typing import Literal, NamedTuple, Protocol
 
 import anyio
 
-from ..protocols import Message, NearfarError, ToolCall, ToolResult
+from ..protocols import Message, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ..protocols.messages import Value
 from .effects.occurrences import Occurrence, Occurrences
 from .effects.running import run_unrecorded
 from .labels import Label, joined
-from .tools import Tool, run_tool_call
+from .memory.item import Tier
+from .tools import Effect, Tool, run_tool_call
 
 
 class Clearance(Value):
@@ -80,6 +81,10 @@ class Vault(Protocol):
         """The call with its placeholders filled in. Raises `PrivacyViolation` where the tool must not see what one stands for."""
         ...
 
+    def label_of(self, call: ToolCall) -> Label:
+        """Of what the placeholders in a call stand for."""
+        ...
+
 
 @dataclass(frozen=True)
 class Boundary:
@@ -105,7 +110,6 @@ class ToolCalls:
     def __init__(
         self, calls: Sequence[ToolCall], tools: Mapping[str, Tool], boundary: Boundary, occurrences: Occurrences | None = None
     ) -> None:
-        self._calls = calls
         self._tools = tools
         self._boundary = boundary
         self._counted = occurrences or Occurrences({}, turn=0)
@@ -113,6 +117,10 @@ class ToolCalls:
         """Of the calls that may run, by their places."""
         self._refused: dict[str, str] = {}
         """Why calls may not run, by their ids."""
+        vault = boundary.vault
+        self._filled = [Label() if vault is None else vault.label_of(call) for call in calls]
+        """Labels of what goes into the calls beside the words of whoever made them."""
+        self._calls = [self._opened(call) for call in calls]
 
     async def clear(
         self, conversation: Sequence[Message], label: Label, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None
@@ -124,8 +132,8 @@ class ToolCalls:
         asked = []
         for index, call in enumerate(self._calls):
             tool = self._tools.get(call.name)
-            if tool is None:
-                continue  # it is told which tools there are
+            if tool is None or call.id in self._refused:
+                continue  # it is told which tools there are, or why not
             clearance = self._clearance(call, tool, conversation, label)
             if clearance.outcome == "refused":
                 self._refused[call.id] = clearance.reason
@@ -140,7 +148,7 @@ class ToolCalls:
             self._refused |= {request.call.id: f"{request.reason}{nobody or ': the user said no'}" for request in denied}
 
     async def run(self, started: Callable[[ToolCall], None], finished: Callable[[ToolResult], None]) -> list[ToolResult]:
-        """Run those that may, side by side; all results, in the order of the calls. Raises what the ledger or the vault raises."""
+        """Run those that may, side by side; all results, in the order of the calls. Raises what the ledger raises."""
         results: dict[int, ToolResult] = {}
         errors: list[NearfarError] = []
 
@@ -168,7 +176,31 @@ class ToolCalls:
     @property
     def label(self) -> Label:
         """Of the results."""
-        return joined(self._tools[call.name].declared.label(call.name) for call in self._calls if call.name in self._tools)
+        return joined(self.labels)
+
+    @property
+    def labels(self) -> Sequence[Label]:
+        """Of each result: that of its tool, and of what went into the call; that a call was not run says nothing."""
+        return [self._label(call, filled) for call, filled in zip(self._calls, self._filled, strict=True)]
+
+    def spill(self, *, is_told: bool) -> bool:
+        """Whether private data go into a tool that changes something. `is_told`: whoever made the calls has seen such data."""
+        made = [(call, filled) for call, filled in zip(self._calls, self._filled, strict=True) if call.id not in self._refused]
+        tools = [self._tools.get(call.name) for call, filled in made if is_told or filled.tier is not Tier.SHARED]
+        return any(tool is not None and tool.declared.effect is not Effect.READ for tool in tools)
+
+    def _label(self, call: ToolCall, filled: Label) -> Label:
+        tool = self._tools.get(call.name)
+        return Label() if tool is None or call.id in self._refused else tool.declared.label(tool.name).joined(filled)
+
+    def _opened(self, call: ToolCall) -> ToolCall:
+        """The call as it runs; one that its tool must not see is refused."""
+        tool, vault = self._tools.get(call.name), self._boundary.vault
+        try:
+            return call if tool is None or vault is None else vault.opened(call, tool)
+        except PrivacyViolation as error:
+            self._refused[call.id] = str(error)
+            return call
 
     @property
     def _can_ask(self) -> bool:
@@ -201,7 +233,6 @@ class ToolCalls:
             return ToolResult(call_id=call.id, name=call.name, content=f"not run: {self._refused[call.id]}", is_error=True)
         if tool is None:
             return await run_tool_call(call, self._tools)
-        call = call if boundary.vault is None else boundary.vault.opened(call, tool)
         if boundary.effects is None:
             return await run_unrecorded(call, tool)
         return await boundary.effects.run(call, tool, self._occurrences[index])

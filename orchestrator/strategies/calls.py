@@ -19,9 +19,7 @@ from ...protocols import (
     InternalError,
     InvalidOutput,
     Performance,
-    PrivacyViolation,
     ResumeLost,
-    Sensitivity,
     Side,
     Stalled,
     StepReply,
@@ -35,11 +33,14 @@ from ...protocols import (
 from ..budgets.account import Account, Allowance
 from ..budgets.amounts import Spent
 from ..events import CallEnded
-from ..memory.item import Tier
+from ..labels import Label
+from ..privacy.opened_text import Listener, OpenedText
+from ..privacy.run_privacy import RunPrivacy
 from ..resilience.patience import heard
 from ..resilience.settings import Patience
 from ..results import Call, price
 from ..routing.settings import Fallback
+from ..task import Task
 from ..team import Member
 from .state import Json, TaskContext, TaskRuntime, TaskState, as_json, emit, label_of
 from .supervision import Cause, Verdict
@@ -50,8 +51,6 @@ WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, Invali
 _TELLING = 1.0
 """Seconds; that an agent did not answer in less says nothing of it."""
 
-Listener = Callable[[str], None]
-"""Takes each piece of an agent's text as it streams."""
 Reading = Callable[[StepReply], Verdict]
 """Reads a supervisor's verdict."""
 
@@ -111,6 +110,7 @@ class CallLog:
         shadow: bool = False,
         reading: Reading | None = None,
         listener: Listener | None = None,
+        label: Label | None = None,
     ) -> StepReply:
         """Run one step of an agent to its end. Raises what opening the agent or the step raises.
 
@@ -122,20 +122,23 @@ class CallLog:
             shadow: its verdict is recorded and changes nothing.
             reading: reads the verdict, where it is a check.
             listener: hears its text as it streams.
+            label: of what the request holds; None: it may be anything that the run has seen.
         """
         agent = await member.open()
         patience = self._patience(member, request)
-        request = self._labelled(member, request)
+        departing = await self._privacy.departing(member, request, label or self._label, role=role)
+        request = departing.request
         account = self._account
         allowance = await account.reserve(request, agent.card) if account is not None else None
         request = allowance.request if allowance is not None else request
-        listening = _Listening(listener)
+        listening = _Listening(None if listener is None else departing.listener(listener))
         started = time.monotonic()
         verdict: Verdict | None = None
         error: BaseException | None = None
         try:
-            await self._hear(member, agent, request, listening, patience)
-            reply = listening.reply(agent.card)
+            with departing.watched():
+                await self._hear(member, agent, request, listening, patience)
+            reply = await departing.accepted(listening.reply(agent.card))
             verdict = reading(reply) if reading is not None else None
             return reply
         except (Exception, anyio.get_cancelled_exc_class()) as caught:  # recorded, and raised again
@@ -178,21 +181,17 @@ class CallLog:
     def _fallback(self) -> Fallback:
         return Fallback.model_validate(self._task["policy"]["fallback"])
 
-    def _labelled(self, member: Member, request: StepRequest) -> StepRequest:
-        """The request as private as what the run has seen. Raises `PrivacyViolation` where the agent must not be told that."""
-        if self._label.tier is Tier.SHARED:
-            return request
-        if member.side is Side.FAR or (member.is_elsewhere and self._label.tier is Tier.DEVICE):
-            because = ", ".join(self._label.origins)
-            hint = "let an agent on this device go on"
-            raise PrivacyViolation(f"{member.name} may not be told what the run has seen since {because}", hint=hint)
-        return request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
+    @cached_property
+    def _privacy(self) -> RunPrivacy:
+        given: TaskContext | None = self._runtime.context
+        known = None if given is None else given.privacy
+        return known if known is not None else RunPrivacy.of(Task.model_validate(self._task))
 
 
 class _Listening:
     """What was heard of a step."""
 
-    def __init__(self, listener: Listener | None) -> None:
+    def __init__(self, listener: OpenedText | None) -> None:
         self._listener = listener
         self._started = time.monotonic()
         self._text: list[str] = []
@@ -226,6 +225,8 @@ class _Listening:
     def reply(self, card: AgentCard) -> StepReply:
         if self._finished is None:
             raise InvalidOutput(f"agent {card.name!r} ended its stream without saying why")
+        if self._listener is not None:
+            self._listener.close()
         return StepReply(text="".join(self._text), tool_calls=tuple(self._calls), finished=self._finished)
 
     def figures(self, card: AgentCard, error: BaseException | None, *, started: float) -> Figures:

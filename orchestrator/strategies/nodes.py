@@ -20,6 +20,7 @@ from ..team import Team
 from ..tool_calls import ToolCalls
 from ..tools import Tool
 from .calls import CallLog
+from .exposure import after_tools, shown
 from .fitting import Fitting, summarizer_of
 from .judging import Escalations, Judging
 from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start, label_of
@@ -49,9 +50,12 @@ class TaskNodes:
         task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
         decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent)
         emit(runtime, Routed(decision=decision))
+        label = as_json(starting_label(task, context.tools))
         empty: TaskState = {
             "attempts": [],
-            "label": as_json(starting_label(task, context.tools)),
+            "label": label,
+            "opening": label,
+            "is_spilled": False,
             "standby": None,
             "calls": [],
             "reasons": [],
@@ -101,7 +105,8 @@ class TaskNodes:
             turn=turn.state["acted"],
             listener=lambda text: turn.show(text, runtime),
         )
-        reply = await fitting.ask(turn.request(specs), ask, summarizer_of(self.team, turn, log))
+        request, label = await shown(turn, turn.request(specs), self.context(runtime))
+        reply = await fitting.ask(request, partial(ask, label=label), summarizer_of(self.team, turn, log))
         turn.count(log.made[-1])
         if log.made[-1].saved is None:  # what a cache takes says nothing of the agent
             self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
@@ -139,7 +144,7 @@ class TaskNodes:
             "draft": draft,
             "acted": state["acted"] + 1,
             "made": calls.made,
-            "label": as_json(label.joined(calls.label).joined(recollection.label)),
+            **after_tools(state, calls, results, recollection.label, context),
         }
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:

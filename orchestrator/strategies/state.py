@@ -17,6 +17,7 @@ from ..cache.plans import PlanCache
 from ..events import TaskEvent
 from ..labels import Label
 from ..policy import Strategy
+from ..privacy.run_privacy import RunPrivacy
 from ..recollection import Recollection
 from ..task import Policy, Task
 from ..tool_calls import Boundary
@@ -55,6 +56,12 @@ class TaskState(TypedDict, total=False):
     """The `Label` of all that any agent of the run has been told; it only ever becomes stricter."""
     made: dict[str, int]
     """How many calls of each action the ledger of effects was told of, since the conversation began."""
+    opening: Json
+    """The `Label` of what attempts start from: the task, and a supervisor's words."""
+    private: list[int]
+    """Positions in `messages` of what tools have returned that may not leave the device."""
+    is_spilled: bool
+    """Private data may have gone into the world that the tools act on, and come back from it by any of them."""
     attempts: list[Json]
     """The attempts that ended."""
     standby: list[Json] | None
@@ -89,6 +96,8 @@ class TaskContext:
     """What was recalled for the task; None where a graph runs by itself in another app."""
     boundary: Boundary = Boundary()
     """What stands between the agents and their tools."""
+    privacy: RunPrivacy | None = None
+    """What stands between the run and agents far away; None where a graph runs by itself in another app."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
 
@@ -110,7 +119,7 @@ TaskGraph = CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
 def fresh_start(task: Task, *, position: int, guidance: str = "") -> TaskState:
     """The state in which the candidate at `position` begins."""
     messages = [as_json(message) for message in opening(task, guidance)]
-    anew: TaskState = {"counts": [], "is_shortened": False}
+    anew: TaskState = {"counts": [], "is_shortened": False, "private": []}
     return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
 
 

@@ -16,7 +16,7 @@ from .fitting import asked_with_less
 from .nodes import TaskNodes
 from .prompts import adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
 from .single import after_act as unsupervised_after_act
-from .state import TaskRuntime, TaskState, as_json, emit, opening
+from .state import TaskRuntime, TaskState, as_json, emit, label_of, opening
 from .supervision import Cause, Supervision, Verdict
 from .triggers import Evidence, cause_of_check
 from .verdicts import Judgement, plan_problem, read_verdict
@@ -254,7 +254,12 @@ def _planned_start(view: Oversight, plan: str) -> TaskState:
     """The state in which the executor starts from a plan; the confidence of a step that was dropped is not that of its work."""
     messages = [as_json(message) for message in opening(view.task, plan)]
     draft = view.state["draft"]
-    return {"guidance": plan, "messages": messages, "made": {}, "draft": None if draft is None else {**draft, "confidence": None}}
+    return {**_spoken(view), "guidance": plan, "messages": messages, "draft": None if draft is None else {**draft, "confidence": None}}
+
+
+def _spoken(view: Oversight) -> TaskState:
+    """The conversation starts anew, from the words of somebody who was told what the run has seen."""
+    return {"opening": as_json(label_of(view.state)), "private": [], "made": {}}
 
 
 def after_act(state: TaskState) -> str:
@@ -298,7 +303,7 @@ def _after(view: Oversight, judgement: Judgement) -> TaskState:
     state = view.state
     if judgement.verdict is Verdict.INTERVENE and not view.policy.shadow:
         anew = [as_json(message) for message in opening(view.task, judgement.guidance)]
-        return {"messages": anew, "made": {}, "guidance": judgement.guidance, "watch": as_json(view.covered_now(len(anew)))}
+        return {**_spoken(view), "messages": anew, "guidance": judgement.guidance, "watch": as_json(view.covered_now(len(anew)))}
     checked: TaskState = {"watch": as_json(view.covered_now(len(state["messages"])))}
     if judgement.verdict is not Verdict.UNREADABLE:
         return checked

@@ -14,8 +14,7 @@ from nearfar.orchestrator.memory import MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.item import TRUST
 from nearfar.orchestrator.memory_tools import NOTES, memory_tools
-from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
-from nearfar.orchestrator.strategies.supervision import Supervision
+from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.task_memory import TaskMemory
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult, Unavailable
@@ -38,6 +37,10 @@ def read_diary() -> str:
 def read_page() -> str:
     """A page of the web."""
     return "Strangers say that owls are birds."
+
+
+def public(strategy: Strategy, **options: object) -> Policy:
+    return Policy.model_validate({"strategy": strategy, "sensitivity": Sensitivity.PUBLIC, **options})
 
 
 def near(*script: Reply) -> ScriptedAgent:
@@ -131,9 +134,7 @@ async def test_part_that_needs_a_private_result_and_the_whole_stay_on_the_device
         return CANARY
 
     cloud, device = ScriptedAgent(on_far, name="far", side=Side.FAR), ScriptedAgent(on_near, name="near")
-    policy = Policy(
-        strategy="subtasks", mode="prefer_in_cloud", sensitivity="public", subtasks=SubtasksPolicy(strategy="route", aggregate="always")
-    )
+    policy = public(Strategy.SUBTASKS, mode="prefer_in_cloud", subtasks={"strategy": "route", "aggregate": "always"})
     async with Hybrid(near=device, far=cloud, tools=[read_diary], policy=policy) as hybrid:
         result = await hybrid.run("When does it open?")
     assert CANARY not in told(cloud)
@@ -153,19 +154,16 @@ async def test_part_that_failed_after_it_had_read_something_private_keeps_the_wh
         return "There was a failure." if request.messages[0].text.startswith("Answer") else Unavailable("the device is busy")
 
     cloud, device = ScriptedAgent(on_far, name="far", side=Side.FAR), ScriptedAgent(on_near, name="near")
-    policy = Policy(
-        strategy="subtasks", mode="prefer_in_cloud", sensitivity="public", subtasks=SubtasksPolicy(strategy="route", aggregate="always")
-    )
+    policy = public(Strategy.SUBTASKS, mode="prefer_in_cloud", subtasks={"strategy": "route", "aggregate": "always"})
     async with Hybrid(near=device, far=cloud, tools=[read_diary], policy=policy) as hybrid:
         result = await hybrid.run("When does it open?")
     assert result.label.tier is Tier.DEVICE
     assert result.side is Side.NEAR
 
 
-@pytest.mark.parametrize("strategy", ["pevr", "eva"])
-async def test_far_supervisor_is_left_out_with_the_reason_once_something_private_was_read(strategy: str) -> None:
-    supervision = Supervision(executor="near", interval=1, triggers=())
-    policy = Policy(strategy=strategy, sensitivity="public", supervision=supervision)
+@pytest.mark.parametrize("strategy", [Strategy.PEVR, Strategy.EVA])
+async def test_far_supervisor_is_left_out_with_the_reason_once_something_private_was_read(strategy: Strategy) -> None:
+    policy = public(strategy, supervision={"executor": "near", "interval": 1, "triggers": ()})
     cloud = far("1. read_diary()\n2. answer", "never reached", "never reached")
     async with Hybrid(near=near(READ, f"It says: {CANARY}"), far=cloud, tools=[read_diary], policy=policy) as hybrid:
         result = await hybrid.run("When does it open?")
@@ -175,7 +173,7 @@ async def test_far_supervisor_is_left_out_with_the_reason_once_something_private
 
 
 async def test_minions_extracts_of_a_private_task_are_put_together_on_the_device() -> None:
-    policy = Policy(strategy="minions", mode="only_on_device", sensitivity="private")
+    policy = public(Strategy.MINIONS, mode="only_on_device", sensitivity="private")
     device = near(
         json.dumps({"jobs": [{"instruction": "When?", "advice": ""}]}),
         *[_found(), json.dumps({"answer": "nine", "scratchpad": "", "jobs": []})],

@@ -1,0 +1,41 @@
+"""What left the device for a run, and what was held back: without a word of it."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from ...protocols.messages import Value
+from ..labels import Label
+from ..memory.item import Tier
+
+Outcome = Literal["left", "held", "cached"]
+"""It left; it was held back; or it was about to leave, and a cache had the answer."""
+
+
+class Departure(Value):
+    """A message to an agent far away, as it was about to leave."""
+
+    at: float
+    """Seconds since the epoch, by this device's clock; the order is that of the records."""
+    agent: str
+    role: str
+    """What it was asked for."""
+    outcome: Outcome
+    reason: str
+    """Why it was allowed, or not."""
+    bytes: int
+    """Of the message as it goes over the wire."""
+    digest: str
+    """SHA-256 of these bytes, by which it can be told from others."""
+    tier: Tier
+    """Of what the message was made of; `shared` for one that left."""
+    origins: tuple[str, ...]
+    """What made that more private or less trusted."""
+    placeholders: tuple[str, ...] = ()
+    """Their names, as far as the message holds any."""
+    findings: Mapping[str, int] = {}
+    """How many of each type the detectors found before placeholders stood there."""
+
+
+def origins_of(label: Label) -> tuple[str, ...]:
+    """What an audit says of a label's origins. Names of items of the memory may be private themselves."""
+    return tuple(dict.fromkeys("the memory" if origin.startswith("memory ") else origin for origin in label.origins))

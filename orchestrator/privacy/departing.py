@@ -1,0 +1,99 @@
+"""One request on its way to an agent."""
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from hashlib import sha256
+
+from ...protocols import PrivacyViolation, Side, StepReply, StepRequest
+from ...protocols.egress import inspected_by
+from ...protocols.wire import request_to_proto
+from ..labels import Label
+from ..team import Member
+from ..threads import in_thread
+from .audit import Departure, Outcome, origins_of
+from .needles import Needles
+from .opened_text import Listener, OpenedText
+from .placeholders import Placeholders
+from .records import RunRecords
+from .texts import texts_in, texts_of
+
+
+class Departing:
+    """The request as the agent gets it, and what is done about it and its reply."""
+
+    def __init__(
+        self,
+        request: StepRequest,
+        member: Member,
+        label: Label,
+        role: str,
+        *,
+        needles: Needles,
+        placeholders: Placeholders,
+        records: RunRecords | None,
+    ) -> None:
+        self.request = request
+        self._member = member
+        self._label = label
+        self._role = role
+        self._needles = needles
+        self._placeholders = placeholders
+        self._records = records
+        self._number: int | None = None
+        """Of the departure in the audit."""
+
+    async def leave(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Look at the message once more, and write down that it leaves. Raises `PrivacyViolation` where it must not."""
+        message = request_to_proto(self.request).SerializeToString()
+        try:
+            self._inspect(message)
+            self._inspect("".join(texts_of(self.request.messages)).encode(errors="ignore"))  # what is cut up between messages, too
+        except PrivacyViolation as error:
+            await self._note("held", error.message, findings, message)
+            raise
+        self._number = await self._note("left", reason, findings, message)
+
+    async def hold(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Write down that it does not leave."""
+        await self._note("held", reason, findings, request_to_proto(self.request).SerializeToString())
+
+    def watched(self) -> AbstractContextManager[None]:
+        """While this lasts, the bytes that go to another process are looked at."""
+        return nullcontext() if self._member.side is Side.NEAR else inspected_by(self._inspect)
+
+    def listener(self, listener: Listener) -> OpenedText:
+        """Hears the reply as it streams, with placeholders filled in."""
+        return OpenedText(self._placeholders, listener)
+
+    async def accepted(self, reply: StepReply) -> StepReply:
+        """The reply. Raises `InvalidOutput` where it holds a placeholder that there is not."""
+        for text in (reply.text, *(text for call in reply.tool_calls for text in texts_in(call.arguments))):
+            self._placeholders.check(text)
+        if reply.finished.saved is not None and self._number is not None and self._records is not None:
+            await in_thread(self._records.was_cached, self._number)
+        return reply
+
+    def _inspect(self, message: bytes) -> None:
+        if self._needles.found_in(message):
+            because = f"what {self._member.name} was to be told holds private data of this run"
+            raise PrivacyViolation(because, hint="let an agent on this device go on; `nearfar privacy audit` shows what was held back")
+
+    async def _note(self, outcome: Outcome, reason: str, findings: Mapping[str, int], message: bytes) -> int | None:
+        if self._records is None:
+            return None
+        named = {each.name for text in texts_of(self.request.messages) for each in self._placeholders.named_in(text)}
+        departure = Departure(
+            at=time.time(),
+            agent=self._member.name,
+            role=self._role,
+            outcome=outcome,
+            reason=reason,
+            bytes=len(message),
+            digest=sha256(message).hexdigest(),
+            tier=self._label.tier,
+            origins=origins_of(self._label),
+            placeholders=tuple(sorted(named)),
+            findings=dict(findings),
+        )
+        return await in_thread(self._records.note, departure)

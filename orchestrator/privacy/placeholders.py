@@ -1,0 +1,144 @@
+"""Placeholders: what stands for private values where an agent far away goes on with them, and what puts the values back."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+
+from ...protocols import InvalidOutput, PrivacyViolation, ToolCall
+from ...protocols.messages import Value
+from ..labels import Label, joined
+from ..memory.item import TIERS, Source, Tier
+from ..tools import Tool
+from .texts import texts_in, with_arguments
+
+_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+_RANDOM_LETTERS: Final = 6
+"""Thirty bits for each placeholder, so that nobody can name one that was not shown to them."""
+_TELLING: Final = 6
+"""Characters from which on a value that occurs in a text is taken for the same value."""
+_EXACT: Final = re.compile(rf"<[A-Z][A-Z_]*_[0-9]+_[{_ALPHABET}]{{{_RANDOM_LETTERS}}}>")
+
+
+class Placeholder(Value):
+    """Stands for a value."""
+
+    name: str
+    """As agents see it: `<EMAIL_1_k3t7xq>`."""
+    value: str
+    tier: Tier
+    """How far the value may go."""
+    origin: str
+    """Where it comes from: `tool read_mail`, `the detectors`."""
+
+
+class Placeholders:
+    """Those of one run: the same value has the same placeholder throughout. A `Vault`.
+
+    `keep` is called with each new one before it is used, so that it is there when the run is resumed; `known` are those of before.
+    """
+
+    def __init__(self, known: Iterable[Placeholder] = (), *, keep: Callable[[Placeholder], None] | None = None) -> None:
+        self._by_name: dict[str, Placeholder] = {}
+        self._by_value: dict[str, Placeholder] = {}
+        self._keep = keep
+        self._resembling: re.Pattern[str] | None = None
+        for placeholder in known:
+            self._add(placeholder)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def values(self) -> Iterable[str]:
+        """All that placeholders stand for."""
+        return self._by_value.keys()
+
+    def standing_for(self, value: str, type: str, *, tier: Tier, origin: str) -> str:
+        """The name of the placeholder for a value."""
+        known = self._by_value.get(value)
+        if known is None:
+            letters = "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LETTERS))
+            number = 1 + sum(name.startswith(f"<{type.upper()}_") for name in self._by_name)
+            known = Placeholder(name=f"<{type.upper()}_{number}_{letters}>", value=value, tier=tier, origin=origin)
+            if self._keep is not None:
+                self._keep(known)
+            self._add(known)
+        return known.name
+
+    def hidden(self, text: str) -> str:
+        """The text with placeholders for the values in it that have one, the longest first; not for ones that may stand there by chance."""
+        found = sorted((value for value in self._by_value if len(value) >= _TELLING and value in text), key=len, reverse=True)
+        if not found:
+            return text
+        any_of_them = "|".join([_EXACT.pattern, *map(re.escape, found)])  # placeholders stay as they are, whatever their letters
+        return re.sub(any_of_them, lambda match: self._by_value[match[0]].name if match[0] in self._by_value else match[0], text)
+
+    def filled(self, text: str, *, in_json: bool = False) -> str:
+        """The text with the values in the place of their placeholders; `in_json`: they stand inside of strings of JSON."""
+        if not self._by_name or "<" not in text:
+            return text
+        return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json), text)
+
+    def named_in(self, value: JsonValue) -> list[Placeholder]:
+        """The placeholders in the texts of a value of JSON."""
+        found: dict[str, Placeholder] = {}
+        for text in texts_in(value):
+            found |= {name: self._by_name[name] for name in _EXACT.findall(text) if name in self._by_name}
+        return list(found.values())
+
+    def check(self, text: str) -> None:
+        """Raise `InvalidOutput` where a text holds a placeholder that there is not, or one that was altered."""
+        if not self._by_name:
+            return
+        rest = _EXACT.sub(lambda match: "" if match[0] in self._by_name else match[0], text)
+        found = self._resembling_pattern.search(rest)
+        if found is not None:
+            raise InvalidOutput(f"there is no placeholder {found[0]!r}; copy those that you were shown letter by letter, and make up none")
+
+    def opened(self, call: ToolCall, tool: Tool) -> ToolCall:
+        for name, argument in call.arguments.items():
+            for placeholder in self.named_in(argument):
+                _require_open_to(tool, name, placeholder)
+        if not self.named_in(call.arguments):
+            return call
+        return with_arguments(call, self.filled)
+
+    def label_of(self, call: ToolCall) -> Label:
+        return joined(Label(tier=each.tier, origins=(each.origin,)) for each in self.named_in(call.arguments))
+
+    def _add(self, placeholder: Placeholder) -> None:
+        self._by_name[placeholder.name] = placeholder
+        self._by_value[placeholder.value] = placeholder
+        self._resembling = None
+
+    def _value_of(self, name: str, *, in_json: bool) -> str:
+        known = self._by_name.get(name)
+        if known is None:
+            return name
+        return to_json(known.value)[1:-1].decode() if in_json else known.value
+
+    @property
+    def _resembling_pattern(self) -> re.Pattern[str]:
+        """Of what a careless model makes of a placeholder."""
+        if self._resembling is None:
+            types = "|".join(sorted({name[1 : name.rindex("_", 0, name.rindex("_"))] for name in self._by_name}))
+            in_brackets = rf"<\s*(?:{types})[\s_-]*[0-9][^<>\n]{{0,24}}>"
+            without = rf"(?<![^\W_])(?:{types})[\s_-]*[0-9]+[\s_-]*[{_ALPHABET}]{{{_RANDOM_LETTERS}}}(?![^\W_])"
+            self._resembling = re.compile(f"{in_brackets}|{without}", re.IGNORECASE)
+        return self._resembling
+
+
+def _require_open_to(tool: Tool, argument: str, placeholder: Placeholder) -> None:
+    """Raise `PrivacyViolation` where what a placeholder stands for may not go as far as the tool sends its arguments, or where a tool
+    that strangers have a hand in acts by the argument."""
+    declared = tool.declared
+    if TIERS.index(declared.sends) > TIERS.index(placeholder.tier):
+        because = f"{tool.name} sends its arguments further than what {placeholder.name} stands for may go ({placeholder.tier})"
+        raise PrivacyViolation(because, hint="@tool(sends=...) says how far a tool sends its arguments")
+    if declared.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) and argument in declared.sinks:
+        because = f"{placeholder.name} is not filled into {argument!r} of {tool.name}, in which strangers have a hand"
+        raise PrivacyViolation(because, hint="@tool(source=...) says whose words a tool brings in")

@@ -1,0 +1,165 @@
+"""What may leave the device for one run: by its label, by what detectors find, and by the bytes."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ...protocols import Message, PrivacyViolation, Sensitivity, Side, StepRequest, ToolResult
+from ..labels import Label
+from ..memory.item import Tier
+from ..task import Task
+from ..team import Member
+from ..threads import in_thread
+from .departing import Departing
+from .detection.finding import UNCHECKED, Detector, Finding
+from .detection.standard import standard_detectors
+from .gate import Found, Gate
+from .needles import Needles
+from .placeholders import Placeholders
+from .records import RunRecords
+from .settings import OnFinding, PrivacyPolicy
+from .texts import changed, texts_of, with_texts
+
+_READ = ("messages", "attempts", "guidance")
+"""Parts of a task's state that its user, its memory and its plans are made from."""
+_WHOLE = "private"
+"""Type of the placeholders for whole results of tools."""
+_TOLD = "[What the tool returned stays on the user's device. Write the placeholder where it belongs: it is filled in there.]"
+_DETECTORS = "the detectors"
+"""Origin of what they have found."""
+
+
+class RunPrivacy:
+    """Stands between one run and the agents far away.
+
+    Args:
+        policy: the task's.
+        public: texts that the task says in public itself.
+        records: keep placeholders and the audit; None: both end with this process.
+        detector: looks through what is about to leave.
+    """
+
+    def __init__(
+        self, policy: PrivacyPolicy, public: Iterable[str], *, records: RunRecords | None = None, detector: Detector | None = None
+    ) -> None:
+        self._policy = policy
+        self._records = records
+        self._gate = Gate(detector or standard_detectors(), policy)
+        known = [] if records is None else records.placeholders()
+        self.placeholders = Placeholders(known, keep=None if records is None else records.keep)
+        self._needles = Needles(public)
+        for placeholder in known:
+            self._needles.add_text(placeholder.value)
+
+    @classmethod
+    def of(cls, task: Task, *, records: RunRecords | None = None) -> "RunPrivacy":
+        return cls(task.policy.privacy, texts_of(task.messages), records=records)
+
+    def may_hear(self, member: Member, label: Label) -> bool:
+        """Whether an agent may be told what has this label."""
+        if label.tier is Tier.SHARED:
+            return True
+        return member.side is Side.NEAR and not (member.is_elsewhere and label.tier is Tier.DEVICE)
+
+    def covers(self, member: Member, label: Label) -> bool:
+        """Whether an agent that may not be told all of a run with this label goes on with placeholders."""
+        return self._policy.placeholders and not self.may_hear(member, label)
+
+    def saw(self, results: Iterable[ToolResult]) -> None:
+        """Tools have returned this, and it may not leave: no part of it is let through from now on."""
+        for result in results:
+            self._needles.add_text(result.content)
+
+    async def covered(self, messages: Sequence[Message], private: Sequence[int]) -> tuple[Message, ...]:
+        """The conversation with placeholders in the place of private results, which are at these positions."""
+        self.saw(result for position in private if (result := messages[position].tool_result) is not None)
+        return await in_thread(self._covered, messages, frozenset(private))
+
+    async def departing(self, member: Member, request: StepRequest, label: Label, *, role: str) -> Departing:
+        """The request in the form in which it may go to an agent. `label`: of what it holds.
+
+        Raises `PrivacyViolation` where it may not go there in any form.
+        """
+        if not self.may_hear(member, label):
+            because = f"{member.name} may not be told what the run has seen since {', '.join(label.origins)}"
+            await self._hold(member, request, label, role, because, {})
+        if member.side is Side.NEAR:
+            return self._departing(member, self._for_near(request, label), label, role)
+        request = with_texts(request, self.placeholders.hidden)
+        found = await self._gate.look(texts_of(request.messages))
+        request, reason = await self._cleared(member, request, label, role, found)
+        departing = self._departing(member, request, label, role)
+        await departing.leave(reason, _counts(found))
+        return departing
+
+    def filled_state(self, state: dict[str, Any], *, is_json: bool) -> dict[str, Any]:
+        """The final state of a task with placeholders filled in where its user reads it. `is_json`: the answer is JSON."""
+        if not len(self.placeholders):
+            return state
+        filled: dict[str, Any] = {name: changed(state[name], self.placeholders.filled) for name in _READ if name in state}
+        filled["messages"][-1]["text"] = self.placeholders.filled(state["messages"][-1]["text"], in_json=is_json)
+        return {**state, **filled}
+
+    def _departing(self, member: Member, request: StepRequest, label: Label, role: str) -> Departing:
+        return Departing(request, member, label, role, needles=self._needles, placeholders=self.placeholders, records=self._records)
+
+    def _for_near(self, request: StepRequest, label: Label) -> StepRequest:
+        if len(self.placeholders):
+            request = with_texts(request, self.placeholders.filled)
+        return request if label.tier is Tier.SHARED else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
+
+    async def _cleared(self, member: Member, request: StepRequest, label: Label, role: str, found: Found) -> tuple[StepRequest, str]:
+        """The request as what was found in it allows, and why it does. Raises `PrivacyViolation` where it does not."""
+        if not found:
+            return request, "nothing in it may not be shared"
+        counts, choice = _counts(found), self._policy.findings
+        if choice is OnFinding.ALLOW:
+            return request, "[policy.privacy] findings allows what the detectors found"
+        for finding in _all(found):
+            self._needles.add(finding.text)
+        if choice is OnFinding.STAY or UNCHECKED in counts:
+            await self._hold(member, request, label, role, _objection(member, counts), counts)
+        return await in_thread(self._hidden, request, found), "placeholders stand where the detectors found something"
+
+    async def _hold(
+        self, member: Member, request: StepRequest, label: Label, role: str, because: str, findings: Mapping[str, int]
+    ) -> NoReturn:
+        await self._departing(member, request, label, role).hold(because, findings)
+        raise PrivacyViolation(because, hint="let an agent on this device go on; [policy.privacy] says what may leave it")
+
+    def _covered(self, messages: Sequence[Message], private: frozenset[int]) -> tuple[Message, ...]:
+        return tuple(self._cover(message) if position in private else message for position, message in enumerate(messages))
+
+    def _cover(self, message: Message) -> Message:
+        result = message.tool_result
+        assert result is not None, "only results of tools are covered"
+        name = self.placeholders.standing_for(result.content, _WHOLE, tier=Tier.DEVICE, origin=f"tool {result.name}")
+        return Message.tool(result.model_copy(update={"content": f"{name}\n{_TOLD}"}))
+
+    def _hidden(self, request: StepRequest, found: Found) -> StepRequest:
+        names = {
+            finding.text: self.placeholders.standing_for(finding.text, finding.type, tier=Tier.USER, origin=_DETECTORS)
+            for finding in _all(found)
+        }
+
+        def hide(text: str) -> str:
+            for finding in reversed(found.get(text, ())):
+                text = text[: finding.start] + names[finding.text] + text[finding.end :]
+            return self.placeholders.hidden(text)
+
+        return with_texts(request, hide)
+
+
+def _all(found: Found) -> Iterable[Finding]:
+    return (finding for findings in found.values() for finding in findings)
+
+
+def _counts(found: Found) -> Counter[str]:
+    return Counter(finding.type for finding in _all(found))
+
+
+def _objection(member: Member, counts: Mapping[str, int]) -> str:
+    if UNCHECKED in counts:
+        return f"what {member.name} was to be told could not be looked through for private data"
+    listed = ", ".join(f"{count} {type}" for type, count in sorted(counts.items()))
+    return f"what {member.name} was to be told looks private ({listed})"

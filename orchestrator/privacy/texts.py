@@ -1,0 +1,67 @@
+"""The texts of a request: all that users, tools and agents have said in it."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from pydantic import JsonValue
+
+from ...protocols import Message, StepRequest, ToolCall
+
+
+def texts_in(value: JsonValue) -> Iterator[str]:
+    """All texts in a value of JSON, names of fields included."""
+    match value:
+        case str():
+            yield value
+        case list():
+            for each in value:
+                yield from texts_in(each)
+        case dict():
+            for name, each in value.items():
+                yield name
+                yield from texts_in(each)
+
+
+def changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
+    """A value of JSON with all its texts changed, names of fields excepted."""
+    match value:
+        case str():
+            return change(value)
+        case list():
+            return [changed(each, change) for each in value]
+        case dict():
+            return {name: changed(each, change) for name, each in value.items()}
+        case _:
+            return value
+
+
+def texts_of(messages: Iterable[Message]) -> list[str]:
+    """All texts of a conversation, each once."""
+    found: dict[str, None] = {}
+    for message in messages:
+        found[message.text] = None
+        if message.tool_result is not None:
+            found[message.tool_result.content] = None
+        for call in message.tool_calls:
+            found |= dict.fromkeys(texts_in(call.arguments))
+    found.pop("", None)
+    return list(found)
+
+
+def with_texts(request: StepRequest, change: Callable[[str], str]) -> StepRequest:
+    """The request with all texts of its conversation changed."""
+    messages = tuple(_changed(message, change) for message in request.messages)
+    return request if messages == request.messages else request.model_copy(update={"messages": messages})
+
+
+def with_arguments(call: ToolCall, change: Callable[[str], str]) -> ToolCall:
+    return call.model_copy(update={"arguments": changed(call.arguments, change)})
+
+
+def _changed(message: Message, change: Callable[[str], str]) -> Message:
+    result = message.tool_result
+    changes: dict[str, object] = {"text": change(message.text) if message.text else ""}
+    if result is not None:
+        changes["tool_result"] = result.model_copy(update={"content": change(result.content)})
+    if message.tool_calls:
+        changes["tool_calls"] = tuple(with_arguments(call, change) for call in message.tool_calls)
+    return message.model_copy(update=changes)

@@ -1,0 +1,44 @@
+"""Where private data are in a conversation, and where they may have gone, so that an agent far away can go on without them."""
+
+from collections.abc import Sequence
+
+from ...protocols import Side, StepRequest, ToolResult
+from ..labels import Label, joined
+from ..memory.item import Tier
+from ..tool_calls import ToolCalls
+from .state import TaskContext, TaskState, as_json, label_of
+from .turn import Turn
+
+
+async def shown(turn: Turn, request: StepRequest, context: TaskContext) -> tuple[StepRequest, Label | None]:
+    """A step of an executor as it may be told it, and the label of that; None: it is told everything, whatever that is.
+
+    An agent far away goes on with placeholders where the policy says so. All that is private in its conversation then is what tools
+    have returned: it has written the rest itself, without having seen any of that, and what it started from has a label of its own.
+    """
+    privacy, label = context.privacy, label_of(turn.state)
+    if privacy is None or not privacy.covers(turn.member, label):
+        return request, None
+    messages = await privacy.covered(request.messages, turn.state["private"])
+    return request.model_copy(update={"messages": messages}), Label.model_validate(turn.state["opening"])
+
+
+def after_tools(state: TaskState, calls: ToolCalls, results: Sequence[ToolResult], recalled: Label, context: TaskContext) -> TaskState:
+    """What the state is to remember of calls that were run. `recalled`: of what they have told of the memory.
+
+    Once private data have gone into a tool that changes something, they may come back from any tool: its results count as private too.
+    """
+    before, draft = label_of(state), state["draft"]
+    assert draft is not None, "an attempt is under way"
+    is_told = draft["side"] == Side.NEAR and before.tier is not Tier.SHARED
+    spilled = state["is_spilled"] or calls.spill(is_told=is_told)
+    labels = [label.joined(before) if spilled else label for label in calls.labels]
+    private = [place for place, label in enumerate(labels) if label.tier is not Tier.SHARED]
+    if context.privacy is not None:
+        context.privacy.saw(results[place] for place in private)
+    behind = len(state["messages"])
+    return {
+        "label": as_json(joined((before, recalled, *labels))),
+        "private": [*state["private"], *(behind + place for place in private)],
+        "is_spilled": spilled,
+    }

@@ -1,0 +1,310 @@
+"""Placeholders: an agent far away goes on with what it is not told."""
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import aclosing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearfar.orchestrator import Hybrid, Tool, tool
+from nearfar.orchestrator.events import AgentText
+from nearfar.orchestrator.hybrid import TaskOptions
+from nearfar.orchestrator.memory import Tier
+from nearfar.orchestrator.policy import Strategy
+from nearfar.orchestrator.privacy.opened_text import OpenedText
+from nearfar.orchestrator.privacy.placeholders import Placeholders
+from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task import Policy
+from nearfar.protocols import InvalidOutput, JsonSchema, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+
+DIARY = "the vault opens at nine, says Tomas Berg"
+READ = ToolCall(id="1", name="read_diary", arguments={})
+PLACEHOLDER = re.compile(r"<[A-Z_]+_\d+_[a-z0-9]{6}>")
+COVERED = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(placeholders=True))
+HIDDEN = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(findings=OnFinding.PLACEHOLDER))
+FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route"}
+
+
+@tool(returns="device", effect="read")
+def read_diary() -> str:
+    """What was written."""
+    return DIARY
+
+
+def scripted(script: Callable[[StepRequest], Reply], side: Side = Side.FAR) -> ScriptedAgent:
+    return ScriptedAgent(script, name=side.value, side=side)
+
+
+def shown(request: StepRequest) -> list[str]:
+    """The placeholders in a request."""
+    return PLACEHOLDER.findall(request.model_dump_json())
+
+
+def keeper(log: list[str], **options: object) -> Tool:
+    def keep(text: str) -> str:
+        """Keep a text."""
+        log.append(text)
+        return f"kept {len(text)}"
+
+    return tool(**options)(keep)  # type: ignore[call-overload, no-any-return]  # any options
+
+
+def told(agent: ScriptedAgent) -> str:
+    return "\n".join(request.model_dump_json() for request in agent.requests)
+
+
+async def test_far_agent_goes_on_with_a_placeholder_for_what_a_private_tool_returned() -> None:
+    log: list[str] = []
+
+    def far(request: StepRequest) -> Reply:
+        found = shown(request)
+        match len(request.messages):
+            case 1:
+                return READ
+            case 3:
+                return ToolCall(id="2", name="keep", arguments={"text": f"diary: {found[0]}"})
+            case _:
+                return f"It says: {found[0]}."
+
+    cloud = scripted(far)
+    async with Hybrid(far=cloud, tools=[read_diary, keeper(log)], policy=COVERED) as hybrid:
+        result = await hybrid.run("What does my diary say?", **FAR)
+    assert result.text == f"It says: {DIARY}."
+    assert result.side is Side.FAR
+    assert result.label.tier is Tier.DEVICE
+    assert log == [f"diary: {DIARY}"]
+    assert "vault" not in told(cloud)
+
+
+async def test_what_comes_back_from_tools_once_private_data_went_into_one_is_private_too() -> None:
+    """A note is kept and read again: what reads it is declared public, and returns the diary in other words."""
+    log: list[str] = []
+
+    @tool(effect="read")
+    def read_notes() -> str:
+        """All notes."""
+        return " / ".join(log).upper()
+
+    def far(request: StepRequest) -> Reply:
+        match len(request.messages):
+            case 1:
+                return READ
+            case 3:
+                return ToolCall(id="2", name="keep", arguments={"text": shown(request)[0]})
+            case 5:
+                return ToolCall(id="3", name="read_notes", arguments={})
+            case _:
+                return shown(request)[-1]
+
+    cloud = scripted(far)
+    async with Hybrid(far=cloud, tools=[read_diary, keeper(log), read_notes], policy=COVERED) as hybrid:
+        result = await hybrid.run("Copy my diary", **FAR)
+    assert result.text == DIARY.upper()
+    assert "vault" not in told(cloud).casefold()
+
+
+async def test_result_of_a_call_that_a_placeholder_went_into_is_private() -> None:
+    @tool(effect="read")
+    def spell(text: str) -> str:
+        """The letters of a text."""
+        return "-".join(text[:9])
+
+    def far(request: StepRequest) -> Reply:
+        match len(request.messages):
+            case 1:
+                return READ
+            case 3:
+                return ToolCall(id="2", name="spell", arguments={"text": shown(request)[0]})
+            case _:
+                return "Done."
+
+    cloud = scripted(far)
+    async with Hybrid(far=cloud, tools=[read_diary, spell], policy=COVERED) as hybrid:
+        await hybrid.run("Spell my diary", **FAR)
+    assert len(cloud.requests) == 3
+    assert "t-h-e" not in told(cloud)
+
+
+@pytest.mark.parametrize("options", [{"sends": "shared"}, {"sends": "user"}, {"source": "external_tool"}])
+async def test_placeholder_is_not_filled_in_where_strangers_would_see_it(options: dict[str, str]) -> None:
+    log: list[str] = []
+
+    def far(request: StepRequest) -> Reply:
+        match len(request.messages):
+            case 1:
+                return READ
+            case 3:
+                return ToolCall(id="2", name="keep", arguments={"text": shown(request)[0]})
+            case _:
+                return "I could not."
+
+    cloud = scripted(far)
+    async with Hybrid(far=cloud, tools=[read_diary, keeper(log, **options)], policy=COVERED) as hybrid:
+        await hybrid.run("Post my diary", **FAR)
+    assert log == []
+    refusal = cloud.requests[-1].messages[-1].tool_result
+    assert refusal is not None
+    assert refusal.is_error
+
+
+@pytest.mark.parametrize("invented", ["<PRIVATE_7_abcdef>", "<PRIVATE_1>", "<private_1_ABCDEF>", "PRIVATE_1_abcdef"])
+async def test_placeholder_that_there_is_not_is_refused_and_corrected_once(invented: str) -> None:
+    def far(request: StepRequest) -> Reply:
+        match len(request.messages):
+            case 1:
+                return READ
+            case 3:
+                return f"It says {invented}."
+            case _:
+                return f"It says {shown(request)[0]}."
+
+    cloud = scripted(far)
+    async with Hybrid(far=cloud, tools=[read_diary], policy=COVERED) as hybrid:
+        result = await hybrid.run("What does my diary say?", **FAR)
+    assert result.text == f"It says {DIARY}."
+    assert "no placeholder" in cloud.requests[-1].messages[-1].text
+
+
+async def test_agent_that_keeps_making_placeholders_up_hands_over_to_a_near_one() -> None:
+    cloud = scripted(lambda request: READ if len(request.messages) == 1 else "It says <PRIVATE_9_zzzzzz>.")
+    device = scripted(lambda request: READ if len(request.messages) == 1 else f"It says {DIARY}.", Side.NEAR)
+    async with Hybrid(near=device, far=cloud, tools=[read_diary], policy=COVERED) as hybrid:
+        result = await hybrid.run("What does my diary say?", **FAR)
+    assert result.side is Side.NEAR
+    assert "vault" not in told(cloud)
+
+
+async def test_unknown_placeholder_in_arguments_is_refused_before_the_tool_runs() -> None:
+    log: list[str] = []
+
+    def far(request: StepRequest) -> Reply:
+        match len(request.messages):
+            case 1:
+                return READ
+            case 3:
+                return ToolCall(id="2", name="keep", arguments={"text": "<PRIVATE_2_aaaaaa>"})
+            case _:
+                return "Sorry."
+
+    async with Hybrid(far=scripted(far), tools=[read_diary, keeper(log)], policy=COVERED) as hybrid:
+        result = await hybrid.run("Keep it", **FAR)
+    assert (result.text, log) == ("Sorry.", [])
+
+
+async def test_agent_that_worked_with_private_data_is_not_quoted_to_a_far_one() -> None:
+    """Placeholders stand for what tools returned; what a near agent has said about it has none."""
+    device = scripted(lambda request: READ if len(request.messages) == 1 else "about vaults", Side.NEAR)
+    cloud = scripted(lambda request: "1. read_diary()\n2. answer" if "Plan the task" in request.messages[0].text else "CONTINUE")
+    policy = COVERED.model_copy(update={"strategy": Strategy.PEVR})
+    async with Hybrid(near=device, far=cloud, tools=[read_diary], policy=policy) as hybrid:
+        result = await hybrid.run("What is it about?")
+    assert result.text == "about vaults"
+    assert len(cloud.requests) == 1, "it planned, and was told nothing of the work"
+
+
+async def test_doubtful_near_draft_is_escalated_to_a_far_agent_that_sees_placeholders() -> None:
+    device = scripted(lambda request: READ if len(request.messages) == 1 else "There are 77 vaults", Side.NEAR)
+    cloud = scripted(lambda request: READ if len(request.messages) == 1 else f"{shown(request)[0]}")
+    async with Hybrid(near=device, far=cloud, tools=[read_diary], policy=COVERED) as hybrid:
+        result = await hybrid.run("What does my diary say?", strategy="cascade")
+    assert (result.side, result.text) == (Side.FAR, DIARY)
+    assert "vault" not in told(cloud)
+
+
+async def test_what_detectors_find_leaves_as_a_placeholder_of_its_type() -> None:
+    cloud = scripted(lambda request: f"I wrote to {shown(request)[0]}.")
+    async with Hybrid(far=cloud, policy=HIDDEN) as hybrid:
+        result = await hybrid.run("Write to tomas@example.org, and to tomas@example.org again", **FAR)
+    assert result.text == "I wrote to tomas@example.org."
+    assert "tomas" not in told(cloud)
+    assert len(set(shown(cloud.requests[0]))) == 1
+    assert shown(cloud.requests[0])[0].startswith("<EMAIL_1_")
+
+
+async def test_filled_in_answer_is_valid_json_where_that_was_asked_for() -> None:
+    schema: JsonSchema = {"type": "object", "properties": {"diary": {"type": "string"}}, "required": ["diary"]}
+    quoted = 'says "nine"\nand no more'
+
+    @tool(returns="device", effect="read", name="read_diary")
+    def read() -> str:
+        """What was written."""
+        return quoted
+
+    cloud = scripted(lambda request: READ if len(request.messages) == 1 else json.dumps({"diary": shown(request)[0]}))
+    async with Hybrid(far=cloud, tools=[read], policy=COVERED) as hybrid:
+        result = await hybrid.run("What does my diary say?", **{**FAR, "output_schema": schema})
+    assert result.output == {"diary": quoted}
+
+
+async def test_streamed_answer_has_its_placeholders_filled_in_across_pieces() -> None:
+    def far(request: StepRequest) -> Reply:
+        if len(request.messages) == 1:
+            return READ
+        name = shown(request)[0]
+        return ["It says ", name[:5], name[5:-1], name[-1] + ", a < b"]
+
+    async with Hybrid(far=scripted(far), tools=[read_diary], policy=COVERED) as hybrid, aclosing(hybrid.stream("Say it", **FAR)) as events:
+        heard = [event.text async for event in events if isinstance(event, AgentText)]
+    assert "".join(heard) == f"It says {DIARY}, a < b"
+
+
+async def test_near_agent_that_takes_over_reads_what_placeholders_stand_for() -> None:
+    cloud = scripted(lambda request: READ if len(request.messages) == 1 else "<PRIVATE_3_qqqqqq>")
+    device = scripted(lambda request: READ if len(request.messages) == 1 else "nine", Side.NEAR)
+    async with Hybrid(near=device, far=cloud, tools=[read_diary], policy=COVERED) as hybrid:
+        await hybrid.run("When?", **FAR)
+    assert DIARY in told(device)
+    assert all(request.sensitivity is Sensitivity.PRIVATE for request in device.requests)
+
+
+async def test_private_task_goes_nowhere_with_placeholders_either() -> None:
+    cloud = scripted(lambda _: "never reached")
+    async with Hybrid(far=cloud, policy=COVERED) as hybrid:
+        with pytest.raises(PrivacyViolation):
+            await hybrid.run("Mine", sensitivity="private", strategy="route")
+    assert cloud.requests == []
+
+
+@given(st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5, unique=True), st.text(max_size=50))
+def test_hidden_texts_are_filled_in_as_they_were(values: list[str], around: str) -> None:
+    placeholders = Placeholders()
+    names = [placeholders.standing_for(value, "private", tier=Tier.DEVICE, origin="x") for value in values]
+    text = around.join(names)
+    assert placeholders.filled(text) == around.join(values) or "<" in around
+    assert [placeholders.standing_for(value, "email", tier=Tier.DEVICE, origin="y") for value in values] == names
+
+
+@given(st.text(alphabet="<>_ABC1aé", max_size=40), st.data())
+def test_text_comes_out_of_a_stream_whole_however_it_is_cut(text: str, data: st.DataObject) -> None:
+    placeholders = Placeholders()
+    name = placeholders.standing_for("secret", "a", tier=Tier.DEVICE, origin="x")
+    whole = text + name + text
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    heard: list[str] = []
+    stream = OpenedText(placeholders, heard.append)
+    for begin, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        stream(whole[begin:end])
+    stream.close()
+    assert "".join(heard) == text + "secret" + text
+
+
+@given(st.text(max_size=60))
+def test_texts_of_people_are_seldom_taken_for_placeholders(text: str) -> None:
+    placeholders = Placeholders()
+    placeholders.standing_for("tomas@example.org", "email", tier=Tier.USER, origin="x")
+    placeholders.check(text)
+
+
+def test_altered_placeholder_is_told_from_a_true_one() -> None:
+    placeholders = Placeholders()
+    name = placeholders.standing_for("tomas@example.org", "email", tier=Tier.USER, origin="x")
+    placeholders.check(f"to {name} and e-mail 1")
+    for altered in (name.lower(), name[1:-1], name.replace("_1_", "_2_"), name.replace("_", " "), f"<EMAIL_1>{name}"):
+        with pytest.raises(InvalidOutput, match="no placeholder"):
+            placeholders.check(f"to {altered}")
