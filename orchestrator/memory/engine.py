@@ -49,6 +49,17 @@ class Change(NamedTuple):
     None: they are made later (`Engine.unembedded`)."""
     conflicts: int = 0
     """Number of siblings that are not decided on; a deleted item may have some, too."""
+    payload: bytes | None = None
+    """The only head as JSON (`encoding.py`), where it came so: engines need not write it anew."""
+
+
+class Logged(NamedTuple):
+    """A head in the order in which the replica came to know it."""
+
+    position: int
+    operation: Operation
+    payload: bytes | None = None
+    """The operation as JSON (`encoding.py`), where the engine has just read it so."""
 
 
 class Hit(NamedTuple):
@@ -186,8 +197,8 @@ class Engine(Protocol):
         """The position of the last change; 0: there was none yet."""
         ...
 
-    def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
-        """All heads behind a position with their positions, in the order in which this replica came to know them."""
+    def operations(self, after: int, *, limit: int) -> list[Logged]:
+        """All heads behind a position, in order."""
         ...
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:

@@ -15,7 +15,7 @@ from uuid import uuid4
 import orjson
 
 from .clock import tick
-from .engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Position, Row, Transaction, Unembedded, check_told
+from .engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded, check_told
 from .item import Address, Namespace, address_tag, within
 from .matching import selects
 from .operation import Dot, Operation, VersionVector
@@ -123,10 +123,10 @@ class InMemoryEngine:
     def position(self) -> int:
         return self._position
 
-    def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
+    def operations(self, after: int, *, limit: int) -> list[Logged]:
         with self._lock:
-            found = [(kept.positions[head.dot], head) for kept in self._kept.values() for head in kept.change.heads]
-        return sorted((one for one in found if one[0] > after), key=lambda one: one[0])[:limit]
+            found = [Logged(kept.positions[head.dot], head) for kept in self._kept.values() for head in kept.change.heads]
+        return sorted((one for one in found if one.position > after), key=lambda one: one.position)[:limit]
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         if self._embedder is None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from langgraph.store.base import get_text_at_path
@@ -18,10 +18,13 @@ _WIDE: Final = 3
 _PIECE: Final = re.compile(r"\S+\s*|\s+")
 
 
-def texts_of(value: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
+def texts_of(value: dict[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
     """The passages at the paths, each once, in order."""
-    texts = (text for path in paths for text in _at(value, path))
-    return tuple(dict.fromkeys(passage for text in texts for passage in passages(text)))
+    found: dict[str, None] = {}
+    for path in paths:
+        for text in _at(value, path):
+            found.update(dict.fromkeys(passages(text)))
+    return tuple(found)
 
 
 def passages(text: str) -> list[str]:
@@ -58,24 +61,25 @@ def _weight(text: str) -> int:
     return len(text) if text.isascii() else sum(1 if one.isascii() else _WIDE for one in text)
 
 
-def _at(value: Mapping[str, Any], path: str) -> list[str]:
-    return [_all(value)] if path == WHOLE else get_text_at_path(dict(value), path)
+def _at(value: dict[str, Any], path: str) -> list[str]:
+    return [_all(value)] if path == WHOLE else get_text_at_path(value, path)
 
 
-def _all(value: Mapping[str, Any]) -> str:
+def _all(value: dict[str, Any]) -> str:
     """What the value says, a line for each part. A name is left out where it is the only one, as it says nothing then."""
-    parts = list(_parts(value, ""))
+    parts: list[tuple[str, str]] = []
+    _collect(value, "", parts)
     return parts[0][1] if len(parts) == 1 else "\n".join(f"{name}: {text}" if name else text for name, text in parts)
 
 
-def _parts(value: object, name: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
+def _collect(value: object, name: str, parts: list[tuple[str, str]]) -> None:
+    if isinstance(value, str):
+        parts.append((name, value))
+    elif isinstance(value, dict):
         for inner, part in value.items():
-            yield from _parts(part, f"{name} {inner}".strip())
+            _collect(part, f"{name} {inner}".strip(), parts)
     elif isinstance(value, list):
         for part in value:
-            yield from _parts(part, name)
-    elif isinstance(value, str):
-        yield name, value
+            _collect(part, name, parts)
     elif value is not None:
-        yield name, str(value).lower() if isinstance(value, bool) else str(value)
+        parts.append((name, str(value).lower() if isinstance(value, bool) else str(value)))

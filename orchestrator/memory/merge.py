@@ -18,8 +18,6 @@ class State(NamedTuple):
     """Of its last write."""
     device: str
     """Of its last write."""
-    stamps: Mapping[str, Stamp]
-    """When each field was written, removed fields among them."""
     siblings: tuple[Sibling, ...]
     """Whole values that lost and are not decided on."""
 
@@ -53,7 +51,6 @@ def merge(heads: Sequence[Operation]) -> State:
         version=version_of(ordered),
         clock=last.clock,
         device=last.dot.device,
-        stamps=stamps,
         siblings=(*_undecided(ordered), *map(_sibling, lost)),
     )
 
@@ -61,8 +58,7 @@ def merge(heads: Sequence[Operation]) -> State:
 def _alone(head: Operation) -> State:
     """What a single head comes to, as nearly all items have: the same as for several, and much faster."""
     value = None if head.value is None else dict(head.value)
-    stamps = {} if value is None else {**dict.fromkeys(value, head.stamp), **head.stamps}
-    return State(value, head.meta, version_of_one(head), head.clock, head.dot.device, stamps, head.siblings)
+    return State(value, head.meta, version_of_one(head), head.clock, head.dot.device, head.siblings)
 
 
 def succeed(
@@ -82,17 +78,25 @@ def succeed(
     if not heads:
         return Operation(dot, clock, {}, address, value, meta)
     state = merge(heads)
-    clock = max(clock, *(stamp.clock + 1 for stamp in (*state.stamps.values(), *(head.stamp for head in heads))))
+    written = {} if state.value is None else _stamps(heads)
+    clock = max(clock, *(stamp.clock + 1 for stamp in (*written.values(), *(head.stamp for head in heads))))
     own = Stamp(clock, dot.device)
     before = state.value or {}
     reach = widest(tier for head in heads for tier in (head.reach, head.meta.tier))
     stamps: dict[str, Stamp] = {}
     if value is not None:
-        stamps = {name: stamp for name, stamp in state.stamps.items() if _is_unchanged(name, before, value)}
+        stamps = {name: stamp for name, stamp in written.items() if _is_unchanged(name, before, value)}
         if reach is not Tier.DEVICE:  # nobody else has the item yet: no need to name fields that were too private to travel
             stamps |= {name: own for name in before if name not in value}
     siblings = () if decides or value is None else state.siblings
     return Operation(dot, clock, _known(heads), address, value, meta, stamps, siblings, reach, _unseen(heads))
+
+
+def _stamps(heads: Sequence[Operation]) -> dict[str, Stamp]:
+    """When each field was written, removed fields among them."""
+    if len(heads) > 1:
+        return _fields([head for head in heads if head.value is not None])[1]
+    return {**dict.fromkeys(heads[0].value or (), heads[0].stamp), **heads[0].stamps}
 
 
 def _is_unchanged(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

@@ -203,22 +203,26 @@ class Batch(_message.Message):
     log: str
     start: int
     end: int
-    operations: _containers.RepeatedCompositeFieldContainer[SealedOperation]
+    operations: Operations
     holes: _containers.RepeatedCompositeFieldContainer[Hole]
     keys: _containers.RepeatedCompositeFieldContainer[SubjectKey]
     facts: bytes
     known: Knowledge
-    def __init__(self, log: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[SealedOperation, _Mapping]]] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[SubjectKey, _Mapping]]] = ..., facts: _Optional[bytes] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ...) -> None: ...
+    def __init__(self, log: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[SubjectKey, _Mapping]]] = ..., facts: _Optional[bytes] = ..., known: _Optional[_Union[Knowledge, _Mapping]] = ...) -> None: ...
 
-class SealedOperation(_message.Message):
-    __slots__ = ("device", "sequence", "payload")
+class Operations(_message.Message):
+    __slots__ = ("devices", "device", "sequence", "length", "payloads")
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
-    device: str
-    sequence: int
-    payload: bytes
-    def __init__(self, device: _Optional[str] = ..., sequence: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedScalarFieldContainer[str]
+    device: _containers.RepeatedScalarFieldContainer[int]
+    sequence: _containers.RepeatedScalarFieldContainer[int]
+    length: _containers.RepeatedScalarFieldContainer[int]
+    payloads: bytes
+    def __init__(self, devices: _Optional[_Iterable[str]] = ..., device: _Optional[_Iterable[int]] = ..., sequence: _Optional[_Iterable[int]] = ..., length: _Optional[_Iterable[int]] = ..., payloads: _Optional[bytes] = ...) -> None: ...
 
 class Hole(_message.Message):
     __slots__ = ("device", "first", "last")

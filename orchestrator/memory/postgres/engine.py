@@ -10,9 +10,9 @@ import orjson
 
 from ...postgres.connections import Connections
 from ..encoding import Sealer
-from ..engine import Forgotten, Hit, Position, Row, Transaction, Unembedded
+from ..engine import Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded
 from ..item import Address, Namespace
-from ..operation import Dot, Operation
+from ..operation import Dot
 from ..selection import Selection
 from . import forgotten
 from .encoding import digest
@@ -155,11 +155,11 @@ class PostgresEngine:
         ((position,),) = self._query("SELECT position FROM replica")
         return int(position)
 
-    def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
+    def operations(self, after: int, *, limit: int) -> list[Logged]:
         statement = "SELECT position, device, sequence, payload FROM operations WHERE position > %s ORDER BY position LIMIT %s"
         while found := self._query(statement, after, limit):
             heads = ((position, opened(Dot(device, sequence), payload, self._sealer)) for position, device, sequence, payload in found)
-            readable = [(position, head) for position, head in heads if head is not None]
+            readable = [Logged(position, head) for position, head in heads if head is not None]
             if readable:
                 return readable
             # An empty answer would say that this is the end.

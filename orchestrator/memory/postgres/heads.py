@@ -5,8 +5,9 @@ from ..encoding import Sealer, decode, encode, subjects_of
 from ..operation import Dot, Operation
 
 
-def sealed(head: Operation, sealer: Sealer | None) -> bytes:
-    payload = encode(head)
+def sealed(head: Operation, sealer: Sealer | None, payload: bytes | None = None) -> bytes:
+    """`payload` is the operation as JSON, where it is at hand."""
+    payload = payload or encode(head)
     return payload if sealer is None else sealer.seal(head.dot, subjects_of(head), payload)
 
 

@@ -127,7 +127,7 @@ class PostgresTransaction:
         vectors: list[tuple[int, Sequence[Vector]]] = []
         for change in changes:
             for head in change.heads:
-                heads.append((self._next_position(), *head.dot, digest(head.address), sealed(head, self._sealer)))
+                heads.append((self._next_position(), *head.dot, digest(head.address), sealed(head, self._sealer, change.payload)))
             number, words = self._counters.position, words_of("\n".join(change.texts))
             if change.vectors is not None:
                 vectors.append((number, change.vectors))

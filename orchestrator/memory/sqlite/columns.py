@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
@@ -22,6 +23,7 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 _CHECKSUM_BYTES: Final = 4
 
 
+@lru_cache(maxsize=1024)
 def encode_namespace(namespace: Namespace) -> str:
     """A text that is different for each namespace, and sorts as they do."""
     return "".join(label.translate(_TABLE) + END for label in namespace)
@@ -58,15 +60,21 @@ def decode_address(namespace: str, key: str) -> Address:
         raise damaged("an address") from error
 
 
-def pack(address: Address, data: bytes) -> bytes:
-    """The data behind a checksum over it and the address that it belongs to."""
-    return _checksum(address, data) + data
+def seed_of(address: Address) -> int:
+    """Where checksums begin of what belongs to an address, so that they are over both."""
+    namespace, key = address
+    return crc32("\0".join((*namespace, key)).encode())
+
+
+def pack(seed: int, data: bytes) -> bytes:
+    """The data behind its checksum, which begins with the seed of the address that it belongs to."""
+    return crc32(data, seed).to_bytes(_CHECKSUM_BYTES, "big") + data
 
 
 def unpack(address: Address, packed: bytes) -> bytes:
     """Raises `StoreCorrupt` where it is not what was packed for this address."""
     payload = payload_of(packed)
-    if packed[:_CHECKSUM_BYTES] != _checksum(address, payload):
+    if int.from_bytes(packed[:_CHECKSUM_BYTES], "big") != crc32(payload, seed_of(address)):
         raise damaged("what is kept of an item")
     return payload
 
@@ -78,14 +86,10 @@ def payload_of(packed: bytes) -> bytes:
     return packed[_CHECKSUM_BYTES:]
 
 
-def _checksum(address: Address, data: bytes) -> bytes:
-    namespace, key = address
-    return crc32(data, crc32("\0".join((*namespace, key)).encode())).to_bytes(_CHECKSUM_BYTES, "big")
-
-
-def encode_row(row: Row) -> bytes:
+def encode_row(row: Row, seed: int) -> bytes:
+    """Packed. The seed is that of the row's address."""
     content = (row.value, meta_fields(row.meta), row.version, row.device, row.updated_at, row.conflicts)
-    return pack(row.address, orjson.dumps(content))
+    return pack(seed, orjson.dumps(content))
 
 
 def decode_row(namespace: str, key: str, content: bytes, expires_at: float | None) -> Row:
@@ -94,8 +98,9 @@ def decode_row(namespace: str, key: str, content: bytes, expires_at: float | Non
     return Row(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
 
 
-def encode_texts(address: Address, texts: Sequence[str]) -> bytes | None:
-    return pack(address, orjson.dumps(texts)) if texts else None
+def encode_texts(texts: Sequence[str], seed: int) -> bytes | None:
+    """Packed. The seed is that of the item's address."""
+    return pack(seed, orjson.dumps(texts)) if texts else None
 
 
 def decode_texts(address: Address, packed: bytes) -> tuple[str, ...]:

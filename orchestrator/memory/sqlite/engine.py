@@ -13,7 +13,7 @@ import orjson
 from ...sqlite import driver, files
 from ...sqlite.connections import Connection, Connections
 from ..encoding import Sealer
-from ..engine import Forgotten, Hit, Position, Row, Unembedded
+from ..engine import Forgotten, Hit, Logged, Position, Row, Unembedded
 from ..item import Address, Namespace
 from ..operation import Dot, Operation
 from ..selection import Selection
@@ -181,11 +181,11 @@ class SqliteEngine:
             (position,) = connection.execute("SELECT position FROM replica").fetchone()
         return int(position)
 
-    def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
+    def operations(self, after: int, *, limit: int) -> list[Logged]:
         query = f"{_OPERATIONS} WHERE operations.position > ? ORDER BY operations.position LIMIT ?"
         with self._connections.reading() as connection:
             while found := connection.execute(query, (after, limit)).fetchall():
-                heads = [(position, head) for position, *columns in found if (head := self._operation(*columns)) is not None]
+                heads = [head for columns in found if (head := self._logged(*columns)) is not None]
                 if heads:
                     return heads
                 after = found[-1][0]  # all of these were erased; an empty answer would mean that there are no more
@@ -251,13 +251,13 @@ class SqliteEngine:
     def _about(self, subject: str | None, derived_from: frozenset[Address]) -> Iterator[Address]:
         """A look at everything: to erase somebody is rare, and an index of subjects would be one more place to erase them from."""
         with self._connections.reading() as connection:
-            for _, *columns in connection.execute(_OPERATIONS):
-                operation = self._operation(*columns)
-                if operation is not None and _is_about(operation, subject, derived_from):
-                    yield operation.address
+            for columns in connection.execute(_OPERATIONS):
+                logged = self._logged(*columns)
+                if logged is not None and _is_about(logged.operation, subject, derived_from):
+                    yield logged.operation.address
 
-    def _operation(self, namespace: str, key: str, device: str, sequence: int, packed: bytes) -> Operation | None:
-        return self._operations.decode(decode_address(namespace, key), Dot(device, sequence), packed)
+    def _logged(self, position: int, namespace: str, key: str, device: str, sequence: int, packed: bytes) -> Logged | None:
+        return self._operations.logged(decode_address(namespace, key), Dot(device, sequence), position, packed)
 
     def _vector_cache(self, width: int) -> "VectorCache":
         from .nearest import VectorCache  # numpy, which a store without vectors does not need

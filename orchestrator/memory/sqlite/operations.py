@@ -1,28 +1,31 @@
 """Where the heads of items are kept, which are what is synchronised."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeGuard
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from ...sqlite.connections import Connection
-from ..encoding import Sealer, decode, encode, subjects_of
+from ..encoding import Sealer, Subject, decode, encode, subjects_of
+from ..engine import Change, Logged
 from ..item import Address
 from ..operation import Dot, Operation
 from .columns import pack, payload_of, unpack
 from .errors import damaged
+from .inserting import insert
 
 _OF_ITEM: Final = "SELECT position, device, sequence, payload FROM operations WHERE item = ? ORDER BY position"
-
 
 Heads = dict[int, Operation | None]
 """Of an item, by position; None: it was erased, and nobody has its key any more."""
 
 
 class State(NamedTuple):
-    """What an item's heads are, and are to be."""
+    """What an item is, and is to be."""
 
     item: int
+    seed: int
+    """Of its address, see `columns.seed_of`."""
     present: Heads
-    heads: Sequence[Operation]
+    change: Change
 
 
 class OperationTable:
@@ -31,29 +34,22 @@ class OperationTable:
     def __init__(self, sealer: Sealer | None) -> None:
         self._sealer = sealer
 
-    def encode(self, operation: Operation) -> bytes:
-        payload = encode(operation)
-        if self._sealer is not None:
-            payload = self._sealer.seal(operation.dot, subjects_of(operation), payload)
-        return pack(operation.address, payload)
-
     def decode(self, address: Address, dot: Dot, packed: bytes) -> Operation | None:
         """As in `Heads`."""
-        return self._opened(dot, unpack(address, packed))
+        logged = self.logged(address, dot, 0, packed)
+        return None if logged is None else logged.operation
 
     def decode_alone(self, dot: Dot, packed: bytes) -> Operation | None:
         """The same where nobody knows for certain of which item it is: it says so itself."""
-        operation = self._opened(dot, payload_of(packed))
-        if operation is not None:
-            unpack(operation.address, packed)
-        return operation
+        logged = self._opened(dot, 0, payload_of(packed))
+        if logged is None:
+            return None
+        unpack(logged.operation.address, packed)
+        return logged.operation
 
-    def _opened(self, dot: Dot, payload: bytes) -> Operation | None:
-        try:
-            unsealed = payload if self._sealer is None else self._sealer.unseal(dot, payload)
-            return None if unsealed is None else decode(dot, unsealed)
-        except ValueError as error:
-            raise damaged(str(error)) from error
+    def logged(self, address: Address, dot: Dot, position: int, packed: bytes) -> Logged | None:
+        """With its payload, as it was before it was sealed; None as in `Heads`."""
+        return self._opened(dot, position, unpack(address, packed))
 
     def of_item(self, connection: Connection, address: Address, item: int) -> Heads:
         found = connection.execute(_OF_ITEM, (item,)).fetchall()
@@ -63,16 +59,36 @@ class OperationTable:
         """What of an item's heads is present already, and the same, keeps its position."""
         left: list[tuple[int]] = []
         kept: list[tuple[bytes, int]] = []
-        added: list[tuple[object, ...]] = []
-        for item, present, heads in states:
-            left += ((position,) for position, head in present.items() if head not in heads)
-            kept += ((self.encode(head), position) for position, head in present.items() if head in heads and self._seals(head))
-            new = heads if not present else [head for head in heads if head not in present.values()]
-            added += ((next_position(), item, *head.dot, self.encode(head)) for head in new)
+        added: list[tuple[int, int, str, int, bytearray]] = []
+        for item, seed, present, change in states:
+            heads = change.heads
+            for position, head in present.items():
+                if head not in heads:
+                    left.append((position,))
+                elif head is not None and self._subjects(head):
+                    kept.append((self._packed(head, seed), position))
+            for head in heads:
+                if not present or head not in present.values():
+                    added.append((next_position(), item, *head.dot, bytearray(self._packed(head, seed, change.payload))))
         connection.executemany("DELETE FROM operations WHERE position = ?", left)
         # Sealed anew: the key that they were sealed with may be one that is destroyed next.
         connection.executemany("UPDATE operations SET payload = ? WHERE position = ?", kept)
-        connection.executemany("INSERT INTO operations VALUES (?, ?, ?, ?, ?)", added)
+        insert(connection, "operations (position, item, device, sequence, payload)", added)
 
-    def _seals(self, head: Operation | None) -> TypeGuard[Operation]:
-        return head is not None and self._sealer is not None and bool(subjects_of(head))
+    def _packed(self, head: Operation, seed: int, payload: bytes | None = None) -> bytes:
+        payload = payload or encode(head)
+        subjects = self._subjects(head)
+        if self._sealer is not None and subjects:
+            payload = self._sealer.seal(head.dot, subjects, payload)
+        return pack(seed, payload)
+
+    def _subjects(self, head: Operation) -> frozenset[Subject]:
+        """With whose keys an operation is sealed."""
+        return frozenset() if self._sealer is None else subjects_of(head)
+
+    def _opened(self, dot: Dot, position: int, payload: bytes) -> Logged | None:
+        try:
+            unsealed = payload if self._sealer is None else self._sealer.unseal(dot, payload)
+            return None if unsealed is None else Logged(position, decode(dot, unsealed), unsealed)
+        except ValueError as error:
+            raise damaged(str(error)) from error

@@ -7,11 +7,12 @@ import orjson
 
 from ...sqlite.connections import Connection
 from ..clock import tick
-from ..engine import Change, Forgotten, Row, Unembedded
+from ..engine import Change, Forgotten, Unembedded
 from ..item import Address, Namespace, address_tag
 from ..operation import Operation, VersionVector
 from . import forgotten, words
-from .columns import decode_row, decode_texts, encode_namespace, encode_row, encode_texts
+from .columns import decode_row, decode_texts, encode_namespace, encode_row, encode_texts, seed_of
+from .inserting import insert
 from .operations import Heads, OperationTable, State
 from .vectors import Passages, VectorTable
 
@@ -22,7 +23,9 @@ _FIND: Final = "SELECT item, texts FROM items LEFT JOIN contents USING (item) WH
 _FIND_ALL: Final = (
     "SELECT key, item, texts FROM items LEFT JOIN contents USING (item) WHERE namespace = ? AND key IN (SELECT value FROM json_each(?))"
 )
-_PUT_ITEM: Final = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS: Final = "item, namespace, key, position, conflicts, is_deleted, user, device, tier, trust, updated_at"
+_TIMES: Final = "valid_from, invalid_from, ttl, expires_at"
+_FOR_EVER: Final = (None, None, None, None)
 _UPDATE_REPLICA: Final = "UPDATE replica SET sequence = ?, clock = ?, position = ?, is_dirty = ?"
 
 
@@ -56,21 +59,20 @@ class SqliteTransaction:
         return {address: heads for address, heads in found.items() if heads}
 
     def apply(self, changes: Sequence[Change]) -> None:
-        states = [State(self._number(change.address), self._heads(change.address), change.heads) for change in changes]
+        states = [self._state(change) for change in changes]
         self._operations.replace(self._connection, states, self._next_position)
         for change in changes:
             if (found := self._found[change.address]) is not None:
                 self._leave(change.address, *found)
-        kept = [(state.item, change) for state, change in zip(states, changes, strict=True) if change.heads]
-        self._connection.executemany(_PUT_ITEM, [self._columns(item, change) for item, change in kept])
-        self._connection.executemany("DELETE FROM contents WHERE item = ?", [(item,) for item, change in kept if change.row is None])
-        contents = [(item, encode_row(change.row), self._texts(item, change)) for item, change in kept if change.row is not None]
-        self._connection.executemany("INSERT OR REPLACE INTO contents VALUES (?, ?, ?)", contents)
-        words.add(self._connection, ((item, change.texts) for item, change in kept if change.texts))
-        passages = [Passages(item, len(one.texts), one.vectors) for item, one in kept if one.texts and one.vectors is not None]
+        kept = [state for state in states if state.change.heads]
+        self._insert_items(kept)
+        self._insert_contents(kept)
+        words.add(self._connection, ((item, change.texts) for item, _, _, change in kept if change.texts))
+        embedded = ((item, change.texts, change.vectors) for item, _, _, change in kept)
+        passages = [Passages(item, len(texts), vectors) for item, texts, vectors in embedded if texts and vectors is not None]
         self._vectors.put(self._connection, passages, self._next_position)
         if len(kept) < len(changes):
-            self._forget([(state.item, change.address) for state, change in zip(states, changes, strict=True) if not change.heads])
+            self._forget([change.address for change in changes if not change.heads])
 
     def known(self) -> dict[str, int]:
         others = dict(self._connection.execute("SELECT device, sequence FROM known"))
@@ -130,42 +132,57 @@ class SqliteTransaction:
         found = self._find(address)
         return self._operations.of_item(self._connection, address, found[0]) if found else {}
 
-    def _number(self, address: Address) -> int:
-        """Of the item at this address; a new one is numbered by its first position."""
-        found = self._find(address)
-        return found[0] if found else self._next_position()
+    def _state(self, change: Change) -> State:
+        """A new item is numbered by its first position."""
+        found, seed = self._find(change.address), seed_of(change.address)
+        if found is None:
+            return State(self._next_position(), seed, {}, change)
+        return State(found[0], seed, self._operations.of_item(self._connection, change.address, found[0]), change)
 
     def _leave(self, address: Address, item: int, texts: bytes | None) -> None:
-        """Take back what can be searched of the item's present state."""
+        """Take back all that is kept of the item beside its heads."""
         if texts is not None:
             words.remove(self._connection, item, decode_texts(address, texts))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
             self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
+        self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
+        self._connection.execute("DELETE FROM contents WHERE item = ?", (item,))
 
-    def _forget(self, items: Sequence[tuple[int, Address]]) -> None:
-        gone = [address for _, address in items if self._found[address] is not None]
+    def _forget(self, addresses: Sequence[Address]) -> None:
+        """Of these, nothing is left."""
+        gone = [address for address in addresses if self._found[address] is not None]
         forgotten.note(self._connection, [Forgotten(self._next_position(), address_tag(address)) for address in gone])
-        for item, address in items:
-            self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
-            self._connection.execute("DELETE FROM contents WHERE item = ?", (item,))
-            self._found[address] = None
-            self._is_dirty = 1
+        self._found.update(dict.fromkeys(addresses))
+        self._is_dirty = 1
 
-    def _columns(self, item: int, change: Change) -> tuple[object, ...]:
-        namespace, key = encode_namespace(change.address.namespace), change.address.key
-        self._found[change.address] = item, None
-        return (item, namespace, key, self._next_position(), change.conflicts, change.row is None, *_parts(change.row))
+    def _insert_items(self, states: Sequence[State]) -> None:
+        lasting: list[tuple[int | float | str, ...]] = []
+        others: list[tuple[int | float | str | None, ...]] = []
+        for item, _, _, change in states:
+            (namespace, key), row, position = change.address, change.row, self._next_position()
+            place = (item, encode_namespace(namespace), key, position, change.conflicts)
+            if row is None:
+                others.append((*place, 1, None, None, None, None, None, None, None, None, None))
+                continue
+            meta = row.meta
+            parts = (*place, 0, meta.user, row.device, meta.tier.value, meta.trust, row.updated_at)
+            times = (meta.valid_from, meta.invalid_from, meta.ttl, row.expires_at)
+            if times == _FOR_EVER:
+                lasting.append(parts)
+            else:
+                others.append((*parts, *times))
+        insert(self._connection, f"items ({_COLUMNS})", lasting)
+        insert(self._connection, f"items ({_COLUMNS}, {_TIMES})", others)
 
-    def _texts(self, item: int, change: Change) -> bytes | None:
-        texts = encode_texts(change.address, change.texts)
-        self._found[change.address] = item, texts
-        return texts
-
-
-def _parts(row: Row | None) -> tuple[object, ...]:
-    """What selections look at."""
-    if row is None:
-        return (None,) * 9
-    meta = row.meta
-    validity = meta.valid_from, meta.invalid_from
-    return (meta.user, row.device, meta.tier, meta.trust, *validity, row.updated_at, meta.ttl, row.expires_at)
+    def _insert_contents(self, states: Sequence[State]) -> None:
+        searched: list[tuple[int, bytearray, bytearray]] = []
+        others: list[tuple[int, bytearray]] = []
+        for item, seed, _, change in states:
+            row, texts = change.row, encode_texts(change.texts, seed)
+            self._found[change.address] = item, texts
+            if row is not None and texts is not None:
+                searched.append((item, bytearray(encode_row(row, seed)), bytearray(texts)))
+            elif row is not None:
+                others.append((item, bytearray(encode_row(row, seed))))
+        insert(self._connection, "contents (item, content, texts)", searched)
+        insert(self._connection, "contents (item, content)", others)

@@ -26,8 +26,8 @@ class Forgetting:
         """All that the replica has."""
         position = 0
         while page := self.engine.operations(position, limit=_PAGE):
-            yield from (operation for _, operation in page)
-            position = page[-1][0]
+            yield from (logged.operation for logged in page)
+            position = page[-1].position
 
 
 def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[Address], list[Erasure]]:

@@ -126,6 +126,8 @@ class Erasures:
     def left_of(self, operation: Operation) -> Operation | None:
         """What is to be kept of an operation that arrives; None: nothing."""
         erasures = self.near(operation)
+        if not erasures:
+            return operation
         if any(erasure.covers(operation) for erasure in erasures):
             return None
         naming = [erasure for erasure in erasures if erasure.precedes(operation)]

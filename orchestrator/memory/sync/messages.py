@@ -7,7 +7,7 @@ from ..operation import Dot, VersionVector
 from .facts import Facts
 from .keys import SubjectKey
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Of operations, facts and what they mean. Replicas of different schemas do not synchronise."""
 
 

@@ -1,8 +1,8 @@
 """Taking in a piece of a peer's log. One with anything that this side would not write itself is refused: the peer is broken or hostile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from ....protocols import InvalidRequest, PrivacyViolation, SyncRefused
 from .. import clock, validation
@@ -13,7 +13,7 @@ from ..merge import heads_of
 from ..operation import Dot, Operation
 from ..projection import change_of
 from . import books
-from .facts import Erasures, Facts
+from .facts import Erasures
 from .keys import opener
 from .messages import Batch, Range, Received, SealedOperation
 from .peer import Peer
@@ -27,8 +27,14 @@ _LONGEST: Final = 1024
 """Characters of a name."""
 _MOST_DEVICES: Final = 4096
 """That wrote to one item."""
+_AT_ONCE: Final = 128
+"""Operations that are looked at together. What is made of many more lives long enough to be gone through by the garbage collector."""
 _DEEPEST: Final = 32
 """So many brackets in a whole operation need no further look at how deeply its value is nested."""
+
+
+_FLAT: Final = frozenset((str, int, float, bool, type(None)))
+"""What is in a value that is not nested."""
 
 
 def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received:
@@ -39,8 +45,6 @@ def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received
     """
     if batch.facts is not None:
         replica.absorb(peer, batch.facts)
-    taken = _Taking(replica, peer)
-    operations = taken.read(batch)
     with replica.engine.transaction() as transaction:
         replica.check_not_revoked(transaction, peer, device)
         position = books.position(transaction, peer, batch.log)
@@ -48,93 +52,133 @@ def receive(replica: Replica, peer: Peer, device: str, batch: Batch) -> Received
             raise SyncRefused(f"the peer's log is here up to {position}, and it goes on at {batch.start}", hint="synchronise again")
         if batch.end < position or (batch.end == position and batch.known is None):
             return Received()
-        facts = replica.known_facts(transaction)
-        received = taken.apply(transaction, facts, operations)
-        taken.note(transaction, facts, batch)
-    return received._replace(holes=sum(hole.last - hole.first + 1 for hole in batch.holes))
+        for hole in batch.holes:
+            _check_range(hole)
+        taking = _Taking(replica, peer, transaction, opener(batch.keys))
+        for start in range(0, len(batch.operations), _AT_ONCE):
+            taking.take(batch.operations[start : start + _AT_ONCE])
+        taking.note(batch)
+    return taking.received(batch.holes)
+
+
+class _Arrived(NamedTuple):
+    """An operation of a peer, which is as it has to be."""
+
+    operation: Operation
+    payload: bytes | None
+    """As it came, and may be kept."""
 
 
 class _Taking:
-    """Takes over what one peer sends."""
+    """Takes over a batch of a peer within a transaction."""
 
-    def __init__(self, replica: Replica, peer: Peer) -> None:
+    def __init__(self, replica: Replica, peer: Peer, transaction: Transaction, unseal: Callable[[Dot, bytes], bytes | None]) -> None:
         self._replica = replica
         self._peer = peer
+        self._transaction = transaction
+        self._unseal = unseal
         self._now = replica.now()
+        self._facts = replica.known_facts(transaction)
+        self._erasures = Erasures(self._facts.erasures.values())
+        self._had = books.had(transaction, replica.engine.device)
+        self._authors: set[str] = set()
+        """Devices that the peer may speak for."""
+        self._arrived: list[Dot] = []
+        """With their content."""
+        self._latest = 0
+        """Clock of all that was new."""
+        self._taken = 0
+        self._refused = 0
+        self._in_conflict: set[Address] = set()
 
-    def read(self, batch: Batch) -> list[Operation]:
-        """The batch's operations. Raises what `receive` raises for them."""
-        unseal = opener(batch.keys)
-        for hole in batch.holes:
-            _check_range(hole)
-        return [self._read(unseal, sealed) for sealed in batch.operations]
+    def take(self, operations: Sequence[SealedOperation]) -> None:
+        """Merge those into the items which are new, and meant to be here. Raises what `receive` raises for operations."""
+        arriving: dict[Address, list[_Arrived]] = {}
+        for sealed in operations:
+            arrived = self._left_of(self._read(sealed))
+            if arrived is not None:
+                arriving.setdefault(arrived.operation.address, []).append(arrived)
+        present = self._transaction.heads(list(arriving))
+        changes = [self._change(address, present.get(address, ()), some) for address, some in arriving.items()]
+        self._transaction.apply([change for change in changes if change is not None])
 
-    def _read(self, unseal: Callable[[Dot, bytes], bytes | None], sealed: SealedOperation) -> Operation:
+    def note(self, batch: Batch) -> None:
+        """Keep what has arrived, and how far the peer's log is here."""
+        books.note_arrivals(self._transaction, self._arrived)
+        self._transaction.learn({}, clock.received(0, self._latest, self._now))
+        books.keep_position(self._transaction, self._peer, batch.log, batch.end)
+        if batch.known is not None:
+            claims = {device: sequence for device, sequence in batch.known.items() if self._may_count(device)}
+            had = self._transaction.known()
+            if any(sequence >= had.get(device, 0) + LARGEST_LOSS for device, sequence in claims.items()):
+                raise InvalidRequest("the peer claims more writes than there can be", hint="the peer is broken, or no nearfar store")
+            self._transaction.learn(claims, 0)
+
+    def received(self, holes: Sequence[Range]) -> Received:
+        """What came of it."""
+        return Received(self._taken, sum(hole.last - hole.first + 1 for hole in holes), self._refused, len(self._in_conflict))
+
+    def _read(self, sealed: SealedOperation) -> _Arrived:
         try:
-            payload = unseal(*sealed)
+            payload = self._unseal(*sealed)
         except ValueError as error:
             raise InvalidRequest(str(error), hint="the peer is broken, or somebody changed what it sent") from error
         if payload is None:
             raise SyncRefused("an operation is sealed with a key that the peer did not hand on", hint="synchronise again")
-        return read_operation(sealed.dot, payload, self._peer, maximum_bytes=self._replica.maximum_bytes)
+        operation = read_operation(sealed.dot, payload, self._peer, maximum_bytes=self._replica.maximum_bytes)
+        # What is larger than the largest value is mostly blanks.
+        return _Arrived(operation, payload if len(payload) <= self._replica.maximum_bytes else None)
 
-    def apply(self, transaction: Transaction, facts: Facts, operations: Sequence[Operation]) -> Received:
-        """Merge those into the items which are new, and meant to be here."""
-        had = books.had(transaction, self._replica.engine.device)
-        unknown = (one for one in operations if one.dot.sequence > had.get(one.dot.device, 0))
-        erasures = Erasures(facts.erasures.values())
-        fresh = [left for one in unknown if (left := erasures.left_of(one)) is not None]
-        for device in {one.dot.device for one in fresh}:
-            self._check_author(facts, device)
-        arriving: dict[Address, list[Operation]] = {}
-        for one in fresh:
-            arriving.setdefault(one.address, []).append(one)
-        present = transaction.heads(list(arriving))
-        changes, refused = [], 0
-        for address, added in arriving.items():
-            heads = present.get(address, ())
-            allowed = [one for one in added if not _is_taken(heads, one)] if heads else added
-            refused += len(added) - len(allowed)
-            if allowed:
-                changes.append(self._change(address, heads, allowed))
-        transaction.apply(changes)
-        books.note_arrivals(transaction, (one.dot for one in fresh if not one.is_withdrawn))
-        latest = max((one.clock for one in fresh), default=0)
-        transaction.learn({}, clock.received(0, latest, self._now))
-        return Received(len(fresh) - refused, 0, refused, sum(change.conflicts > 0 for change in changes))
+    def _left_of(self, arrived: _Arrived) -> _Arrived | None:
+        """What is to be kept of an operation; None: nothing, as it is known here or was erased."""
+        device, sequence = arrived.operation.dot
+        if sequence <= self._had.get(device, 0):
+            return None
+        left = self._erasures.left_of(arrived.operation)
+        if left is None:
+            return None
+        if device not in self._authors:
+            self._check_author(device)
+            self._authors.add(device)
+        self._latest = max(self._latest, left.clock)
+        if not left.is_withdrawn:
+            self._arrived.append(left.dot)
+        return arrived if left is arrived.operation else _Arrived(left, None)
 
-    def note(self, transaction: Transaction, facts: Facts, batch: Batch) -> None:
-        """Keep how far the peer's log is here."""
-        books.keep_position(transaction, self._peer, batch.log, batch.end)
-        if batch.known is not None:
-            claims = {device: sequence for device, sequence in batch.known.items() if self._may_count(facts, device)}
-            had = transaction.known()
-            if any(sequence >= had.get(device, 0) + LARGEST_LOSS for device, sequence in claims.items()):
-                raise InvalidRequest("the peer claims more writes than there can be", hint="the peer is broken, or no nearfar store")
-            transaction.learn(claims, 0)
-
-    def _change(self, address: Address, heads: Sequence[Operation], added: Sequence[Operation]) -> Change:
-        every = (*heads, *added)
+    def _change(self, address: Address, heads: Sequence[Operation], arrived: Sequence[_Arrived]) -> Change | None:
+        allowed = [one for one in arrived if not _is_taken(heads, one.operation)] if heads else arrived
+        self._refused += len(arrived) - len(allowed)
+        self._taken += len(allowed)
+        if not allowed:
+            return None
+        every = (*heads, *[one.operation for one in allowed])
         _check_context(every)
-        change = change_of(address, every if len(every) == 1 else heads_of(every), now=self._now, fields=self._replica.fields)
+        left = every if len(every) == 1 else heads_of(every)
+        payload = next((one.payload for one in allowed if one.operation is left[0]), None) if len(left) == 1 else None
+        change = change_of(address, left, now=self._now, fields=self._replica.fields, payload=payload)
+        if change.conflicts:
+            self._in_conflict.add(address)
+        return self._lasting_from_its_write(change)
+
+    def _lasting_from_its_write(self, change: Change) -> Change:
+        """It lives from its write on and not from now, or a device that was away for long would bring back what is over."""
         row = change.row
         if row is None or row.meta.ttl is None:
             return change
-        # It lives from its write on and not from now, or a device that was away for long would bring back what is over.
         return change._replace(row=row._replace(expires_at=min(self._now, row.updated_at) + row.meta.ttl))
 
-    def _may_count(self, facts: Facts, device: str) -> bool:
+    def _may_count(self, device: str) -> bool:
         # How many writes of its own there are, a replica hears when it is greeted.
-        return device != self._replica.engine.device and self._may_speak_for(facts, device)
+        return device != self._replica.engine.device and self._may_speak_for(device)
 
-    def _check_author(self, facts: Facts, device: str) -> None:
-        if not self._may_speak_for(facts, device):
+    def _check_author(self, device: str) -> None:
+        if not self._may_speak_for(device):
             raise InvalidRequest(f"the peer sent a write of device {device}, which it does not speak for", hint="let its own hub send it")
 
-    def _may_speak_for(self, facts: Facts, device: str) -> bool:
+    def _may_speak_for(self, device: str) -> bool:
         if device == self._replica.engine.device:
             return self._peer.is_relay or self._peer.user == self._replica.user
-        return self._peer.is_relay or facts.users.get(device) == self._peer.user
+        return self._peer.is_relay or self._facts.users.get(device) == self._peer.user
 
 
 def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) -> Operation:
@@ -149,8 +193,7 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
     if not dot.device or len(dot.device) > _LONGEST or not 0 < dot.sequence < _LATEST:
         raise InvalidRequest("the peer sent a write of a device that cannot be", hint="the peer is broken, or no nearfar store")
     _check_address(*operation.address)
-    is_small = len(payload) <= maximum_bytes and payload.count(b"{") + payload.count(b"[") <= _DEEPEST
-    if operation.value is not None and not is_small:
+    if operation.value is not None and (len(payload) > maximum_bytes or not _is_shallow(operation.value, payload)):
         validation.value(operation.value, maximum_bytes)
     _check_causality(operation)
     _check_meta(operation.meta, peer, is_own=True)
@@ -159,6 +202,11 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
     if operation.is_withdrawn and operation.value is not None:
         raise InvalidRequest("the peer sent the content of an item that is withdrawn")
     return operation
+
+
+def _is_shallow(value: Mapping[str, Any], payload: bytes) -> bool:
+    """Whether there is no need to look how deeply the value is nested."""
+    return _FLAT.issuperset(map(type, value.values())) or payload.count(b"{") + payload.count(b"[") <= _DEEPEST
 
 
 def _check_address(namespace: Namespace, key: str) -> None:
@@ -176,7 +224,7 @@ def _is_namespace(namespace: Namespace) -> bool:
 
 def _check_context(heads: Sequence[Operation]) -> None:
     """Together they must not know of more than the next write may name, or no peer would take that."""
-    known = sum(len(head.context) + len(head.unseen) for head in heads)
+    known = sum([len(head.context) + len(head.unseen) for head in heads])
     if known > _MOST_DEVICES:
         raise InvalidRequest(
             f"the peer sent an item that {known:,} devices wrote to", hint=f"more than {_MOST_DEVICES:,} are not kept apart"
@@ -186,9 +234,10 @@ def _check_context(heads: Sequence[Operation]) -> None:
 def _check_causality(operation: Operation) -> None:
     _check_context([operation])
     dot, clock = operation.dot, operation.clock
-    if max((stamp.clock for stamp in operation.stamps.values()), default=0) > clock or operation.context.get(dot.device, 0) >= dot.sequence:
+    stamped = max([stamp.clock for stamp in operation.stamps.values()]) if operation.stamps else 0
+    if stamped > clock or operation.context.get(dot.device, 0) >= dot.sequence:
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} says that it came before itself")
-    if max((sibling.clock for sibling in operation.siblings), default=clock) >= _LATEST or clock >= _LATEST:
+    if clock >= _LATEST or (operation.siblings and max([sibling.clock for sibling in operation.siblings]) >= _LATEST):
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that nothing can follow")
 
 

@@ -40,5 +40,6 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
 def _written_since(engine: Engine, shared: int) -> Iterator[Operation]:
     position = 0
     while page := engine.operations(position, limit=_PAGE):
-        yield from (operation for _, operation in page if operation.dot.device == engine.device and operation.dot.sequence > shared)
-        position = page[-1][0]
+        own = (logged.operation for logged in page if logged.operation.dot.device == engine.device)
+        yield from (operation for operation in own if operation.dot.sequence > shared)
+        position = page[-1].position

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ..encoding import encode, subjects_of
+from ..engine import Logged
 from ..item import Address, Namespace
 from ..operation import Operation
 from . import books
@@ -16,7 +17,7 @@ from .replica import Replica
 
 _PAGE: Final = 1000
 """Operations that are read at once."""
-BATCH_BYTES: Final = 1 << 18
+BATCH_BYTES: Final = 1 << 19
 """A few batches fit into memory, whatever is sent."""
 _EXAMPLES: Final = 3
 
@@ -38,7 +39,8 @@ class Leaving:
 def outgoing(replica: Replica, peer: Peer, request: Request) -> dict[Namespace, Leaving]:
     """What `batches` would send, by namespace."""
     plan: dict[Namespace, Leaving] = {}
-    for _, operation in _Log(replica, peer, request).operations():
+    for logged in _Log(replica, peer, request).operations():
+        operation = logged.operation
         part, shown = for_peer(operation, peer)
         leaving = plan.setdefault(operation.address.namespace, Leaving())
         match part:
@@ -48,7 +50,7 @@ def outgoing(replica: Replica, peer: Peer, request: Request) -> dict[Namespace, 
                 leaving.withdrawn += 1
             case Part.WHOLE:
                 leaving.items += 1
-                leaving.bytes += len(encode(shown))
+                leaving.bytes += len(_payload(logged, shown))
                 if len(leaving.examples) < _EXAMPLES:
                     leaving.examples.append(operation.address)
     return plan
@@ -61,10 +63,10 @@ def batches(replica: Replica, peer: Peer, request: Request, *, batch_bytes: int 
     """
     log = _Log(replica, peer, request)
     packer = _Packer(replica, peer, log.name, log.end)
-    for position, operation in log.operations():
-        if packer.add(operation) >= batch_bytes:
-            log.note_told(position)
-            yield packer.packed(position)
+    for logged in log.operations():
+        if packer.add(logged) >= batch_bytes:
+            log.note_told(logged.position)
+            yield packer.packed(logged.position)
     log.note_told(log.end)
     yield replace(packer.packed(log.end), known=log.claims())
 
@@ -84,12 +86,14 @@ class _Log:
         self.end = request.position if request.log == self.name else 0
         """Up to where it was read."""
 
-    def operations(self) -> Iterator[tuple[int, Operation]]:
+    def operations(self) -> Iterator[Logged]:
+        known = self._request.known
         while page := self._replica.engine.operations(self.end, limit=_PAGE):
-            for position, operation in page:
-                if operation.dot.sequence > self._request.known.get(operation.dot.device, 0) and self._may_tell(operation):
-                    yield position, operation
-            self.end = page[-1][0]
+            for logged in page:
+                device, sequence = logged.operation.dot
+                if sequence > known.get(device, 0) and self._may_tell(logged.operation):
+                    yield logged
+            self.end = page[-1].position
 
     def note_told(self, position: int) -> None:
         """Keep that the peer is about to be sent this much."""
@@ -102,8 +106,9 @@ class _Log:
         return {device: sequence for device, sequence in self._own.items() if self._may_speak_for(device)}
 
     def _may_tell(self, operation: Operation) -> bool:
-        user = operation.meta.user
-        return self._may_speak_for(operation.dot.device) and (self._request.takes_all or user == self._replica.user)
+        if self._request.takes_all:
+            return True
+        return self._may_speak_for(operation.dot.device) and operation.meta.user == self._replica.user
 
     def _may_speak_for(self, device: str) -> bool:
         """Whether the peer believes this replica what it says of the device's writes."""
@@ -127,14 +132,14 @@ class _Packer:
         self._keys: set[SubjectKey] = set()
         self._bytes = 0
 
-    def add(self, operation: Operation) -> int:
+    def add(self, logged: Logged) -> int:
         """Put one more into the batch; returns how large that is now."""
-        part, shown = for_peer(operation, self._peer)
+        part, shown = for_peer(logged.operation, self._peer)
         if part is Part.NUMBER:
-            self._holes.setdefault(operation.dot.device, []).append(operation.dot.sequence)
+            self._holes.setdefault(logged.operation.dot.device, []).append(logged.operation.dot.sequence)
             return self._bytes
         subjects = subjects_of(shown)
-        payload = encode(shown)
+        payload = _payload(logged, shown)
         if subjects:
             payload = self._replica.keys.seal(shown.dot, subjects, payload)
             self._keys.update(self._replica.keys.handed_on(subjects))
@@ -152,3 +157,8 @@ class _Packer:
         self._start = end
         self._begin()
         return batch
+
+
+def _payload(logged: Logged, shown: Operation) -> bytes:
+    """What the peer may see of an operation, as JSON."""
+    return logged.payload if shown is logged.operation and logged.payload else encode(shown)

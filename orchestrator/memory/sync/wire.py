@@ -1,5 +1,8 @@
 """Messages between replicas as protobuf."""
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 from ....protocols import InvalidRequest
 from ....protocols.v1 import memory_pb2 as pb
 from ..operation import Dot
@@ -35,9 +38,7 @@ def batch_to_proto(batch: Batch) -> pb.Batch:
         log=batch.log,
         start=batch.start,
         end=batch.end,
-        operations=[
-            pb.SealedOperation(device=device, sequence=sequence, payload=payload) for (device, sequence), payload in batch.operations
-        ],
+        operations=_operations_to_proto(batch.operations),
         holes=[pb.Hole(device=hole.device, first=hole.first, last=hole.last) for hole in batch.holes],
         keys=[pb.SubjectKey(id=key.id, tag=key.tag, key=key.key) for key in batch.keys],
         facts=None if batch.facts is None else encode_facts(batch.facts),
@@ -53,12 +54,35 @@ def batch_from_proto(message: pb.Batch) -> Batch:
         message.log,
         message.start,
         message.end,
-        tuple(SealedOperation(Dot(one.device, one.sequence), one.payload) for one in message.operations),
+        _operations_from_proto(message.operations),
         tuple(Range(hole.device, hole.first, hole.last) for hole in message.holes),
         tuple(SubjectKey(key.id, key.tag, key.key) for key in message.keys),
         _facts(message.facts) if message.facts else None,
         dict(message.known.known) if message.HasField("known") else None,
     )
+
+
+def _operations_to_proto(operations: Sequence[SealedOperation]) -> pb.Operations:
+    places: dict[str, int] = {}
+    return pb.Operations(
+        device=[places.setdefault(dot.device, len(places)) for dot, _ in operations],
+        devices=list(places),
+        sequence=[dot.sequence for dot, _ in operations],
+        length=[len(payload) for _, payload in operations],
+        payloads=b"".join([payload for _, payload in operations]),
+    )
+
+
+def _operations_from_proto(message: pb.Operations) -> tuple[SealedOperation, ...]:
+    devices, payloads = list(message.devices), message.payloads
+    ends = list(accumulate(message.length))
+    if not len(message.device) == len(message.sequence) == len(ends) or (ends[-1] if ends else 0) != len(payloads):
+        raise InvalidRequest("the columns of a batch are not of the same length", hint="the peer is broken, or no nearfar store")
+    if message.device and max(message.device) >= len(devices):
+        raise InvalidRequest("a batch has writes of a device that it does not name", hint="the peer is broken, or no nearfar store")
+    starts = [0, *ends]
+    columns = zip(message.device, message.sequence, starts, ends, strict=False)
+    return tuple(SealedOperation(Dot(devices[place], sequence), payloads[start:end]) for place, sequence, start, end in columns)
 
 
 def received_to_proto(received: Received) -> pb.Received:

@@ -96,11 +96,11 @@ def test_operations_come_in_the_order_in_which_they_were_heard_of(engine: Engine
         operation = concurrent(Address(NOTES, key), {"n": 1}, device=device, sequence=sequence, clock=tick(0, clock.time), meta=meta)
         write_elsewhere(engine, operation, now=clock.time)
     found = engine.operations(0, limit=10)
-    assert [operation.dot for _, operation in found] == [
+    assert [logged.operation.dot for logged in found] == [
         Dot(engine.device, 1),
         *(Dot(device, sequence) for _, device, sequence in heard),
     ]
-    positions = [position for position, _ in found]
+    positions = [logged.position for logged in found]
     assert positions == sorted(set(positions))
     assert engine.operations(positions[1], limit=1) == found[2:3]
     assert engine.operations(positions[-1], limit=10) == []
@@ -112,7 +112,7 @@ def test_operations_come_back_as_they_were(engine: Engine, clock: Clock) -> None
     )
     operation = concurrent(Address(NOTES, "a"), {"é": [1, 2.5, None, {}]}, device="phone", sequence=3, clock=tick(0, clock.time), meta=meta)
     write_elsewhere(engine, operation, now=clock.time)
-    ((_, found),) = engine.operations(0, limit=10)
+    ((_, found, _),) = engine.operations(0, limit=10)
     assert found == operation
     with engine.transaction() as transaction:
         assert transaction.heads([operation.address, Address(NOTES, "none")]) == {operation.address: (operation,)}
@@ -179,7 +179,7 @@ def test_a_deletion_goes_as_far_as_the_item_did(store: MemoryStore, engine: Engi
     for tier in Tier:
         store.put(NOTES, tier.value, {"text": "a"}, tier=tier)
         store.delete(NOTES, tier.value)
-    deleted = [operation for _, operation in engine.operations(0, limit=10)]
+    deleted = [operation for _, operation, _ in engine.operations(0, limit=10)]
     assert [(one.value, one.meta.tier) for one in deleted] == [(None, tier) for tier in Tier]
 
 

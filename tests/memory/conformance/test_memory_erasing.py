@@ -37,7 +37,7 @@ def test_all_about_somebody_is_erased(filled: MemoryStore, engine: Engine) -> No
     assert keys(filled) == {"card", "other"}
     assert filled.history(NOTES, "bob") == []
     assert engine.traces(subject="bob") == engine.traces(prefix=NOTES) == []
-    assert {operation.address.key for _, operation in engine.operations(0, limit=100)} == {"card", "other"}
+    assert {operation.address.key for _, operation, _ in engine.operations(0, limit=100)} == {"card", "other"}
     for mode in Mode:
         assert "bob" not in {item.key for item in filled.search((), query="bob likes coffee", mode=mode)}
 

@@ -122,7 +122,7 @@ class Stores(RuleBasedStateMachine):
         # What was forgotten before this history began is told as well.
         self.both(lambda store: [(one.address, one.item) for one in store.changes(limit=10_000)[0] if one.address is not None])
         self.both(lambda store: store.stats()["items"])
-        self.both(lambda store: [operation.address for _, operation in store.engine.operations(0, limit=1000)])
+        self.both(lambda store: [operation.address for _, operation, _ in store.engine.operations(0, limit=1000)])
 
 
 def told(answer: object) -> object:

@@ -101,6 +101,6 @@ def test_operations_whose_key_is_destroyed_do_not_end_the_log(opened: Opener) ->
     for number in range(5):
         put(engine, Address(("people",), str(number)), {"n": number}, meta=Meta(subject="ana"))
     put(engine, SECRET, {"n": 5})
-    assert [head.address for _, head in engine.operations(0, limit=2)] == [SECRET]
+    assert [head.address for _, head, _ in engine.operations(0, limit=2)] == [SECRET]
     with engine.transaction() as transaction:
         assert transaction.heads([Address(("people",), "1")]) == {}

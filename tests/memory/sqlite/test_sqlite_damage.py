@@ -103,7 +103,7 @@ def test_recovery_keeps_operations_settings_and_the_device_and_reuses_none_of_it
     assert (recovery.items, recovery.remade, recovery.unreadable, recovery.is_same_device) == (2, 0, 0, True)
     engine = SqliteEngine(path)
     operations = engine.operations(0, limit=10)
-    assert [operation for _, operation in operations] == [operation for _, operation in before[0]]
+    assert [logged.operation for logged in operations] == [logged.operation for logged in before[0]]
     assert (engine.rows(ADDRESSES, ALL), engine.device) == before[1:]
     assert len(engine.keyword("kept", ALL, limit=10)) == 1
     with engine.transaction() as transaction:

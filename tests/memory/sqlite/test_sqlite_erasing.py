@@ -138,9 +138,9 @@ def test_operations_about_somebody_are_readable_for_as_long_as_all_their_keys_ex
     with engine._connections.reading() as connection:
         payloads = [payload for (payload,) in connection.execute("SELECT payload FROM operations ORDER BY position")]
     assert [b"secret" in payload for payload in payloads] == [False, False, True]
-    assert [operation.address for _, operation in engine.operations(0, limit=10)] == [of_ann, of_bob, of_nobody]
+    assert [operation.address for _, operation, _ in engine.operations(0, limit=10)] == [of_ann, of_bob, of_nobody]
     keys.destroy(keys.retire(tag_of("Ann"), ""))
-    assert [operation.address for _, operation in engine.operations(0, limit=1)] == [of_bob]
+    assert [operation.address for _, operation, _ in engine.operations(0, limit=1)] == [of_bob]
     with engine.transaction() as transaction:
         assert transaction.heads([of_ann, of_bob]).keys() == {of_bob}
     put(engine, of_ann, {"text": "a new beginning"}, meta=Meta(subject="Ann"))
@@ -149,7 +149,7 @@ def test_operations_about_somebody_are_readable_for_as_long_as_all_their_keys_ex
         heads = transaction.heads([of_ann])[of_ann]
         transaction.apply([Change(of_ann, heads, None)])
     keys.destroy(former)
-    assert [operation.address for _, operation in engine.operations(0, limit=10)] == [of_bob, of_nobody, of_ann]
+    assert [operation.address for _, operation, _ in engine.operations(0, limit=10)] == [of_bob, of_nobody, of_ann]
     engine.close()
     keys.close()
 

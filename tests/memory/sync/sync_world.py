@@ -63,7 +63,7 @@ class Node:
 
     def all_heads(self) -> dict[Address, tuple[Operation, ...]]:
         found: dict[Address, list[Operation]] = {}
-        for _, operation in self.engine.operations(0, limit=100_000):
+        for _, operation, _ in self.engine.operations(0, limit=100_000):
             found.setdefault(operation.address, []).append(operation)
         return {address: tuple(heads) for address, heads in found.items()}
 

@@ -125,7 +125,7 @@ def test_a_copy_of_the_log_is_unreadable_once_its_subject_is_erased(nodes: dict[
     phone.restart()
     phone.store.erase(subject="carl")
     engine = SqliteEngine(copy, sealer=phone.keys)
-    assert [head.address.key for _, head in engine.operations(0, limit=10)] == ["about dora"]
+    assert [head.address.key for _, head, _ in engine.operations(0, limit=10)] == ["about dora"]
     engine.close()
 
 

@@ -11,13 +11,13 @@ import grpc
 import pytest
 from langgraph.store.base import PutOp
 
+from nearfar.orchestrator.memory.engine import Logged
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.item import Tier
-from nearfar.orchestrator.memory.operation import Operation
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.client import connected
-from nearfar.orchestrator.memory.sync.messages import Request
+from nearfar.orchestrator.memory.sync.messages import SCHEMA, Request
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, keep_in_sync, plan, sync_once
@@ -185,7 +185,7 @@ class _Revoking(InMemoryEngine):
 
     shut_out = ""
 
-    def operations(self, after: int, *, limit: int) -> list[tuple[int, Operation]]:
+    def operations(self, after: int, *, limit: int) -> list[Logged]:
         if after and self.shut_out:
             MemoryStore(self).replica(is_hub=True).revoke(self.shut_out)
         return super().operations(after, limit=limit)
@@ -225,7 +225,7 @@ async def test_a_device_that_is_shut_out_hears_no_longer_what_is_new(stores: dic
             await anext(positions)
 
 
-@pytest.mark.parametrize(("schema", "older"), [(0, "the peer"), (2, "this side")])
+@pytest.mark.parametrize(("schema", "older"), [(SCHEMA - 1, "the peer"), (SCHEMA + 1, "this side")])
 async def test_a_peer_with_another_schema_is_told_which_side_to_update(stores: dict[str, MemoryStore], schema: int, older: str) -> None:
     hello = wire.hello_to_proto(stores["phone"].replica().hello())
     hello.schema, hello.facts = schema, b"what this schema cannot read"
