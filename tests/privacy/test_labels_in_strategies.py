@@ -25,6 +25,7 @@ pytestmark = pytest.mark.anyio
 CANARY = "the vault opens at nine"
 READ = ToolCall(id="1", name="read_diary", arguments={})
 PUBLIC: TaskOptions = {"sensitivity": "public", "mode": "prefer_in_cloud", "strategy": "route"}
+IN_A_CHAT: TaskOptions = {**PUBLIC, "session": "chat", "unstick": True}
 
 
 @tool(returns="device", effect="read")
@@ -100,9 +101,9 @@ async def test_follow_up_in_a_session_that_read_something_private_stays_on_the_d
     cloud = far(READ, "never reached")
     memory = TaskMemory(MemoryStore(InMemoryEngine()), recall=None, remember=True) if remembers else None
     async with Hybrid(near=near(READ, "It opens at nine.", "At nine."), far=cloud, tools=[read_diary], memory=memory) as hybrid:
-        await hybrid.run("When does it open?", **PUBLIC, session="chat")
+        await hybrid.run("When does it open?", **IN_A_CHAT)
         follow_up = [Message.user("When does it open?"), Message.assistant(CANARY), Message.user("Say it again")]
-        result = await hybrid.run(follow_up, **PUBLIC, session="chat")
+        result = await hybrid.run(follow_up, **IN_A_CHAT)
     assert result.side is Side.NEAR
     assert CANARY not in told(cloud)
     assert any("an earlier task of its session" in reason for reason in result.reasons)
@@ -112,7 +113,7 @@ async def test_task_that_says_of_itself_that_it_is_private_leaves_later_ones_of_
     cloud = far("Hello.")
     async with Hybrid(near=near("Yes."), far=cloud) as hybrid:
         await hybrid.run("Mine", sensitivity="private", session="chat")
-        result = await hybrid.run("Hello", **PUBLIC, session="chat", unstick=True)
+        result = await hybrid.run("Hello", **IN_A_CHAT)
     assert result.side is Side.FAR
 
 
