@@ -15,6 +15,7 @@
         + Unsupported
         + VersionConflict
         + ApprovalNeeded
+        + RunBusy
       x StoreError                the memory store is at fault: the agents may go on without it
         + StoreUnavailable
         + StoreCorrupt
@@ -120,6 +121,10 @@ class ApprovalNeeded(UserError):
         """Its id."""
         self.requests = tuple(requests)
         """What is asked: an `ApprovalRequest` for each call."""
+
+
+class RunBusy(UserError):
+    """Another process works on the run."""
 
 
 class StoreError(NearfarError):
@@ -239,6 +244,7 @@ MAPPINGS: dict[type[NearfarError], Mapping] = {
     StoreCorrupt: Mapping("DATA_LOSS", 500),
     LedgerConflict: Mapping("ALREADY_EXISTS", 409),
     ApprovalNeeded: Mapping("FAILED_PRECONDITION", 409),
+    RunBusy: Mapping("ABORTED", 409, retryable=True),
     SyncRefused: Mapping("FAILED_PRECONDITION", 409),
 }
 

@@ -14,7 +14,7 @@ from langgraph.store.base import BaseStore, PutOp
 
 from nearfar.orchestrator.memory import MemoryStore, Mode
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "memory"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from postgres_server import PostgresServer, installed, running
 
 WIDTH: Final = 384

@@ -1,0 +1,226 @@
+"""A LangGraph checkpointer for runs: ordered by numbers of its own, as LangGraph's ids go by a clock that may be set back."""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+from zlib import crc32
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    PendingWrite,
+    get_checkpoint_id,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from ...protocols import Cancelled, StoreUnavailable, Unsupported
+from ..tables import Session, TableDatabase
+from ..threads import in_thread
+from .fencing import held
+from .run import VERSION, Lease, damaged
+from .writer import Writer
+
+EPOCH: Final = "nearfar_epoch"
+"""In `configurable`: which of a run's owners writes."""
+
+_COLUMNS: Final = "run, namespace, checkpoint, parent, version, kind, content, checksum, metadata"
+_PUT: Final = """
+INSERT INTO checkpoints (run, namespace, sequence, checkpoint, parent, version, kind, content, checksum, metadata)
+VALUES (?, ?, (SELECT coalesce(max(sequence), 0) + 1 FROM checkpoints WHERE run = ?), ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run, namespace) DO UPDATE SET sequence = excluded.sequence, checkpoint = excluded.checkpoint, parent = excluded.parent,
+    version = excluded.version, kind = excluded.kind, content = excluded.content, checksum = excluded.checksum,
+    metadata = excluded.metadata
+"""
+_PUT_PENDING: Final = """
+INSERT INTO pending (run, namespace, checkpoint, task, place, path, channel, kind, content, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run, namespace, task, place) DO
+"""
+_REPLACE: Final = "UPDATE SET channel = excluded.channel, kind = excluded.kind, content = excluded.content, checksum = excluded.checksum"
+Tuples = list[CheckpointTuple]
+Pending = list[PendingWrite]
+_PARTS: Final = ("id", "channel_values", "channel_versions", "versions_seen")
+"""Of every checkpoint."""
+
+
+class RunCheckpointer(BaseCheckpointSaver[int]):
+    """Keeps, of each graph of a thread, the last checkpoint, and what tasks of the step behind it have written.
+
+    The threads of runs are their ids; with its `EPOCH` in `configurable`, only the run's present owner can write. What is written is kept
+    when the call returns. Values are plain data and the types that LangGraph needs: nothing else is ever made of them when they are read.
+    Raises `RunBusy` where somebody else has the run, `Cancelled` where it was cancelled, and what a database raises.
+    """
+
+    def __init__(self, database: TableDatabase, writer: Writer) -> None:
+        super().__init__(serde=JsonPlusSerializer(pickle_fallback=False, allowed_json_modules=None, allowed_msgpack_modules=None))
+        self._database = database
+        self._writer = writer
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        run, namespace = _place(config)
+        identifier = get_checkpoint_id(config)
+        with self._database.reading() as session:
+            query = f"SELECT {_COLUMNS} FROM checkpoints WHERE run = ? AND namespace = ?"
+            row = session.execute(query, (run, namespace)).fetchone()
+            if row is None or (identifier and identifier != row[2]):
+                return None
+            return self._tuple(session, row)
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return await in_thread(self.get_tuple, config)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Those that are kept, the newest first."""
+        yield from self._listed(config, filter or {}, before)[:limit]
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        for each in (await in_thread(self._listed, config, filter or {}, before))[:limit]:
+            yield each
+
+    def put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        self._writer.submit(self._put(config, checkpoint, metadata)).result()
+        return _config(*_place(config), checkpoint["id"])
+
+    async def aput(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
+    ) -> RunnableConfig:
+        run, namespace = _place(config)
+        if await self._writer.write(self._put(config, checkpoint, metadata)):
+            raise Cancelled(f"run {run} was cancelled")
+        return _config(run, namespace, checkpoint["id"])
+
+    def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+        self._writer.submit(self._put_pending(config, writes, task_id, task_path)).result()
+
+    async def aput_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+        await self._writer.write(self._put_pending(config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        self._writer.submit(partial(drop_checkpoints, run=thread_id)).result()
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        await self._writer.write(partial(drop_checkpoints, run=thread_id))
+
+    def _put(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> "partial[bool]":
+        if metadata.get("counters_since_delta_snapshot"):
+            raise Unsupported("this checkpointer keeps no history, which DeltaChannel needs", hint="use LangGraph's own checkpointer")
+        run, namespace = _place(config)
+        kind, content = self.serde.dumps_typed(checkpoint)
+        parent = get_checkpoint_id(config)
+        told = json.dumps(get_checkpoint_metadata(config, metadata))
+        row = (run, namespace, run, checkpoint["id"], parent, VERSION, kind, content, crc32(content), told)
+        return partial(_put_checkpoint, lease=_lease(config), row=row)
+
+    def _put_pending(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str) -> "partial[None]":
+        run, namespace = _place(config)
+        identifier = get_checkpoint_id(config)
+        rows = []
+        for place, (channel, value) in enumerate(writes):
+            kind, content = self.serde.dumps_typed(value)
+            place_of = WRITES_IDX_MAP.get(channel, place)
+            rows.append((run, namespace, identifier, task, place_of, path, channel, kind, content, crc32(content)))
+        replaces = all(channel in WRITES_IDX_MAP for channel, _ in writes)
+        return partial(_put_pending, lease=_lease(config), rows=rows, replaces=replaces)
+
+    def _listed(self, config: RunnableConfig | None, wanted: dict[str, Any], before: RunnableConfig | None) -> Tuples:
+        asked = {} if config is None else config["configurable"]
+        conditions = {"run": asked.get("thread_id"), "namespace": asked.get("checkpoint_ns"), "checkpoint": asked.get("checkpoint_id")}
+        given = {column: value for column, value in conditions.items() if value is not None}
+        where = " AND ".join([*(f"{column} = ?" for column in given), "1 = 1"])
+        parameters: list[object] = list(given.values())
+        if before is not None:
+            where += " AND sequence < (SELECT min(earlier.sequence) FROM checkpoints AS earlier WHERE earlier.checkpoint = ?)"
+            parameters.append(get_checkpoint_id(before))
+        with self._database.reading() as session:
+            query = f"SELECT {_COLUMNS} FROM checkpoints WHERE {where} ORDER BY sequence DESC"
+            found = [self._tuple(session, row) for row in session.execute(query, parameters).fetchall()]
+        return [each for each in found if all(each.metadata.get(name) == value for name, value in wanted.items())]
+
+    def _tuple(self, session: Session, row: Sequence[Any]) -> CheckpointTuple:
+        run, namespace, identifier, parent, version, kind, content, checksum, metadata = row
+        if version > VERSION:
+            message = f"the checkpoint of run {run} is of version {version}, and this nearfar knows version {VERSION}"
+            raise StoreUnavailable(message, hint="update nearfar on this machine")
+        checkpoint = self._loaded(run, kind, content, checksum)
+        if not isinstance(checkpoint, dict) or any(part not in checkpoint for part in _PARTS):
+            raise damaged(run)
+        return CheckpointTuple(
+            config=_config(run, namespace, identifier),
+            checkpoint=checkpoint,  # type: ignore[arg-type]  # a TypedDict, whose parts are there
+            metadata=json.loads(metadata),
+            parent_config=None if parent is None else _config(run, namespace, parent),
+            pending_writes=self._pending(session, run, namespace, identifier),
+        )
+
+    def _pending(self, session: Session, run: str, namespace: str, checkpoint: str) -> Pending:
+        query = (
+            "SELECT task, channel, kind, content, checksum FROM pending WHERE run = ? AND namespace = ? AND checkpoint = ? "
+            "ORDER BY path, task, place"
+        )
+        rows = session.execute(query, (run, namespace, checkpoint)).fetchall()
+        return [(task, channel, self._loaded(run, kind, content, checksum)) for task, channel, kind, content, checksum in rows]
+
+    def _loaded(self, run: str, kind: str, content: bytes, checksum: int) -> Any:  # noqa: ANN401 - a value of any channel
+        if crc32(content) != checksum:
+            raise damaged(run)
+        try:
+            return self.serde.loads_typed((kind, content))
+        except (NotImplementedError, ValueError) as error:  # a kind of value that is not allowed, or none at all
+            raise damaged(run) from error
+
+
+def drop_checkpoints(session: Session, *, run: str) -> None:
+    for table in ("checkpoints", "pending"):
+        session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+
+
+def _put_checkpoint(session: Session, *, lease: Lease | None, row: Sequence[Any]) -> bool:
+    """Whether the run is to be cancelled: it ends here, where all that it has done is kept."""
+    is_cancelled = False if lease is None else held(session, lease, steps=1)
+    session.execute("DELETE FROM pending WHERE run = ? AND namespace = ?", row[:2])
+    session.execute(_PUT, row)
+    return is_cancelled
+
+
+def _put_pending(session: Session, *, lease: Lease | None, rows: Sequence[Sequence[Any]], replaces: bool) -> None:
+    if lease is not None:
+        held(session, lease)
+    for row in rows:
+        session.execute(_PUT_PENDING + (_REPLACE if replaces else "NOTHING"), row)
+
+
+def _place(config: RunnableConfig) -> tuple[str, str]:
+    """The run, and the graph within it."""
+    asked = config["configurable"]
+    return str(asked["thread_id"]), str(asked.get("checkpoint_ns", ""))
+
+
+def _lease(config: RunnableConfig) -> Lease | None:
+    epoch = config["configurable"].get(EPOCH)
+    return None if epoch is None else Lease(_place(config)[0], epoch)
+
+
+def _config(run: str, namespace: str, checkpoint: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": run, "checkpoint_ns": namespace, "checkpoint_id": checkpoint}}

@@ -1,0 +1,101 @@
+"""Who works on a run: on one machine known by a lock of the kernel, on several by heartbeats in the database."""
+
+import threading
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import uuid4
+
+from ...protocols import StoreError
+from ..owners import Owner
+from ..tables import Session, TableDatabase, Tables
+
+BEAT_SECONDS: Final = 3.0
+DEAD_SECONDS: Final = 15.0
+"""Without a heartbeat for so long, by the database's clock, an owner's runs are others' to take over."""
+
+_OWNERS: Final = Tables(
+    "owners", 1, "CREATE TABLE owners (owner text PRIMARY KEY, name text NOT NULL, beat timestamptz NOT NULL DEFAULT clock_timestamp());\n"
+)
+
+
+class Owners(Protocol):
+    """This process, and whoever else works on runs."""
+
+    name: str
+
+    @property
+    def lock(self) -> str:
+        """What stands behind a query of rows that are about to be changed, so that nobody else changes them meanwhile."""
+        ...
+
+    def is_alive(self, session: Session, owner: str) -> bool: ...
+    def describe(self, session: Session, owner: str) -> str: ...
+    def close(self) -> None: ...
+
+
+class LocalOwners:
+    """Processes of one machine."""
+
+    lock: Final = ""  # SQLite lets only one write
+
+    def __init__(self, folder: Path) -> None:
+        self._owner = Owner(folder)
+        self._owner.sweep()
+        self.name = self._owner.name
+
+    def is_alive(self, session: Session, owner: str) -> bool:
+        return self._owner.is_alive(owner)
+
+    def describe(self, session: Session, owner: str) -> str:
+        return self._owner.describe(owner)
+
+    def close(self) -> None:
+        self._owner.close()
+
+
+class SharedOwners:
+    """Processes of several machines, which tell the database that they live."""
+
+    lock: Final = " FOR UPDATE SKIP LOCKED"
+
+    def __init__(
+        self, database: TableDatabase, description: str, *, beat_seconds: float = BEAT_SECONDS, dead_seconds: float = DEAD_SECONDS
+    ) -> None:
+        self.name = uuid4().hex
+        self._database = database
+        self._beat_seconds = beat_seconds
+        self._dead_seconds = dead_seconds
+        self._ended = threading.Event()
+        database.require(_OWNERS)
+        with database.writing() as session:
+            session.execute("DELETE FROM owners WHERE beat < clock_timestamp() - interval '1 day'")
+            session.execute("INSERT INTO owners (owner, name) VALUES (?, ?)", (self.name, description))
+        self._thread = threading.Thread(target=self._beat, name="nearfar-heartbeat", daemon=True)
+        self._thread.start()
+
+    def is_alive(self, session: Session, owner: str) -> bool:
+        query = "SELECT beat > clock_timestamp() - make_interval(secs => ?) FROM owners WHERE owner = ?"
+        found = session.execute(query, (self._dead_seconds, owner)).fetchone()
+        return found is not None and bool(found[0])
+
+    def describe(self, session: Session, owner: str) -> str:
+        found = session.execute("SELECT name FROM owners WHERE owner = ?", (owner,)).fetchone()
+        return "another process" if found is None else str(found[0])
+
+    def stop(self) -> None:
+        """Send no more heartbeats, as if this process hung."""
+        self._ended.set()
+        self._thread.join()
+
+    def close(self) -> None:
+        self.stop()
+        with self._database.writing() as session:
+            session.execute("DELETE FROM owners WHERE owner = ?", (self.name,))
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._beat_seconds):
+            try:
+                with self._database.writing() as session:
+                    session.execute("UPDATE owners SET beat = clock_timestamp() WHERE owner = ?", (self.name,))
+            except StoreError:
+                continue  # The server may come back in time; if not, others take over, and whoever writes then is told so.

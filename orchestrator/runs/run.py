@@ -1,0 +1,121 @@
+"""What is known of a run."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final
+
+from pydantic import Field
+
+from ...protocols import StoreCorrupt
+from ...protocols.messages import Value
+from ..selection.decision import SelectionDecision
+from ..task import RecalledItem, Task
+
+VERSION: Final = 1
+"""Of how a run's task, checkpoints and outcome are written."""
+TITLE: Final = 80
+"""Characters of the prompt that a list of runs shows."""
+
+
+class RunState(StrEnum):
+    """How far a run has come."""
+
+    RUNNING = "running"
+    """Somebody works on it, or has died doing so."""
+    WAITING = "waiting"
+    """For somebody to say yes or no."""
+    DONE = "done"
+    FAILED = "failed"
+    """It can be resumed from the last step that went well."""
+    CANCELLED = "cancelled"
+
+
+class Run(Value):
+    """A line of the list of runs."""
+
+    id: str
+    """The task's idempotency key."""
+    number: int
+    """Runs are numbered in the order in which they began."""
+    user: str
+    state: RunState
+    strategy: str
+    title: str
+    """Of the prompt, as much as a line holds."""
+    steps: int
+    """Nodes of the graph whose outcome is kept."""
+    epoch: int
+    """How many owners it has had."""
+    owner: str | None
+    """Who works on it, while somebody does."""
+    is_orphaned: bool = False
+    """Whoever worked on it has died: it can be resumed."""
+    began: float
+    """Seconds since 1970 by the clock of whoever began it; nothing is ordered by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on a run, which ends when somebody else has it."""
+
+    run: str
+    epoch: int
+
+
+class KeptTask(Value):
+    """A task as it runs, with what else it takes to go on with it."""
+
+    task: Task
+    recalled: tuple[RecalledItem, ...] = ()
+    selection: SelectionDecision | None = None
+    tools: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, task: Task, *, tools: tuple[str, ...], agents: tuple[str, ...]) -> "KeptTask":
+        return cls(task=task, recalled=task.recalled, selection=task.selection, tools=tools, agents=agents)
+
+    @property
+    def whole(self) -> Task:
+        """The task with the parts that a graph's state does not have."""
+        return self.task.model_copy(update={"recalled": self.recalled, "selection": self.selection})
+
+
+class Failure(Value):
+    """Why a run failed."""
+
+    error: str
+    """Name of the error's class."""
+    message: str
+    hint: str = ""
+
+
+class RunDetails(Value):
+    """Everything about a run that a user may want to see."""
+
+    run: Run
+    prompt: str
+    next: tuple[str, ...] = ()
+    """The nodes that it goes on with; empty where it has ended, or not begun."""
+    attempts: tuple[str, ...] = Field(default=())
+    """What became of the agents' attempts, a line each."""
+    calls: int = 0
+    """Of agents."""
+    answer: str | None = None
+    failure: Failure | None = None
+
+
+def digest(asked: Task) -> str:
+    """What a task asks for: two tasks of one idempotency key must agree in it."""
+    return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
+
+
+def title(task: Task) -> str:
+    prompts = [message.text for message in task.messages if message.role == "user"]
+    words = " ".join(prompts[-1].split()) if prompts else ""
+    return words if len(words) <= TITLE else f"{words[: TITLE - 1]}\u2026"
+
+
+def damaged(run: str) -> StoreCorrupt:
+    return StoreCorrupt(f"what is kept of run {run} is damaged", hint="begin it anew; other runs are not concerned")

@@ -1,0 +1,288 @@
+"""`RunStore`: the runs of one user on this machine, or of many on several."""
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreUnavailable
+from ..sqlite.database import Database
+from ..sqlite.errors import Naming
+from ..tables import Session, TableDatabase
+from ..threads import in_thread
+from .fencing import held
+from .leases import LocalOwners, Owners, SharedOwners
+from .run import VERSION, Failure, KeptTask, Lease, Run, RunState, damaged, title
+from .schema import TABLES
+from .settings import RunsConfig
+from .writer import Writer
+
+if TYPE_CHECKING:
+    from .checkpointer import RunCheckpointer
+
+FILE: Final = "runs.db"
+NAMING: Final = Naming("runs", recovery="name another [runs] folder, or move the file away: its runs are then forgotten")
+_COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, version"
+_ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
+_SECONDS_PER_DAY: Final = 86_400
+_TABLES: Final = ("checkpoints", "pending", "tasks", "outcomes", "runs")
+
+
+class RunStore:
+    """Where runs are kept. Calls that are not awaited wait for the database; they may come from any thread.
+
+    Raises `StoreUnavailable` where the database cannot be used now, and `StoreCorrupt` where it, or what it has of a run, is damaged.
+
+    Args:
+        database: opened by `open`, and closed with the store.
+        owners: says which processes are alive.
+        keep, keep_days: see `RunsConfig`.
+    """
+
+    def __init__(self, database: TableDatabase, owners: Owners, *, keep: int = 10_000, keep_days: float | None = None) -> None:
+        self.database = database
+        self.owners = owners
+        self._keep = keep
+        self._keep_days = keep_days
+        database.require(TABLES)
+        self.writer = Writer(database)
+
+    @classmethod
+    def open(cls, config: RunsConfig | None = None, *, address: str | None = None) -> Self:
+        """The store in the folder of a `[runs]` section, or in Postgres at `address`."""
+        config = config or RunsConfig()
+        database: TableDatabase
+        if address is None:
+            database = Database(config.folder / FILE, NAMING)
+            owners: Owners = LocalOwners(config.folder / "owners")
+        else:
+            from ..postgres.database import PostgresDatabase
+
+            database = PostgresDatabase(address, what="runs")
+            owners = SharedOwners(database, f"process {os.getpid()} on {socket.gethostname()}")
+        return cls(database, owners, keep=config.keep, keep_days=config.keep_days)
+
+    @property
+    def checkpointer(self) -> "RunCheckpointer":
+        """For the graphs of runs."""
+        from .checkpointer import RunCheckpointer
+
+        return RunCheckpointer(self.database, self.writer)
+
+    async def begin(self, kept: KeptTask, digest: str) -> Lease:
+        """Write a task down and begin to work on it. Raises `RunBusy` where another process was quicker to do so."""
+        return await self.writer.write(partial(self._begin, kept=kept, digest=digest))
+
+    async def claim(self, run: str, *, user: str = "") -> Lease:
+        """Begin to work on a run that nobody works on.
+
+        Raises `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was cancelled, and
+        `InvalidRequest` where it is done.
+        """
+        return await self.writer.write(partial(self._claim, run=run, user=user))
+
+    async def release(self, lease: Lease, *, waiting: bool = False) -> None:
+        """Stop working on a run that has not ended. A lease that somebody else has by now is left alone."""
+        await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
+
+    async def finish(self, lease: Lease, outcome: str | Failure, *, state: RunState | None = None) -> None:
+        """Write down what came of it: the result as JSON, or why there is none. Raises `RunBusy` where somebody else has the run by now."""
+        state = state or (RunState.FAILED if isinstance(outcome, Failure) else RunState.DONE)
+        content = outcome.model_dump_json() if isinstance(outcome, Failure) else outcome
+        await self.writer.write(partial(self._finish, lease=lease, state=state, content=content))
+
+    async def known(self, run: str, *, user: str, digest: str) -> Run | None:
+        """The run of an idempotency key; None where the key is new. Raises `IdempotencyConflict` where it is another task's."""
+        return await in_thread(self._known, run, user, digest)
+
+    def list(self, *, state: RunState | None = None, user: str | None = None, limit: int = 100) -> list[Run]:
+        """The newest first; `user` None: everybody's."""
+        conditions = {"state": state, "user_name": user}
+        given = {column: value for column, value in conditions.items() if value is not None}
+        where = " AND ".join([*(f"{column} = ?" for column in given), "1 = 1"])
+        query = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY number DESC LIMIT ?"
+        with self.database.reading() as session:
+            return [self._run(session, row) for row in session.execute(query, (*given.values(), limit)).fetchall()]
+
+    def orphans(self, *, user: str | None = None) -> "Sequence[Run]":
+        """Runs whose process has died, or gave them up when it was interrupted; the oldest first."""
+        query = f"SELECT {_COLUMNS} FROM runs WHERE state = 'running' ORDER BY number"
+        with self.database.reading() as session:
+            runs = [self._run(session, row) for row in session.execute(query).fetchall()]
+        return [run for run in runs if run.is_orphaned and user in (None, run.user)]
+
+    def show(self, run: str, *, user: str | None = None) -> Run:
+        """Raises `NotFound` where the user has no such run."""
+        with self.database.reading() as session:
+            return self._found(session, run, user)
+
+    def task(self, run: str) -> KeptTask:
+        """What the run is about. Raises `StoreUnavailable` where a newer nearfar has written it."""
+        with self.database.reading() as session:
+            return self._task(session, run)
+
+    def outcome(self, run: str) -> str | Failure | None:
+        """The result of a run as JSON, or why there is none; None where it has not ended."""
+        query = "SELECT state, content FROM runs JOIN outcomes ON runs.run = outcomes.run WHERE runs.run = ?"
+        with self.database.reading() as session:
+            found = session.execute(query, (run,)).fetchone()
+        if found is None or found[0] not in _ENDED:
+            return None
+        return str(found[1]) if found[0] == RunState.DONE else _failure(run, found[1])
+
+    def cancel(self, run: str, *, user: str | None = None) -> Run:
+        """Let a run end: at once where nobody works on it, else behind the node that is under way. A run that has ended stays as it is."""
+        self.writer.submit(partial(self._cancel, run=run, user=user)).result()
+        return self.show(run, user=user)
+
+    def forget(self, run: str, *, user: str | None = None) -> None:
+        """Remove everything that is kept of a run. Raises `RunBusy` while somebody works on it."""
+        from ..effects.approvals import forget
+
+        self.writer.submit(partial(self._check_idle, run=run, user=user)).result()
+        if isinstance(self.database, Database):
+            forget(self.database, run)
+        self.writer.submit(partial(_drop, run=run)).result()
+
+    def tidy(self) -> int:
+        """Forget the oldest runs that ended beyond those that are to be kept. Returns how many."""
+        with self.database.reading() as session:
+            beyond = "SELECT run FROM runs WHERE ended <= (SELECT max(ended) FROM runs) - ?"
+            old = [run for (run,) in session.execute(beyond, (self._keep,)).fetchall()]
+            if self._keep_days is not None:
+                late = "SELECT run FROM runs WHERE ended_at < ?"
+                since = time.time() - self._keep_days * _SECONDS_PER_DAY
+                old += [run for (run,) in session.execute(late, (since,)).fetchall()]
+        for run in set(old):
+            self.forget(run)
+        return len(set(old))
+
+    def close(self) -> None:
+        """Wait for what is being written. Runs that this process has not ended are others' to resume."""
+        self.writer.close()
+        self.owners.close()
+        self.database.close()
+
+    def _begin(self, session: Session, *, kept: KeptTask, digest: str) -> Lease:
+        task = kept.task
+        run = task.idempotency_key
+        row = (run, task.user, RunState.RUNNING, task.policy.strategy, title(task), digest, VERSION, time.time(), self.owners.name)
+        insert = (
+            "INSERT INTO runs (run, user_name, state, strategy, title, digest, version, began, owner, epoch, steps, is_cancelled) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 0, 0) ON CONFLICT (run) DO NOTHING"
+        )
+        if session.execute(insert, row).rowcount != 1:
+            raise RunBusy(f"run {run} was begun by somebody else at the same time", hint="ask again: its result is then returned")
+        session.execute("INSERT INTO tasks (run, content) VALUES (?, ?)", (run, kept.model_dump_json()))
+        return Lease(run, 1)
+
+    def _claim(self, session: Session, *, run: str, user: str) -> Lease:
+        known = self._found(session, run, user)
+        if known.state is RunState.CANCELLED:
+            raise Cancelled(f"run {run} was cancelled", hint="begin it anew under another key")
+        if known.state is RunState.DONE:
+            raise InvalidRequest(f"run {run} is done")
+        self._check_free(session, known)
+        free = f"SELECT epoch FROM runs WHERE run = ? AND epoch = ?{self.owners.lock}"
+        if session.execute(free, (run, known.epoch)).fetchone() is None:
+            raise RunBusy(f"run {run} is being taken over by another process just now")
+        epoch = known.epoch + 1
+        update = "UPDATE runs SET owner = ?, epoch = ?, state = 'running', ended = NULL, ended_at = NULL WHERE run = ?"
+        session.execute(update, (self.owners.name, epoch, run))
+        session.execute("DELETE FROM outcomes WHERE run = ?", (run,))
+        return Lease(run, epoch)
+
+    def _check_free(self, session: Session, known: Run) -> None:
+        if known.owner is not None and not known.is_orphaned:
+            who = "this process" if known.owner == self.owners.name else self.owners.describe(session, known.owner)
+            raise RunBusy(f"{who} works on run {known.id}", hint="wait for it, or end it with: nearfar runs cancel")
+
+    def _release(self, session: Session, *, lease: Lease, state: RunState) -> None:
+        statement = "UPDATE runs SET owner = NULL, state = ? WHERE run = ? AND epoch = ? AND owner IS NOT NULL"
+        session.execute(statement, (state, lease.run, lease.epoch))
+
+    def _finish(self, session: Session, *, lease: Lease, state: RunState, content: str) -> None:
+        from .checkpointer import drop_checkpoints
+
+        held(session, lease)
+        self._end(session, lease.run, state)
+        insert = "INSERT INTO outcomes (run, content) VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET content = excluded.content"
+        session.execute(insert, (lease.run, content))
+        if state is RunState.DONE:
+            drop_checkpoints(session, run=lease.run)
+
+    def _end(self, session: Session, run: str, state: RunState) -> None:
+        statement = (
+            "UPDATE runs SET owner = NULL, state = ?, ended = (SELECT coalesce(max(ended), 0) + 1 FROM runs), ended_at = ? WHERE run = ?"
+        )
+        session.execute(statement, (state, time.time(), run))
+
+    def _cancel(self, session: Session, *, run: str, user: str | None) -> None:
+        known = self._found(session, run, user)
+        if known.state in _ENDED:
+            return
+        session.execute("UPDATE runs SET is_cancelled = 1 WHERE run = ?", (run,))
+        if known.owner is None or known.is_orphaned:
+            self._end(session, run, RunState.CANCELLED)
+
+    def _check_idle(self, session: Session, *, run: str, user: str | None) -> None:
+        known = self._found(session, run, user)
+        if known.state is RunState.RUNNING:
+            self._check_free(session, known)
+
+    def _known(self, run: str, user: str, digest: str) -> Run | None:
+        with self.database.reading() as session:
+            row = session.execute("SELECT digest, user_name FROM runs WHERE run = ?", (run,)).fetchone()
+            if row is None:
+                return None
+            if tuple(row) != (digest, user):
+                message = f"the idempotency key {run!r} was used for another task"
+                raise IdempotencyConflict(message, hint="give each task a key of its own")
+            return self._found(session, run, user)
+
+    def _found(self, session: Session, run: str, user: str | None) -> Run:
+        row = session.execute(f"SELECT {_COLUMNS} FROM runs WHERE run = ?", (run,)).fetchone()
+        if row is None or user not in (None, row[2]):  # Whether another user has it is nobody's business.
+            raise NotFound(f"there is no run {run!r}", hint="nearfar runs list shows them; one of another user is found under their name")
+        return self._run(session, row)
+
+    def _run(self, session: Session, row: Sequence[Any]) -> Run:
+        run, number, user, state, strategy, said, steps, epoch, owner, began, version = row
+        if version > VERSION:
+            message = f"run {run} is of version {version}, and this nearfar knows version {VERSION}"
+            raise StoreUnavailable(message, hint="update nearfar on this machine")
+        is_orphaned = state == RunState.RUNNING and (owner is None or not self.owners.is_alive(session, owner))
+        return Run(
+            id=run,
+            number=number,
+            user=user,
+            state=RunState(state),
+            strategy=strategy,
+            title=said,
+            steps=steps,
+            epoch=epoch,
+            owner=owner,
+            is_orphaned=is_orphaned,
+            began=began,
+        )
+
+    def _task(self, session: Session, run: str) -> KeptTask:
+        row = session.execute("SELECT content FROM tasks WHERE run = ?", (run,)).fetchone()
+        try:
+            return KeptTask.model_validate_json("" if row is None else row[0])
+        except ValueError as error:
+            raise damaged(run) from error
+
+
+def _failure(run: str, content: str) -> Failure:
+    try:
+        return Failure.model_validate_json(content)
+    except ValueError as error:
+        raise damaged(run) from error
+
+
+def _drop(session: Session, *, run: str) -> None:
+    for table in _TABLES:
+        session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))

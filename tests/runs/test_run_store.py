@@ -1,0 +1,149 @@
+"""What a store of runs keeps, whichever database it is on."""
+
+import pytest
+from run_stores import Opener
+
+from nearfar.orchestrator.runs.fencing import held
+from nearfar.orchestrator.runs.run import Failure, KeptTask, Lease, RunState, digest
+from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task import Task
+from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
+
+pytestmark = pytest.mark.anyio
+
+
+def kept(run: str, *, user: str = "", prompt: str = "What is near?") -> KeptTask:
+    task = Task(messages=(Message.user(prompt),), idempotency_key=run, user=user)
+    return KeptTask.of(task, tools=("look",), agents=("near",))
+
+
+async def begin(store: RunStore, run: str, *, user: str = "") -> Lease:
+    task = kept(run, user=user)
+    return await store.begin(task, digest(task.task))
+
+
+async def test_a_run_is_found_again_with_its_task_and_its_result(opened: Opener) -> None:
+    first, second = opened(), opened()
+    lease = await begin(first, "r1")
+    assert second.show("r1").state is RunState.RUNNING
+    assert second.task("r1") == kept("r1")
+    await first.finish(lease, '{"text": "here"}')
+    assert second.show("r1").state is RunState.DONE
+    assert second.outcome("r1") == '{"text": "here"}'
+
+
+async def test_runs_are_listed_newest_first_by_state_and_user(store: RunStore) -> None:
+    for number in range(4):
+        lease = await begin(store, f"r{number}", user="ann" if number % 2 else "bob")
+        if number == 3:
+            await store.finish(lease, Failure(error="Unavailable", message="no agent"))
+    assert [run.id for run in store.list()] == ["r3", "r2", "r1", "r0"]
+    assert [run.id for run in store.list(limit=1)] == ["r3"]
+    assert [run.id for run in store.list(user="ann")] == ["r3", "r1"]
+    assert [run.id for run in store.list(user="ann", state=RunState.FAILED)] == ["r3"]
+    assert store.list(state=RunState.DONE) == []
+
+
+async def test_of_two_who_claim_a_run_one_is_told_who_has_it(opened: Opener) -> None:
+    first, second, third = opened(), opened(), opened()
+    lease = await begin(first, "r1")
+    with pytest.raises(RunBusy, match="process"):
+        await second.claim("r1")
+    await first.release(lease)
+    assert [run.id for run in second.orphans()] == ["r1"]
+    await second.claim("r1")
+    with pytest.raises(RunBusy, match="process"):
+        await third.claim("r1")
+
+
+async def test_who_has_lost_a_run_writes_nothing_into_it_any_more(opened: Opener) -> None:
+    first, second = opened(), opened()
+    lease = await begin(first, "r1")
+    first.owners.close()
+    taken = await second.claim("r1")
+    assert taken.epoch == lease.epoch + 1
+    with pytest.raises(RunBusy, match="taken over"):
+        await first.finish(lease, "{}")
+    with pytest.raises(RunBusy, match="taken over"):
+        await first.writer.write(lambda session: held(session, lease))
+    assert second.show("r1").state is RunState.RUNNING
+    await second.finish(taken, "{}")
+
+
+async def test_another_users_run_is_as_unknown_as_none(store: RunStore) -> None:
+    await begin(store, "r1", user="ann")
+    with pytest.raises(NotFound) as foreign:
+        await store.claim("r1", user="bob")
+    with pytest.raises(NotFound) as unknown:
+        await store.claim("r2", user="bob")
+    assert foreign.value.message.replace("r1", "r2") == unknown.value.message
+    with pytest.raises(NotFound):
+        store.show("r1", user="bob")
+    with pytest.raises(NotFound):
+        store.cancel("r1", user="bob")
+
+
+async def test_a_key_names_one_task_of_one_user(store: RunStore) -> None:
+    task = kept("r1", user="ann").task
+    await begin(store, "r1", user="ann")
+    found = await store.known("r1", user="ann", digest=digest(task))
+    assert found is not None
+    assert found.id == "r1"
+    assert await store.known("r2", user="ann", digest=digest(task)) is None
+    with pytest.raises(IdempotencyConflict):
+        await store.known("r1", user="bob", digest=digest(task))
+    with pytest.raises(IdempotencyConflict):
+        await store.known("r1", user="ann", digest=digest(kept("r1", prompt="Another").task))
+
+
+async def test_a_run_that_is_worked_on_is_cancelled_at_its_next_step_and_an_idle_one_at_once(opened: Opener) -> None:
+    first, second = opened(), opened()
+    lease = await begin(first, "r1")
+    assert second.cancel("r1").state is RunState.RUNNING
+    assert await first.writer.write(lambda session: held(session, lease))
+    await first.finish(lease, Failure(error="Cancelled", message="cancelled"), state=RunState.CANCELLED)
+    other = await begin(first, "r2")
+    await first.release(other)
+    assert second.cancel("r2").state is RunState.CANCELLED
+    with pytest.raises(Cancelled):
+        await second.claim("r2")
+
+
+async def test_a_run_that_is_done_cannot_be_claimed_and_one_that_failed_can(store: RunStore) -> None:
+    await store.finish(await begin(store, "r1"), "{}")
+    with pytest.raises(InvalidRequest, match="done"):
+        await store.claim("r1")
+    failure = Failure(error="Unavailable", message="no agent")
+    await store.finish(await begin(store, "r2"), failure)
+    assert store.outcome("r2") == failure
+    lease = await store.claim("r2")
+    assert store.outcome("r2") is None
+    await store.finish(lease, "{}")
+
+
+async def test_the_oldest_runs_that_ended_are_forgotten_and_running_ones_never(store: RunStore) -> None:
+    await begin(store, "runs on")
+    for number in range(5):
+        await store.finish(await begin(store, f"r{number}"), "{}")
+    assert store.tidy() == 2  # three are kept
+    assert [run.id for run in store.list()] == ["r4", "r3", "r2", "runs on"]
+    with store.database.reading() as session:
+        assert session.execute("SELECT count(*) FROM outcomes").fetchone()[0] == 3
+
+
+async def test_what_a_newer_nearfar_has_written_is_refused_and_left_alone(store: RunStore) -> None:
+    lease = await begin(store, "r1")
+    await store.release(lease)
+    with store.database.writing() as session:
+        session.execute("UPDATE runs SET version = 99 WHERE run = ?", ("r1",))
+    with pytest.raises(StoreUnavailable, match="version 99"):
+        await store.claim("r1")
+    with store.database.reading() as session:
+        assert tuple(session.execute("SELECT epoch, version FROM runs").fetchone()) == (1, 99)
+
+
+async def test_runs_begun_at_once_under_one_key_are_one(opened: Opener) -> None:
+    first, second = opened(), opened()
+    await begin(first, "r1")
+    with pytest.raises(RunBusy):
+        await begin(second, "r1")
