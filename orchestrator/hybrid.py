@@ -49,7 +49,7 @@ from .policy import Mode, Strategy
 from .privacy.run_privacy import RunPrivacy
 from .privacy.sessions import SessionLabels
 from .recollection import Recollection
-from .results import Attempt, Call, Result, spent
+from .results import Attempt, Call, Result, budget_exceeded, spent
 from .routing.check import require_usable
 from .routing.decision import RouteDecision
 from .routing.policy_file import PolicyFile
@@ -520,6 +520,7 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         was_fallback=accepted != attempts[0],
         attempts=attempts,
         calls=calls,
+        budget_exceeded=budget_exceeded(attempts, calls),
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
         decision=RouteDecision.model_validate(state["decision"]),
         selection=task.selection,

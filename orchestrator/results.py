@@ -1,12 +1,12 @@
 """What a task came to: the answer, who gave it, what was tried, what it cost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from ..protocols import AgentCard, EnergySource, Performance, Side, Usage
+from ..protocols import AgentCard, BudgetExceeded, EnergySource, Performance, Side, Usage
 from ..protocols.messages import Value
 from .labels import Label
 from .routing.decision import RouteDecision
@@ -46,6 +46,8 @@ class Attempt(Value):
     """`rejected` by the evidence, or `failed` with an error."""
     reason: str
     """Why it ended so, as a sentence."""
+    error: str | None = None
+    """Name of the class of the error that ended it, where one did."""
     steps: int
     """Turns that the agent took."""
     usage: Usage
@@ -92,6 +94,8 @@ class Call(Value):
     """The verdict was only recorded."""
     error: str | None = None
     """Name of the error's class, where the call failed."""
+    is_cut_short: bool = False
+    """It wrote as much as its budget paid for, and would have gone on."""
 
     @property
     def energy(self) -> Energy:
@@ -137,6 +141,8 @@ class Result(Value):
     attempts: tuple[Attempt, ...]
     calls: tuple[Call, ...]
     """Every step of every agent, in order; `near` and `far` are their sums."""
+    budget_exceeded: str | None = None
+    """Why the budget ended the work before it was done: the answer is the best that there was by then. None: it did not."""
     interventions: int
     """Times that a supervisor's verdict changed the course of the work."""
     reasons: tuple[str, ...]
@@ -171,6 +177,16 @@ class Result(Value):
     def energy(self) -> Energy:
         """This device's: the near side's. What the far side draws is somebody else's, and in `far` where its server tells."""
         return self.near.energy
+
+
+def budget_exceeded(attempts: Sequence[Attempt], calls: Sequence[Call]) -> str | None:
+    """What the budget kept an answer from: a draft stands because nobody could be paid to do better, or it ends in the middle."""
+    place = next(number for number, attempt in enumerate(attempts) if attempt.outcome == "accepted")
+    refused = next((attempt.reason for attempt in attempts[place:] if attempt.error == BudgetExceeded.__name__), None)
+    if refused is not None:
+        return refused
+    own = [call for call in calls if call.agent == attempts[place].agent and call.error is None and call.verdict is None]
+    return f"{own[-1].agent} wrote as much as its limit paid for, and was not done" if own and own[-1].is_cut_short else None
 
 
 def price(card: AgentCard, usage: Usage) -> Decimal | None:

@@ -178,6 +178,12 @@ class Allowance:
         return self._demand.bounded(self._reservation.granted)
 
     @property
+    def is_cut(self) -> bool:
+        """The limits leave it less to write than the task and the agent would."""
+        bound, left = self._demand.bound, self.request.max_output_tokens
+        return left is not None and (bound is None or left < bound)
+
+    @property
     def most(self) -> Spent:
         """What the call counts for if nobody hears what it took; dollars are None where the price is unknown."""
         granted = self._reservation.granted
@@ -198,7 +204,9 @@ class _Demand:
         self._dollar_limits = [claim for claim in claims if claim.caps.dollars is not None]
         self._prompt = most_prompt_tokens(request)
         bounds = (request.max_output_tokens, card.limits.max_output_tokens, card.limits.context_tokens)
-        output = min((bound for bound in bounds if bound is not None), default=USUAL_OUTPUT)
+        self.bound = min((bound for bound in bounds if bound is not None), default=None)
+        """Tokens that it may write, whatever it costs; None: nobody says."""
+        output = USUAL_OUTPUT if self.bound is None else self.bound
         self.is_unpriced = card.prices is None and card.side is Side.FAR
         self.least = self._units(1, _INSTANT)
         self.most = self._units(output, request.timeout or _USUAL_SECONDS)

@@ -16,6 +16,7 @@ from ...protocols import (
     ContentFiltered,
     DeadlineExceeded,
     Finished,
+    FinishReason,
     InternalError,
     InvalidOutput,
     Performance,
@@ -155,6 +156,7 @@ class CallLog:
                 verdict=verdict,
                 shadow=shadow,
                 error=None if error is None else type(error).__name__,
+                is_cut_short=allowance is not None and listening.reached_its_bound and allowance.is_cut,
                 **listening.figures(agent.card, error, started=started),
             )
             await self._end(call, allowance, is_heard=not listening.is_lost(error))
@@ -251,6 +253,11 @@ class _Listening:
             return price(card, self._finished.usage)
         is_free = price(card, Usage(input_tokens=1, output_tokens=1)) == 0
         return None if self.is_lost(error) and not is_free else Decimal(0)
+
+    @property
+    def reached_its_bound(self) -> bool:
+        """The model would have written more."""
+        return self._finished is not None and self._finished.reason is FinishReason.LENGTH
 
     def is_lost(self, error: BaseException | None) -> bool:
         """The model has worked, or may have, and nobody reported what it took."""

@@ -1,24 +1,26 @@
 """`subtasks`: a task is cut into a directed acyclic graph of subtasks; independent ones run in parallel, each routed on its own (after
 HybridFlow, arXiv 2512.22137, whose learned router is the choice of a strategy here)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import anyio
 from langgraph.graph import END, START, StateGraph
 
-from ...protocols import InvalidOutput, JsonSchema, Message
+from ...protocols import BudgetExceeded, InvalidOutput, JsonSchema, Message
 from ...protocols.validation import parse_output
-from ..events import SubtasksPlanned
+from ..events import AttemptEnded, SubtasksPlanned
 from ..policy import Strategy
+from ..results import Call
 from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
 from .calls import CallLog
 from .nodes import TaskNodes
-from .panel import Panel, Question
+from .panel import Answered, Panel, Question, attempt_of
 from .state import TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit, label_of
 from .subtasks_plan import SubtaskPlan, read_plan
-from .subtasks_prompts import SUBTASKS_SCHEMA, aggregate_request, answer_form, plan_subtasks_request
+from .subtasks_prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, answer_form, plan_subtasks_request
 from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy
 from .supervised import task_text
 
@@ -115,22 +117,38 @@ class SubtasksNodes:
         task = panel.task
         results = [work.results[subtask.id] for subtask in work.plan.subtasks]
         form = answer_form(task.output_schema) if task.output_schema is not None else ""
-        answered = await panel.ask(
-            Question(
-                "aggregate",
-                aggregate_request(task_text(task) + form, results),
-                partial(_read_answer, output_schema=task.output_schema),
-                key="aggregate",
-                schema=task.output_schema,
-                is_heard=True,
-            )
+        question = Question(
+            "aggregate",
+            aggregate_request(task_text(task) + form, results),
+            partial(_read_answer, output_schema=task.output_schema),
+            key="aggregate",
+            schema=task.output_schema,
+            is_heard=True,
         )
+        try:
+            answered = await panel.ask(question)
+        except BudgetExceeded as error:
+            answered = self._side_by_side(error, state, results)
+            emit(runtime, AttemptEnded(attempt=answered.attempts[-1]))
         return {
             "messages": [*state["messages"], as_json(Message.assistant(answered.value))],
             "attempts": [as_json(attempt) for attempt in answered.attempts],
             "calls": log.as_json,
             "reasons": [*state["reasons"], *panel.reasons],
         }
+
+    def _side_by_side(self, error: BudgetExceeded, state: TaskState, results: Sequence[SubtaskResult]) -> Answered[str]:
+        """The results as they are, where nobody could be paid to make one answer of them. Raises the error where they cannot be one."""
+        calls = [Call.model_validate(call) for call in state["calls"]]
+        done = [result for result in results if not result.is_failed]
+        worked = [call for call in calls if call.role == "execute" and call.error is None]
+        if not done or not worked or state["task"]["output_schema"] is not None:
+            raise error
+        member = self._nodes.team[worked[-1].agent]
+        attempt = attempt_of(member, [call for call in worked if call.agent == member.name])
+        reason = f"{type(error).__name__}: {error}; the results of the subtasks stand as they are"
+        attempt = attempt.model_copy(update={"reason": reason, "error": type(error).__name__})
+        return Answered("\n\n".join(result.answer for result in done), (attempt,))
 
     def _parts(self, state: TaskState, runtime: TaskRuntime) -> Parts:
         task = Task.model_validate(state["task"])

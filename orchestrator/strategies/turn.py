@@ -6,7 +6,19 @@ from decimal import Decimal
 
 from pydantic import TypeAdapter
 
-from ...protocols import Agent, InvalidOutput, Message, NearfarError, Side, StepReply, StepRequest, ToolSpec, Unsupported, Usage
+from ...protocols import (
+    Agent,
+    BudgetExceeded,
+    InvalidOutput,
+    Message,
+    NearfarError,
+    Side,
+    StepReply,
+    StepRequest,
+    ToolSpec,
+    Unsupported,
+    Usage,
+)
 from ...protocols.validation import parse_output
 from ..events import AgentText, AttemptEnded, AttemptStarted
 from ..policy import SUPERVISED
@@ -128,15 +140,19 @@ class Turn:
         return self.end(draft, "rejected", f"stopped at confidence {draft.confidence:.2f}, below {limit:.2f}", runtime)
 
     def give_up(self, error: NearfarError, started: float, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
-        """End the attempt as failed; the next agent takes over, else a draft rejected earlier.
+        """End the attempt as failed; the next agent takes over, else a draft rejected earlier, else what was said when a budget ended.
 
-        Raises the error where there is neither, and where it `is_final`: no other agent is to try.
+        Raises the error where there is none of them. `is_final`: no other agent is to try.
         """
-        self.draft = self.draft or self._attempt(None)
-        ended = self.end(self.elapsed(started), "failed", f"{type(error).__name__}: {error}", runtime)
-        if self.has_successor and not is_final:
+        self.draft = (self.draft or self._attempt(None)).model_copy(update={"error": type(error).__name__})
+        problem = f"{type(error).__name__}: {error}"
+        is_last, standby = is_final or not self.has_successor, self.state["standby"]
+        if is_last and standby is None and isinstance(error, BudgetExceeded) and (said := self._said()):
+            return {**self.end(self.elapsed(started), "accepted", f"{problem}; what was said until then stands", runtime), "messages": said}
+        ended = self.end(self.elapsed(started), "failed", problem, runtime)
+        if not is_last:
             return ended
-        if (standby := self.state["standby"]) is not None:
+        if standby is not None:
             return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.member.name) for attempt in ended["attempts"]]}
         for attempt in self.state["attempts"]:
             error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
@@ -155,6 +171,20 @@ class Turn:
         if outcome == "accepted":
             return ended
         return {**ended, **fresh_start(self.task, position=self.position + 1, guidance=self.state["guidance"])}
+
+    def _said(self) -> list[Json]:
+        """The conversation up to the agent's last words, where they can stand for an answer; else nothing."""
+        messages = self.state["messages"]
+        spoken = [place for place, message in enumerate(messages) if message["role"] == "assistant" and message["text"].strip()]
+        if not spoken or spoken[-1] < len(self.task.messages):
+            return []
+        text = messages[spoken[-1]]["text"]
+        try:
+            if self.task.output_schema is not None:
+                parse_output(text, self.task.output_schema)
+        except InvalidOutput:
+            return []
+        return [*messages[: spoken[-1]], as_json(Message.assistant(text))]
 
     def _timeout(self, draft: Attempt) -> float | None:
         """Seconds for the next step. A supervised run is long by design, so there the limit is each step's and not the attempt's."""
