@@ -9,6 +9,7 @@ from ..protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
     from .config import Config, load_config
+    from .effects.running import effect_key, effect_transaction
     from .events import TaskEvent
     from .hybrid import Hybrid
     from .memory.store import MemoryStore
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from .strategies.supervision import Supervision, Trigger
     from .task import Policy
     from .task_memory import TaskMemory
+    from .tool_calls import ApprovalRequest
     from .tools import Tool, tool
 
 __all__ = [
+    "ApprovalRequest",
     "Attempt",
     "AutoPolicy",
     "Call",
@@ -42,6 +45,8 @@ __all__ = [
     "TaskMemory",
     "Tool",
     "Trigger",
+    "effect_key",
+    "effect_transaction",
     "load_config",
     "tool",
 ]
@@ -49,6 +54,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "ApprovalRequest": "tool_calls",
         "Attempt": "results",
         "AutoPolicy": "selection.settings",
         "Call": "results",
@@ -67,6 +73,8 @@ __getattr__ = lazy_names(
         "TaskMemory": "task_memory",
         "Tool": "tools",
         "Trigger": "strategies.supervision",
+        "effect_key": "effects.running",
+        "effect_transaction": "effects.running",
         "load_config": "config",
         "tool": "tools",
     },

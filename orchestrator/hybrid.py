@@ -63,6 +63,7 @@ from .strategies.supervision import Verdict
 from .task import Policy, Task, conversation
 from .task_memory import TaskMemory, task_memory
 from .team import Team
+from .tool_calls import Approver, Boundary
 from .tools import Tool
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class TaskOptions(TypedDict, total=False):
     """Stands in for the `Hybrid`'s; the options below stand above it."""
     tools: Sequence[Tool]
     """What the agents may call for this task, beside the `Hybrid`'s own tools."""
+    approver: Approver | None
+    """Stands in for the `Hybrid`'s."""
 
     context: str
     """A long text that the task is about. Under `minions` it stays on this device, read there in chunks; under any other strategy it
@@ -126,6 +129,7 @@ class Hybrid:
             `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
         others: further agents of either side, by the names that the policy knows them by: the router chooses among all.
         tools: what the agents may call.
+        approver: asks somebody about calls that need a yes; None: they are refused, or a durable run waits.
         policy: how tasks are served unless they say otherwise. A `PolicyFile` may be edited while tasks run: each is served to its end
             under the policy that it began with.
         device_state: looks at the device, for rules about its battery and the like; None: this machine, as far as it can be read.
@@ -143,6 +147,7 @@ class Hybrid:
         far: Agent | FarConfig | str | Path | None = None,
         others: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None = None,
         tools: Sequence[Tool] = (),
+        approver: Approver | None = None,
         policy: Policy | PolicyFile | None = None,
         device_state: DeviceStateSource | None = None,
         cache: AnswerCache | CacheSettings | None = None,
@@ -177,7 +182,7 @@ class Hybrid:
         _check_tools(tools)
         self._tools = tuple(tools)
         self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
-        self._own_context = replace(TaskContext.of(tools), plans=self._plans)
+        self._approver = approver
         self._has_checkpointer = checkpointer is not None
         self._selector = Selector()
         self._sessions = SessionLabels()
@@ -196,6 +201,7 @@ class Hybrid:
         config: Config | str | Path = "nearfar.toml",
         *,
         tools: Sequence[Tool] = (),
+        approver: Approver | None = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> Self:
@@ -212,7 +218,7 @@ class Hybrid:
         agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
         memory = loaded.memory if store is None else None
         parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, "budgets": loaded.runs, "policy": policy}
-        return cls(**agents, **parts, tools=tools, checkpointer=checkpointer, store=store)
+        return cls(**agents, **parts, tools=tools, approver=approver, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
         if self._rest is not None:
@@ -424,7 +430,8 @@ class Hybrid:
     def _context(self, options: TaskOptions) -> TaskContext:
         added = options.get("tools", ())
         _check_tools((*self._tools, *added))
-        return replace(TaskContext.of((*self._tools, *added)), plans=self._plans) if added else self._own_context
+        boundary = Boundary(approver=options.get("approver", self._approver))
+        return replace(TaskContext.of((*self._tools, *added)), plans=self._plans, boundary=boundary)
 
     def _config(self, task: Task, options: TaskOptions) -> RunnableConfig:
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.team))}

@@ -26,6 +26,7 @@ from ..events import (
 )
 from ..hybrid import Hybrid, TaskOptions
 from ..results import Result
+from .approving import terminal_approver
 from .console import execute, notes, output, print_json, reported
 from .options import Files, Selection
 from .selection import chosen_config, open_hybrid, warn_outside_world
@@ -42,7 +43,7 @@ def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions
             options["context"] = _read_context(files.context)
         config = chosen_config(selection)
         warn_outside_world(prompt, config)
-        async with open_hybrid(selection, config) as hybrid:
+        async with open_hybrid(selection, config, None if as_json else terminal_approver()) as hybrid:
             if as_json:
                 result = await hybrid.run(prompt, **options)
                 print_json(result.model_dump(mode="json"))
@@ -62,7 +63,7 @@ def chat_with(selection: Selection) -> None:
     """
     with reported(), asyncio.Runner() as runner:
         config = chosen_config(selection)
-        hybrid = open_hybrid(selection, config)
+        hybrid = open_hybrid(selection, config, terminal_approver())
         try:
             notes.print("[dim]end with Ctrl-D[/dim]")
             _converse(runner, hybrid, config, {"session": uuid4().hex, **selection.stated})

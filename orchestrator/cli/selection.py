@@ -10,6 +10,7 @@ from ..config import Config
 from ..hybrid import Hybrid
 from ..policy import Mode, Strategy
 from ..task import Policy
+from ..tool_calls import Approver
 from ..tools import Tool
 from ..worlds.search import SearchWorld
 from ..worlds.wording import understands
@@ -37,12 +38,12 @@ def chosen_config(selection: Selection) -> Config:
     return config.model_copy(update=chosen)
 
 
-def open_hybrid(selection: Selection, config: Config) -> Hybrid:
+def open_hybrid(selection: Selection, config: Config, approver: Approver | None = None) -> Hybrid:
     """A `Hybrid` for the options; the shipped models get their world's own tool when no other tools are named."""
     tools = load_tools(selection.tools) if selection.tools else []
     if not tools and _all_embedded(config):
         tools = list(_world_tools())
-    return Hybrid.from_config(config, tools=tools)
+    return Hybrid.from_config(config, tools=tools, approver=approver)
 
 
 def warn_outside_world(prompt: str, config: Config) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...protocols import ApprovalNeeded, NotFound
-from ..sqlite.database import Database
+from ..tables import TableDatabase
 from ..tool_calls import ApprovalRequest
 from .records import TABLES, EffectState
 
 
-def waiting(database: Database, run: str) -> tuple[ApprovalRequest, ...]:
+def waiting(database: TableDatabase, run: str) -> tuple[ApprovalRequest, ...]:
     """The requests that a run waits for, in the order in which they were made. Raises what the database raises."""
     database.require(TABLES)
     with database.reading() as session:
@@ -17,7 +17,7 @@ def waiting(database: Database, run: str) -> tuple[ApprovalRequest, ...]:
         return tuple(ApprovalRequest.model_validate_json(request) for (request,) in session.execute(query, (run,)).fetchall())
 
 
-def decide(database: Database, run: str, approvals: Mapping[str, bool]) -> None:
+def decide(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> None:
     """Write down what somebody said, by the requests' ids.
 
     Raises `NotFound`, and writes nothing, where the run waits for no such request.
@@ -34,7 +34,7 @@ def decide(database: Database, run: str, approvals: Mapping[str, bool]) -> None:
             session.execute(statement, (state, run, identifier))
 
 
-def forget(database: Database, run: str) -> None:
+def forget(database: TableDatabase, run: str) -> None:
     """Remove what the ledger holds of a run."""
     database.require(TABLES)
     with database.writing() as session:

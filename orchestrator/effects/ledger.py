@@ -1,12 +1,12 @@
 """The effect ledger: around every call of a tool, what is meant to be done is written down before, and what came of it after."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
-
-import anyio
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from ...protocols import ToolCall, ToolResult
-from ..threads import in_thread
+from ..tables import Session
 from ..tool_calls import ApprovalRequest, Approver, Asked
 from ..tools import Effect, Tool
 from .canonical import digest
@@ -20,28 +20,38 @@ _UNKNOWN: Final = (
 )
 _LOOKED_UP: Final = "[this call was made earlier in this run, and is not made again: this is what it came to]"
 
+T = TypeVar("T")
+
+
+class LedgerWriter(Protocol):
+    """Runs a part of a transaction, and returns what that returns when it is kept."""
+
+    async def write(self, change: Callable[[Session], T]) -> T: ...
+
 
 class EffectLedger:
     """Runs the calls of one run. A call that the run has made before gets the result that is on record.
 
     Args:
+        writer: keeps what is written in the database of the records.
         scope: of the calls that are counted together: empty for the task, the name of a part for what runs beside others.
         approver: asks somebody about calls; None: the run stops until somebody has decided.
     """
 
-    def __init__(self, records: EffectRecords, *, scope: str = "", approver: Approver | None = None) -> None:
+    def __init__(self, records: EffectRecords, writer: LedgerWriter, *, scope: str = "", approver: Approver | None = None) -> None:
         self._records = records
+        self._writer = writer
         self._scope = scope
         self._approver = approver
         self._at_work: set[str] = set()
 
     def within(self, scope: str) -> "EffectLedger":
         """That of a part of the run."""
-        return EffectLedger(self._records, scope=scope, approver=self._approver)
+        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver)
 
     async def known(self, asked: Sequence[Asked]) -> dict[str, bool]:
         """What was decided about calls, by their ids. What was begun had been approved."""
-        standings = await in_thread(self._records.standings, [self._intent(*one[1:]) for one in asked])
+        standings = await self._writer.write(partial(self._records.standings, intents=[self._intent(*one[1:]) for one in asked]))
         pairs = zip(asked, standings, strict=True)
         decided = {one.request.call.id: standing.state for one, standing in pairs if standing is not None}
         return {call: state is not EffectState.DENIED for call, state in decided.items() if state is not EffectState.ASKED}
@@ -51,11 +61,11 @@ class EffectLedger:
         intents = [self._intent(*one[1:]) for one in asked]
         requests = [one.request.model_copy(update={"id": _name(intent)}) for one, intent in zip(asked, intents, strict=True)]
         if self._approver is None:
-            await in_thread(self._records.ask, list(zip(intents, requests, strict=True)))
+            await self._writer.write(partial(self._records.ask, asked=list(zip(intents, requests, strict=True))))
             return await self._stopped(asked, requests)
         answers = await self._approver(requests)
         said = [answers.get(request.id, False) is True for request in requests]
-        await in_thread(self._records.answer, dict(zip(intents, said, strict=True)))
+        await self._writer.write(partial(self._records.answer, answers=dict(zip(intents, said, strict=True))))
         return {request.call.id: is_approved for request, is_approved in zip(requests, said, strict=True)}
 
     async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
@@ -72,7 +82,7 @@ class EffectLedger:
             self._at_work.discard(intent.key)
 
     async def _recorded(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
-        standing = await in_thread(self._records.begin, intent, at_work=self._at_work)
+        standing = await self._writer.write(partial(self._records.begin, intent=intent, at_work=self._at_work))
         if standing.result is not None:
             return _replayed(standing, standing.result, call, intent)
         if standing.state is EffectState.DENIED:
@@ -85,8 +95,8 @@ class EffectLedger:
         running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
         result = (await running.run(call)).model_copy(update={"call_id": call.id})
         if not running.is_recorded:
-            with anyio.CancelScope(shield=True):  # what the tool has done is known now, and would not be known again
-                await in_thread(self._records.finish, intent.key, result)
+            # What the tool has done is known now, and would not be known again.
+            await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
         return result
 
     async def _may_run_again(self, call: ToolCall, tool: Tool, intent: Intent) -> bool:
@@ -97,7 +107,7 @@ class EffectLedger:
             request = ApprovalRequest(id=_name(intent), call=call, reason=reason)
             may = (await self._approver([request])).get(request.id, False) is True
         if may:
-            await in_thread(self._records.begin_again, intent)
+            await self._writer.write(partial(self._records.begin_again, intent=intent))
         return may
 
     async def _stopped(self, asked: Sequence[Asked], requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:

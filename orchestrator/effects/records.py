@@ -1,15 +1,13 @@
 """The ledger's table in the database of runs: what each effect was meant to be, what somebody said to it, and what came of it."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from ...protocols import LedgerConflict, ToolResult
 from ..sqlite import driver
-from ..sqlite.connections import Connection as Session
 from ..sqlite.database import Database
-from ..tables import Tables
+from ..tables import Session, TableDatabase, Tables
 from ..tool_calls import ApprovalRequest
 from .transactions import EffectConnection, alone
 
@@ -68,22 +66,19 @@ class Standing(NamedTuple):
 
 
 class EffectRecords:
-    """Those of one run, written by the one who owns it.
-
-    Every method raises what `fence` raises, and `StoreUnavailable` or `StoreCorrupt`. They wait for the database.
+    """Those of one run, written by the one who owns it. Each method is a part of a transaction, and raises what `fence` raises.
 
     Args:
         epoch: how many owners the run has had, this one included.
     """
 
-    def __init__(self, database: Database, run: str, *, epoch: int, fence: Fence) -> None:
-        database.require(TABLES)
+    def __init__(self, database: TableDatabase, run: str, *, epoch: int, fence: Fence) -> None:
         self.run = run
         self._database = database
         self._epoch = epoch
         self._fence = fence
 
-    def begin(self, intent: Intent, *, at_work: Collection[str] = ()) -> Standing:
+    def begin(self, session: Session, intent: Intent, *, at_work: Collection[str] = ()) -> Standing:
         """Write the intent down, unless the effect was begun before or somebody said no to it.
 
         An equal effect before it that nobody knows about stands in the way of this one, too: asking twice is not to have it twice.
@@ -92,52 +87,52 @@ class EffectRecords:
         Args:
             at_work: keys of effects that this process runs just now; it may change meanwhile.
         """
-        with self._writing() as session:
-            found = _find(session, intent)
-            if found is not None and found.state is not EffectState.APPROVED:
-                return found
-            if self._is_doubtful(session, intent, at_work):
-                return Standing(EffectState.BEGUN, intent.turn)
-            self._put(session, intent, EffectState.BEGUN)
-            return Standing(None, intent.turn)
+        self._fence(session)
+        found = _find(session, intent)
+        if found is not None and found.state is not EffectState.APPROVED:
+            return found
+        if self._is_doubtful(session, intent, at_work):
+            return Standing(EffectState.BEGUN, intent.turn)
+        self._put(session, intent, EffectState.BEGUN)
+        return Standing(None, intent.turn)
 
-    def begin_again(self, intent: Intent) -> None:
+    def begin_again(self, session: Session, intent: Intent) -> None:
         """Take over an effect whose tool was started by somebody who is gone."""
-        with self._writing() as session:
-            self._put(session, intent, EffectState.BEGUN)
+        self._fence(session)
+        self._put(session, intent, EffectState.BEGUN)
 
-    def finish(self, key: str, result: ToolResult) -> None:
+    def finish(self, session: Session, key: str, result: ToolResult) -> None:
         """Write the result down. Raises `LedgerConflict` where it is not this owner's to write."""
-        with self._database.writing() as session:
-            self._finish(session, key, result)
+        self._fence(session)
+        done = session.execute(
+            "UPDATE effects SET state = ?, result = ? WHERE key = ? AND state = ? AND epoch = ?",
+            (EffectState.DONE, result.model_dump_json(), key, EffectState.BEGUN, self._epoch),
+        )
+        if done.rowcount != 1:
+            message = f"the result of a call of {result.name} is not recorded: another owner of run {self.run} has gone on with it"
+            raise LedgerConflict(message, hint="this process has lost the run; the other one finishes it")
 
     def transaction(self, key: str) -> EffectConnection:
-        """A transaction of the effect's tool, in which its result is written down as well. It waits for others to finish writing."""
-        transaction = alone(driver.of(None).connect(self._database.path))
-        return EffectConnection(transaction, lambda session, result: self._finish(session, key, result))
+        """One of the effect's tool, in which its result is written down as well. It waits for others to finish writing."""
+        database = self._database
+        transaction = alone(driver.of(None).connect(database.path)) if isinstance(database, Database) else database.writing()
+        return EffectConnection(transaction, lambda session, result: self.finish(session, key, result))
 
-    def ask(self, asked: Sequence[tuple[Intent, ApprovalRequest]]) -> None:
+    def ask(self, session: Session, asked: Sequence[tuple[Intent, ApprovalRequest]]) -> None:
         """Write down what somebody is to decide."""
-        with self._writing() as session:
-            for intent, request in asked:
-                self._put(session, intent, EffectState.ASKED, request)
+        self._fence(session)
+        for intent, request in asked:
+            self._put(session, intent, EffectState.ASKED, request)
 
-    def answer(self, answers: Mapping[Intent, bool]) -> None:
+    def answer(self, session: Session, answers: Mapping[Intent, bool]) -> None:
         """Write down what somebody said."""
-        with self._writing() as session:
-            for intent, is_approved in answers.items():
-                self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
+        self._fence(session)
+        for intent, is_approved in answers.items():
+            self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
 
-    def standings(self, intents: Sequence[Intent]) -> list[Standing | None]:
+    def standings(self, session: Session, intents: Sequence[Intent]) -> list[Standing | None]:
         """What is known of each; None: nothing."""
-        with self._database.reading() as session:
-            return [_find(session, intent) for intent in intents]
-
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        with self._database.writing() as session:
-            self._fence(session)
-            yield session
+        return [_find(session, intent) for intent in intents]
 
     def _is_doubtful(self, session: Session, intent: Intent, at_work: Collection[str]) -> bool:
         before = "SELECT key, epoch FROM effects WHERE run = ? AND action = ? AND ordinal < ? AND state = ?"
@@ -147,16 +142,6 @@ class EffectRecords:
     def _put(self, session: Session, intent: Intent, state: EffectState, request: ApprovalRequest | None = None) -> None:
         said = None if request is None else request.model_dump_json()
         session.execute(_PUT, (self.run, *intent, state, self._epoch, said))
-
-    def _finish(self, session: Session, key: str, result: ToolResult) -> None:
-        self._fence(session)
-        done = session.execute(
-            "UPDATE effects SET state = ?, result = ? WHERE key = ? AND state = ? AND epoch = ?",
-            (EffectState.DONE, result.model_dump_json(), key, EffectState.BEGUN, self._epoch),
-        )
-        if done.rowcount != 1:
-            message = f"the result of a call of {result.name} is not recorded: another owner of run {self.run} has gone on with it"
-            raise LedgerConflict(message, hint="this process has lost the run; the other one finishes it")
 
 
 def _find(session: Session, intent: Intent) -> Standing | None:

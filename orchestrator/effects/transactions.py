@@ -5,11 +5,10 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from sqlite3 import Cursor as Rows
 from typing import Any, Final
 
 from ...protocols import InvalidRequest, ToolResult
-from ..sqlite.connections import Connection as Session
+from ..tables import Rows, Session
 
 Keep = Callable[[Session, ToolResult], None]
 """Writes the result down within the transaction."""

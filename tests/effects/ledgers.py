@@ -1,19 +1,22 @@
 """A ledger over a real database, and processes that own its run one after another."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from nearfar.orchestrator.effects.ledger import EffectLedger
 from nearfar.orchestrator.effects.occurrences import Occurrences
-from nearfar.orchestrator.effects.records import EffectRecords
-from nearfar.orchestrator.sqlite.connections import Connection as Session
+from nearfar.orchestrator.effects.records import TABLES, EffectRecords
 from nearfar.orchestrator.sqlite.database import Database
 from nearfar.orchestrator.sqlite.errors import Naming
+from nearfar.orchestrator.tables import Session
+from nearfar.orchestrator.threads import in_thread
 from nearfar.orchestrator.tool_calls import Approver
 from nearfar.orchestrator.tools import Tool
 from nearfar.protocols import ToolCall, ToolResult, Unavailable
 
+T = TypeVar("T")
 NAMING = Naming(what="file of runs", recovery="remove it")
 
 
@@ -29,11 +32,23 @@ class Run:
         """The ledger of a new owner. What it opens is closed in the end, and nothing else: an intent that is there stays."""
         self.epoch += 1
         with closing(Database(self._path, NAMING)) as database:
-            records = EffectRecords(database, "run-1", epoch=self.epoch, fence=self._fence(self.epoch))
-            yield EffectLedger(records, approver=approver)
+            database.require(TABLES)
+            fence = Fence(self, self.epoch)
+            yield EffectLedger(EffectRecords(database, "run-1", epoch=self.epoch, fence=fence), DirectWriter(database), approver=approver)
 
-    def _fence(self, epoch: int) -> "Fence":
-        return Fence(self, epoch)
+
+class DirectWriter:
+    """A transaction for each change."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def write(self, change: Callable[[Session], T]) -> T:
+        return await in_thread(self._write, change)
+
+    def _write(self, change: Callable[[Session], T]) -> T:
+        with self._database.writing() as session:
+            return change(session)
 
 
 class Fence:

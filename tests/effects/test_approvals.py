@@ -1,0 +1,125 @@
+"""Calls that somebody has to say yes to: asked by the app, or at the terminal."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import anyio
+import pytest
+
+from nearfar.orchestrator import ApprovalRequest, Hybrid, tool
+from nearfar.orchestrator.cli.approving import printable, shown_call, terminal_approver
+from nearfar.orchestrator.events import ApprovalAsked, ToolStarted
+from nearfar.protocols import ScriptedAgent, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+
+class Letters:
+    """What was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.tool = tool(approval=True)(self.send)
+
+    def send(self, to: str) -> str:
+        """Send a letter."""
+        self.sent.append(to)
+        return f"sent to {to}"
+
+
+class Person:
+    """Says yes to letters to those that they know."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+        self.asked: list[ApprovalRequest] = []
+
+    async def __call__(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        self.asked += requests
+        return {request.id: request.call.arguments["to"] in self.known for request in requests}
+
+
+def letter(to: str, number: int = 1) -> ToolCall:
+    return ToolCall(id=str(number), name="send", arguments={"to": to})
+
+
+async def test_the_app_is_asked_and_what_it_says_no_to_is_not_run() -> None:
+    letters, person = Letters(), Person("ann")
+    near = ScriptedAgent([[letter("ann", 1), letter("eve", 2)], "one letter went out"])
+    async with Hybrid(near=near, tools=[letters.tool], approver=person) as hybrid:
+        await hybrid.run("Write to both")
+    assert letters.sent == ["ann"]
+    assert [request.call.arguments["to"] for request in person.asked] == ["ann", "eve"]
+    results = [message.tool_result for message in near.requests[-1].messages if message.tool_result is not None]
+    assert [result.content for result in results] == ["sent to ann", "not run: send is not run before somebody says yes: the user said no"]
+
+
+async def test_a_task_may_have_an_approver_of_its_own() -> None:
+    letters, person = Letters(), Person("ann")
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=Person()) as hybrid:
+        await hybrid.run("Write to Ann", approver=person)
+    assert letters.sent == ["ann"]
+
+
+async def test_a_stream_tells_what_is_asked_before_anything_runs() -> None:
+    letters = Letters()
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=Person("ann")) as hybrid:
+        events = [event async for event in hybrid.stream("Write to Ann")]
+    asked = next(index for index, event in enumerate(events) if isinstance(event, ApprovalAsked))
+    assert asked < next(index for index, event in enumerate(events) if isinstance(event, ToolStarted))
+
+
+@contextmanager
+def at_a_terminal(patch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The other end of the terminal that this process has for now."""
+    keyboard, terminal = os.openpty()
+    with open(terminal, encoding="utf-8") as stdin, open(os.dup(terminal), "w", encoding="utf-8") as stderr, patch.context() as patched:
+        patched.setattr(sys, "stdin", stdin)
+        patched.setattr(sys, "stderr", stderr)
+        yield keyboard
+    os.close(keyboard)
+
+
+@pytest.mark.parametrize(("typed", "sent"), [("y", ["ann"]), ("yes", ["ann"]), ("", []), ("n", []), ("yess", [])])
+async def test_at_a_terminal_only_a_yes_is_a_yes(monkeypatch: pytest.MonkeyPatch, typed: str, sent: list[str]) -> None:
+    letters = Letters()
+    with at_a_terminal(monkeypatch) as keyboard:
+        await write_to_ann(letters, keyboard, typed)
+    assert letters.sent == sent
+
+
+async def write_to_ann(letters: Letters, keyboard: int, typed: str) -> None:
+    async with (
+        Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=terminal_approver()) as hybrid,
+        anyio.create_task_group() as running,
+    ):
+        os.write(keyboard, b"y\n")  # typed before there was a question
+        running.start_soon(answer, keyboard, typed)
+        await hybrid.run("Write to Ann")
+
+
+async def answer(keyboard: int, typed: str) -> None:
+    shown = b""
+    with anyio.fail_after(10):
+        while b"y/N" not in shown:
+            await anyio.wait_readable(keyboard)
+            shown += os.read(keyboard, 4096)
+    assert b'send {"to": "ann"}' in shown
+    os.write(keyboard, f"{typed}\n".encode())
+
+
+def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull, encoding="utf-8") as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert terminal_approver() is None
+
+
+def test_a_call_is_shown_whole_and_without_anything_that_hides_a_part_of_it() -> None:
+    hidden = "ann\x1b[2K\r\u202eeve\u200b\x9b" + "x" * 5000
+    shown = shown_call(ApprovalRequest(id="1", call=letter(hidden), reason="because"))
+    assert shown.isprintable()
+    assert "\\u202e" in shown
+    assert shown.count("x") >= 5000
+    assert printable("Grüße, 世界 ✓") == "Grüße, 世界 ✓"
