@@ -152,7 +152,8 @@ class _Taking:
         if not allowed:
             return None
         every = (*heads, *[one.operation for one in allowed])
-        _check_context(every)
+        if len(every) > 1:
+            _check_context(every)
         left = every if len(every) == 1 else heads_of(every)
         payload = next((one.payload for one in allowed if one.operation is left[0]), None) if len(left) == 1 else None
         change = change_of(address, left, now=self._now, fields=self._replica.fields, payload=payload)
@@ -232,7 +233,8 @@ def _check_context(heads: Sequence[Operation]) -> None:
 
 
 def _check_causality(operation: Operation) -> None:
-    _check_context([operation])
+    if operation.context or operation.unseen:
+        _check_context((operation,))
     dot, clock = operation.dot, operation.clock
     stamped = max([stamp.clock for stamp in operation.stamps.values()]) if operation.stamps else 0
     if stamped > clock or operation.context.get(dot.device, 0) >= dot.sequence:
