@@ -6,12 +6,11 @@ from typing import Any
 from ...protocols import ApprovalNeeded, NotFound
 from ..tables import TableDatabase
 from ..tool_calls import ApprovalRequest
-from .records import TABLES, EffectState
+from .records import EffectState
 
 
 def waiting(database: TableDatabase, run: str) -> tuple[ApprovalRequest, ...]:
     """The requests that a run waits for, in the order in which they were made. Raises what the database raises."""
-    database.require(TABLES)
     with database.reading() as session:
         query = "SELECT request FROM effects WHERE run = ? AND state = 'asked' ORDER BY number"
         return tuple(ApprovalRequest.model_validate_json(request) for (request,) in session.execute(query, (run,)).fetchall())
@@ -32,13 +31,6 @@ def decide(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> 
             state = EffectState.APPROVED if is_approved else EffectState.DENIED
             statement = "UPDATE effects SET state = ? WHERE run = ? AND state = 'asked' AND substr(key, 1, 12) = ?"
             session.execute(statement, (state, run, identifier))
-
-
-def forget(database: TableDatabase, run: str) -> None:
-    """Remove what the ledger holds of a run."""
-    database.require(TABLES)
-    with database.writing() as session:
-        session.execute("DELETE FROM effects WHERE run = ?", (run,))
 
 
 def needed(run: str, state: Mapping[str, Any]) -> ApprovalNeeded | None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ...protocols import ToolCall, ToolResult
 from ..tables import Session
@@ -13,6 +13,10 @@ from .canonical import digest
 from .occurrences import Occurrence
 from .records import EffectRecords, EffectState, Intent, Standing
 from .running import RunningCall
+
+if TYPE_CHECKING:
+    from ..runs.run import Lease
+    from ..runs.store import RunStore
 
 _UNKNOWN: Final = (
     "nobody knows whether this call went through: it was under way when the run was interrupted. It is not made again. "
@@ -135,6 +139,16 @@ class EffectLedger:
 def _name(intent: Intent) -> str:
     """By which a request about the effect is answered."""
     return intent.key[:12]
+
+
+def ledger_of(store: "RunStore", lease: "Lease", approver: Approver | None) -> EffectLedger:
+    """The ledger of a run that is worked on under a lease."""
+    from ..runs.fencing import held
+
+    def fence(session: Session) -> None:
+        held(session, lease)
+
+    return EffectLedger(EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence), store.writer, approver=approver)
 
 
 def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreUnavailable
+from ..effects.records import TABLES as EFFECTS
 from ..sqlite.database import Database
 from ..sqlite.errors import Naming
 from ..tables import Session, TableDatabase
@@ -27,7 +28,7 @@ NAMING: Final = Naming("runs", recovery="name another [runs] folder, or move the
 _COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, version"
 _ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 _SECONDS_PER_DAY: Final = 86_400
-_TABLES: Final = ("checkpoints", "pending", "tasks", "outcomes", "runs")
+_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "runs")
 
 
 class RunStore:
@@ -47,6 +48,7 @@ class RunStore:
         self._keep = keep
         self._keep_days = keep_days
         database.require(TABLES)
+        database.require(EFFECTS)
         self.writer = Writer(database)
 
     @classmethod
@@ -139,11 +141,7 @@ class RunStore:
 
     def forget(self, run: str, *, user: str | None = None) -> None:
         """Remove everything that is kept of a run. Raises `RunBusy` while somebody works on it."""
-        from ..effects.approvals import forget
-
         self.writer.submit(partial(self._check_idle, run=run, user=user)).result()
-        if isinstance(self.database, Database):
-            forget(self.database, run)
         self.writer.submit(partial(_drop, run=run)).result()
 
     def tidy(self) -> int:
