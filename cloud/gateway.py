@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from ..protocols import Agent, AgentCard, Finished, InternalError, NearfarError, StepEvent, StepRequest, stream
+from ..protocols import Agent, AgentCard, Finished, InternalError, NearfarError, StepEvent, StepRequest, Usage, stream
 from ..protocols.security import CALLER
 from ..protocols.server import Retention, Server, ServerTls, serve
+from .admission.admission import Admission, admissions
+from .admission.settings import GatewayLimits
 
 _logger = logging.getLogger(__name__)
 
@@ -23,13 +25,16 @@ async def serve_gateway(
     tls: ServerTls | None = None,
     insecure: bool = False,
     retention: Retention | None = None,
+    limits: GatewayLimits | None = None,
 ) -> AsyncIterator[Server]:
     """Serve `agents` by name, as `protocols.server.serve` does, with one log line per step; see `AccountedAgent`.
 
-    `tokens` maps each caller's name to its bearer token. The agents stay open: closing them is up to the caller.
+    `limits` holds each caller back; every agent's turns are shared out equally among those who wait, as many at a time as its card
+    says. `tokens` maps each caller's name to its bearer token. The agents stay open: closing them is up to the caller.
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
-    accounted = {name: AccountedAgent(agent, name=name) for name, agent in agents.items()}
+    admission = admissions(limits or GatewayLimits(), {name: agent.card.limits.concurrency for name, agent in agents.items()})
+    accounted = {name: AccountedAgent(agent, name=name, admission=admission[name]) for name, agent in agents.items()}
     async with serve(accounted, address, tokens=tokens, tls=tls, insecure=insecure, retention=retention) as server:
         yield server
 
@@ -38,12 +43,14 @@ class AccountedAgent:
     """An agent whose every step leaves one line of JSON in the log `nearfar.cloud.gateway`.
 
     Fields: caller, agent, model, outcome (a finish reason, an error's class or "cancelled"), input_tokens, output_tokens,
-    cached_tokens (null where the step failed), dollars (a decimal string, or "unknown"), seconds. Never content, never a key.
+    cached_tokens (null where the step failed, 0 where it was refused or left before its turn came), dollars (a decimal string, or
+    "unknown"), seconds. Never content, never a key.
     """
 
-    def __init__(self, agent: Agent, *, name: str) -> None:
+    def __init__(self, agent: Agent, *, name: str, admission: Admission) -> None:
         self._agent = agent
         self._name = name
+        self._admission = admission
 
     @property
     def card(self) -> AgentCard:
@@ -51,12 +58,13 @@ class AccountedAgent:
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
         """The agent's own step; the line is written when it ends, however it ends."""
-        began, outcome, finished = anyio.current_time(), "cancelled", None
+        began, outcome, finished, was_asked = anyio.current_time(), "cancelled", None, False
         try:
-            async with stream(self._agent, request) as events:
+            async with self._admission.turn(CALLER.get(), request) as turn, stream(self._agent, request) as events:
+                was_asked = True
                 async for event in events:
                     if isinstance(event, Finished):
-                        outcome, finished = event.reason.value, event
+                        outcome, finished, turn.usage = event.reason.value, event, event.usage
                     yield event
         except NearfarError as error:
             outcome = type(error).__name__
@@ -65,13 +73,13 @@ class AccountedAgent:
             outcome = InternalError.__name__
             raise
         finally:
-            self._write(outcome, finished, anyio.current_time() - began)
+            self._write(outcome, finished, anyio.current_time() - began, was_asked=was_asked)
 
     async def aclose(self) -> None:
         await self._agent.aclose()
 
-    def _write(self, outcome: str, finished: Finished | None, seconds: float) -> None:
-        usage = finished.usage if finished else None
+    def _write(self, outcome: str, finished: Finished | None, seconds: float, *, was_asked: bool) -> None:
+        usage = (finished.usage if finished else None) if was_asked else Usage()
         prices = self.card.prices
         line = {
             "caller": CALLER.get() or "anonymous",
@@ -81,7 +89,7 @@ class AccountedAgent:
             "input_tokens": usage.input_tokens if usage else None,
             "output_tokens": usage.output_tokens if usage else None,
             "cached_tokens": usage.cached_tokens if usage else None,
-            "dollars": f"{prices.dollars(usage):f}" if prices and usage else "unknown",
+            "dollars": "0" if not was_asked else f"{prices.dollars(usage):f}" if prices and usage else "unknown",
             "seconds": round(seconds, 3),
         }
         _logger.info("%s", json.dumps(line))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..cloud import tokens as caller_tokens
+from ..cloud.admission.settings import GatewayLimits as GatewayLimits
 from ..cloud.config import ProviderConfig, build_provider, usual_key
 from ..cloud.keys import KEYRING_SERVICE, StoredKey
 from ..protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
@@ -335,11 +336,13 @@ def serve_near(agent: Agent, address: str, **options: Unpack[ServeOptions]) -> "
     return serve(agent, address, **options)
 
 
-def serve_far(agent: Agent, address: str, **options: Unpack[ServeOptions]) -> "AbstractAsyncContextManager[Server]":
+def serve_far(
+    agent: Agent, address: str, *, limits: GatewayLimits | None = None, **options: Unpack[ServeOptions]
+) -> "AbstractAsyncContextManager[Server]":
     """Serve a far agent as a gateway does: callers are known by their tokens, and each step is logged without its content."""
     from ..cloud.gateway import serve_gateway
 
-    return serve_gateway({agent.card.name: agent}, address, **options)
+    return serve_gateway({agent.card.name: agent}, address, limits=limits, **options)
 
 
 def read_tokens(path: Path | None) -> Mapping[str, str]:

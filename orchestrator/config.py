@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from ..protocols import ConfigError, Side
 from ..protocols.messages import Value
 from .cache.settings import CacheSettings
-from .compose import FarConfig, GatewayConfig, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
+from .compose import FarConfig, GatewayConfig, GatewayLimits, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
 from .hub import AgentName, AttachedConfig, HubConfig
 from .memory.settings import MemoryConfig
 from .runs.settings import RunsConfig
@@ -35,6 +35,8 @@ class Config(Value):
     """Further agents in the cloud."""
     hub: HubConfig | None = None
     """Further agents that other devices lend."""
+    gateway: GatewayLimits = GatewayLimits()
+    """What callers may ask of `nearfar serve gateway`."""
     cache: CacheSettings | None = None
     """Answers that are kept; None: every task is computed."""
     memory: MemoryConfig | None = None

@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 from ..protocols import AgentCard, DeadlineExceeded, NearfarError, StepEvent, StepRequest, Unavailable, stream
 from ..protocols.client import RemoteAgent
 from ..protocols.errors import BY_REASON
-from .compose import FarConfig, open_far_in_process, serve_far
+from .compose import FarConfig, GatewayLimits, open_far_in_process, serve_far
 
 _START_SECONDS = 120.0
 """Loading a large model from a slow disk takes this long at most."""
@@ -34,6 +34,8 @@ _STOP_SECONDS = 5.0
 _MAXIMUM_LINE = 65_536
 _RESUME_SECONDS = 2.0
 """A broken private socket means a dead child, so resuming is given up soon."""
+_ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
+"""The parent is the only caller, and may queue up as much as it likes."""
 _CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
@@ -155,7 +157,8 @@ async def serve_until_parent_leaves() -> None:
         try:
             agent = await open_far_in_process(_CONFIG.validate_python(order["far"]))
             stack.push_async_callback(agent.aclose)
-            server = await stack.enter_async_context(serve_far(agent, order["address"], tokens={"parent": order["token"]}))
+            serving = serve_far(agent, order["address"], limits=_ALONE, tokens={"parent": order["token"]})
+            server = await stack.enter_async_context(serving)
         except NearfarError as error:
             _answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
             return

@@ -31,10 +31,19 @@ __all__ = ["Retention", "Server", "ServerTls", "serve"]
 class Server:
     """A running server."""
 
-    def __init__(self, address: Address, service: AgentService) -> None:
+    def __init__(self, address: Address, service: AgentService, health: health.HealthServicer) -> None:
         self.address = str(address)
         """Where it really listens: port 0 is replaced by the port that was free."""
         self._service = service
+        self._health = health
+
+    async def drain(self, time_limit: float) -> bool:
+        """Say that it is not serving any more, refuse new steps, and let running ones finish for at most `time_limit` seconds.
+
+        Clients may still read and resume those. Returns whether all of them ended; what did not is cancelled when the server ends.
+        """
+        await self._health.enter_graceful_shutdown()
+        return await self._service.drain(time_limit)
 
     @property
     def live_steps(self) -> int:
@@ -64,13 +73,14 @@ async def serve(
     `address` is `host:port` (port 0: a free one) or `unix:/path`. `tokens` maps each caller's name to its bearer token; without
     tokens everybody may call, which is allowed on this machine only. Beyond this machine `tls` is required; `insecure` says that
     plaintext is meant, and is refused there. The agents stay open: closing them is up to the caller. On the way out running
-    steps are cancelled; each phase of the shutdown takes at most `shutdown_limit` seconds.
+    steps are cancelled, unless `Server.drain` let them finish before; each phase of the shutdown takes at most `shutdown_limit` seconds.
 
     `further` are services beside the agents, by their names; they see to their callers' tokens themselves.
 
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
     authenticator = Authenticator(tokens)
+    health_service = health.HealthServicer()
     service = AgentService(_by_name(agents), authenticator=authenticator, retention=retention or Retention())
     serving = listening(
         {SERVICE: service.handlers(), **(further or {})},
@@ -80,10 +90,11 @@ async def serve(
         insecure=insecure,
         closing=lambda: service.close(shutdown_limit),
         time_limit=shutdown_limit,
+        health_service=health_service,
     )
     async with serving as bound:
         logger.info("serving %s at %s", ", ".join(_by_name(agents)), bound)
-        yield Server(bound, service)
+        yield Server(bound, service, health_service)
 
 
 @asynccontextmanager
@@ -96,6 +107,7 @@ async def listening(
     insecure: bool,
     closing: Callable[[], Awaitable[None]],
     time_limit: float,
+    health_service: health.HealthServicer | None = None,
 ) -> AsyncIterator[Address]:
     """A gRPC server with `services`, health and reflection until the context ends; yields where it really listens.
 
@@ -105,7 +117,8 @@ async def listening(
     check_exposure(where, authenticator=authenticator, tls=tls, insecure=insecure)
     server = grpc.aio.server(options=list(SERVER_OPTIONS))
     server.add_generic_rpc_handlers(tuple(services.values()))
-    health_service = await _add_health_and_reflection(server, tuple(services))
+    health_service = health_service or health.HealthServicer()
+    await _add_health_and_reflection(server, tuple(services), health_service)
     bound = _bind(server, where, tls)
     await server.start()
     try:
@@ -125,14 +138,12 @@ def _by_name(agents: Agent | Mapping[str, Agent]) -> Mapping[str, Agent]:
     return agents
 
 
-async def _add_health_and_reflection(server: grpc.aio.Server, services: tuple[str, ...]) -> health.HealthServicer:
-    service = health.HealthServicer()
+async def _add_health_and_reflection(server: grpc.aio.Server, services: tuple[str, ...], service: health.HealthServicer) -> None:
     for name in services:
         await service.set(name, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(service, server)
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    return service
 
 
 def _bind(server: grpc.aio.Server, address: Address, tls: ServerTls | None) -> Address:

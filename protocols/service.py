@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 
+import anyio
 import grpc
 
 from .agent import Agent
@@ -24,6 +25,9 @@ from .wire import card_to_proto, event_to_proto, request_from_proto
 
 logger = logging.getLogger(__name__)
 
+_BACK_AFTER = 1.0
+"""Seconds that a server which shuts down asks to be left alone for: another one may have its address by then."""
+
 
 class AgentService:
     """Serves `agents` by name; the first one answers calls that name none. They may change meanwhile, as those of a hub do."""
@@ -34,6 +38,8 @@ class AgentService:
         self._log = StepLog(retention)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: NearfarError | None = None
+        self._ended = asyncio.Event()
+        """Set whenever a step or a call has ended."""
         self.live_calls = 0
         """Handlers of `Step` that are running now."""
 
@@ -80,10 +86,23 @@ class AgentService:
             logger.debug("the reader of a step left while it was written to")
         finally:
             self.live_calls -= 1
+            self._ended.set()
+
+    async def drain(self, time_limit: float) -> bool:
+        """Refuse new steps, and let those that run be computed and read to their end for at most `time_limit` seconds.
+
+        Returns whether all of them ended.
+        """
+        self._log.refusal = _shutting_down()
+        with anyio.move_on_after(time_limit):
+            while self._tasks or self.live_calls:
+                self._ended.clear()
+                await self._ended.wait()
+        return not self._tasks and not self.live_calls
 
     async def close(self, time_limit: float) -> None:
         """Cancel all steps and wait for their tasks, at most `time_limit` seconds."""
-        self._closing = Unavailable("the server is shutting down", hint="try again shortly, or at another server")
+        self._closing = _shutting_down()
         self._log.close(self._closing)
         if self._tasks:
             _, stuck = await asyncio.wait(self._tasks, timeout=time_limit)
@@ -140,6 +159,7 @@ class AgentService:
 
     def _settle(self, step: LoggedStep, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._ended.set()
         step.task = None
         if not step.done:
             self._log.finish(step, Unavailable("the step was stopped on the server"))
@@ -157,6 +177,10 @@ def _cards(agents: Mapping[str, Agent]) -> Iterator[AgentCard]:
     for name, agent in agents.items():
         with suppress(Unavailable):
             yield agent.card.model_copy(update={"name": name})
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("the server is shutting down", hint="try again shortly, or at another server", retry_after=_BACK_AFTER)
 
 
 def _encoded(event: StepEvent) -> bytes:

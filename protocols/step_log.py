@@ -84,12 +84,14 @@ class StepLog:
         """Loop time of the end, oldest first."""
         self._bytes = 0
         self._sweep: asyncio.TimerHandle | None = None
+        self.refusal: NearfarError | None = None
+        """Raised for every new step, while those that are there may still be joined; None: new ones are welcome."""
 
     def join(self, key: StepKey, fingerprint: bytes, *, resume_from: int | None = None) -> tuple[LoggedStep, bool]:
         """The step with this key, and whether it is new and must be started; with `resume_from`, it never is.
 
         Raises `IdempotencyConflict` if the key belongs to another request, `ResumeLost` if there is nothing to resume, and
-        `RateLimited` if there is no room for a new step.
+        `RateLimited` if there is no room for a new step, and `refusal` if there is one.
         """
         step = self._steps.get(key)
         if step is not None and step.fingerprint != fingerprint:
@@ -101,6 +103,8 @@ class StepLog:
             return step, False
         if resume_from is not None:
             raise ResumeLost("the server no longer holds this step", hint="ask again from the start with a fresh key")
+        if self.refusal is not None:
+            raise self.refusal
         if step is not None:
             self._forget(step)
         self._make_room()

@@ -284,12 +284,13 @@ def serve_gateway(
     key: options.PrivateKey = None,
     tokens: options.TokenFile = None,
     insecure: options.Insecure = False,
+    drain: options.Drain = 30.0,
     as_json: options.AsJson = False,
 ) -> None:
     """Serve the far agent: this process holds the provider's key, its callers only a token."""
     from .serve import run_gateway
 
-    run_gateway(config, far, options.Listening(address, certificate, key, tokens, insecure), as_json=as_json)
+    run_gateway(config, far, options.Listening(address, certificate, key, tokens, insecure), drain=drain, as_json=as_json)
 
 
 @serve.command("agent")
@@ -301,12 +302,13 @@ def serve_agent(
     key: options.PrivateKey = None,
     tokens: options.TokenFile = None,
     insecure: options.Insecure = False,
+    drain: options.Drain = 30.0,
     as_json: options.AsJson = False,
 ) -> None:
     """Serve this machine's near agent to other processes."""
     from .serve import run_agent
 
-    run_agent(config, near, options.Listening(address, certificate, key, tokens, insecure), as_json=as_json)
+    run_agent(config, near, options.Listening(address, certificate, key, tokens, insecure), drain=drain, as_json=as_json)
 
 
 @serve.command("hub")

@@ -43,6 +43,9 @@ TokenFile = Annotated[
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text. Refused for any address but loopback and unix sockets.")]
 
 
+Drain = Annotated[float, typer.Option(min=0, help="Seconds that running steps get to finish after Ctrl-C or SIGTERM.")]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which agents, tools and policy a command works with."""

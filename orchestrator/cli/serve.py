@@ -3,12 +3,15 @@
 import logging
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 
 import anyio
 
 from ...protocols import Agent, ConfigError, Side
 from ...protocols.channel import ServerTls
+from ...protocols.server import Server
 from ..compose import (
     FarConfig,
     NearConfig,
@@ -24,23 +27,27 @@ from .configuration import read_config
 from .console import execute, notes, output, print_json
 from .options import Listening
 
+Serving = Callable[..., AbstractAsyncContextManager[Server]]
+"""Serves an agent at an address, with `ServeOptions`."""
 
-def run_gateway(config: Path | None, far: str | None, listening: Listening, *, as_json: bool) -> None:
-    """Serve the far agent until Ctrl-C or SIGTERM."""
+
+def run_gateway(config: Path | None, far: str | None, listening: Listening, *, drain: float, as_json: bool) -> None:
+    """Serve the far agent until Ctrl-C or SIGTERM; then running steps have `drain` seconds."""
 
     async def work() -> None:
-        chosen = _chosen_far(config, far)
-        await _serve(lambda: open_far_in_process(chosen), listening, Side.FAR, as_json=as_json)
+        chosen, loaded = _chosen_far(config, far), read_config(config)
+        serving = partial(serve_far, limits=None if loaded is None else loaded.gateway)
+        await _serve(lambda: open_far_in_process(chosen), listening, serving, drain=drain, as_json=as_json)
 
     execute(work(), as_json=as_json)
 
 
-def run_agent(config: Path | None, near: str | None, listening: Listening, *, as_json: bool) -> None:
-    """Serve the near agent until Ctrl-C or SIGTERM."""
+def run_agent(config: Path | None, near: str | None, listening: Listening, *, drain: float, as_json: bool) -> None:
+    """Serve the near agent until Ctrl-C or SIGTERM; then running steps have `drain` seconds."""
 
     async def work() -> None:
         chosen = chosen_near(config, near)
-        await _serve(lambda: open_local(chosen, name="near", side=Side.NEAR), listening, Side.NEAR, as_json=as_json)
+        await _serve(lambda: open_local(chosen, name="near", side=Side.NEAR), listening, serve_near, drain=drain, as_json=as_json)
 
     execute(work(), as_json=as_json)
 
@@ -51,19 +58,36 @@ def chosen_near(config: Path | None, near: str | None) -> NearConfig:
     return NearConfig(model=near) if near else (loaded.near if loaded else None) or NearConfig()
 
 
-async def _serve(open_agent: Callable[[], Awaitable[Agent]], listening: Listening, side: Side, *, as_json: bool) -> None:
+async def _serve(
+    open_agent: Callable[[], Awaitable[Agent]], listening: Listening, serving: Serving, *, drain: float, as_json: bool
+) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     tokens = read_tokens(listening.tokens)
     tls = _tls(listening)
     agent = await open_agent()
     try:
-        serving = serve_far if side is Side.FAR else serve_near
         async with serving(agent, listening.address, tokens=tokens, tls=tls, insecure=listening.insecure) as server:
             _announce(agent, server.address, protected=bool(tokens), encrypted=tls is not None, as_json=as_json)
             await until_stopped()
+            await _drain(server, drain)
     finally:
         with anyio.CancelScope(shield=True):
             await agent.aclose()
+
+
+async def _drain(server: Server, seconds: float) -> None:
+    """Let running steps finish; a second signal ends them."""
+
+    async def finish() -> None:
+        await server.drain(seconds)
+        tasks.cancel_scope.cancel()
+
+    if server.live_steps:
+        notes.print(f"[dim]{server.live_steps} steps are running and have {seconds:g} s; stop them with Ctrl-C[/dim]")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finish)
+        await until_stopped()
+        tasks.cancel_scope.cancel()
 
 
 async def until_stopped() -> None:

@@ -45,7 +45,7 @@ def attach(
     pairing_file: Annotated[str, typer.Option(help="File with the line that `pair` shows, or - to paste it.")] = "",
     near: options.Near = None,
     config: options.Config = None,
-    drain: Annotated[float, typer.Option(min=0, help="Seconds that running steps get to finish after Ctrl-C or SIGTERM.")] = 30.0,
+    drain: options.Drain = 30.0,
     as_json: options.AsJson = False,
 ) -> None:
     """Lend this device's model to a hub: dial out, take steps, come back when the connection breaks; until Ctrl-C or SIGTERM."""

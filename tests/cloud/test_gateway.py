@@ -13,6 +13,7 @@ import pytest
 from http_server import Exchange, http_server, sse
 from streams import KEY, TEXTS, WEATHER, agent_at, anthropic_call, asking, openai_chunk
 
+from nearfar.cloud.admission.settings import GatewayLimits
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.openai import OpenAIDialect
@@ -22,9 +23,11 @@ from nearfar.protocols import (
     Agent,
     ConfigError,
     InternalError,
+    Limits,
     Message,
     Prices,
     ProviderAuthError,
+    RateLimited,
     ScriptedAgent,
     Side,
     StepRequest,
@@ -36,6 +39,7 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.client import RemoteAgent
+from nearfar.protocols.testing.subject import eventually
 
 pytestmark = pytest.mark.anyio
 TOKENS = {"laptop": "a" * 64, "phone": "b" * 64}
@@ -259,3 +263,39 @@ def test_token_file_without_a_token_does_not_open_the_gateway(tmp_path: Path) ->
         load_tokens(path)
     token = add_token(path, "laptop")
     assert load_tokens(path) == {"laptop": token}
+
+
+async def test_a_caller_beyond_its_rate_is_told_when_to_come_back_and_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    agent = ScriptedAgent(["one"], name="far", side=Side.FAR, prices=PRICES)
+    with anyio.fail_after(30):
+        async with serve_gateway({"far": agent}, tokens=TOKENS, limits=GatewayLimits(requests_per_second=0.01)) as server:
+            client = await RemoteAgent.connect(server.address, token=TOKENS["laptop"])
+            assert (await complete(client, asking())).text == "one"
+            with pytest.raises(RateLimited) as caught:
+                await complete(client, asking())
+            await client.aclose()
+    assert caught.value.retry_after == pytest.approx(100, abs=5)
+    assert len(agent.requests) == 1
+    assert [(line["outcome"], line["dollars"]) for line in account(caplog)][1:] == [("RateLimited", "0")]
+
+
+async def test_a_busy_caller_does_not_keep_another_one_waiting() -> None:
+    gate, order = anyio.Event(), []
+
+    def answer(request: StepRequest) -> list[anyio.Event | str]:
+        order.append(request.messages[-1].text)
+        return [gate, "done"]
+
+    agent = ScriptedAgent(answer, name="far", side=Side.FAR, limits=Limits(concurrency=1))
+    with anyio.fail_after(30):
+        async with serve_gateway({"far": agent}, tokens=TOKENS) as server:
+            clients = {name: await RemoteAgent.connect(server.address, token=token) for name, token in TOKENS.items()}
+            async with anyio.create_task_group() as tasks:
+                for caller in ["laptop"] * 10 + ["phone"]:
+                    tasks.start_soon(complete, clients[caller], asking(caller))
+                await eventually(lambda: server.live_steps == 11)
+                gate.set()
+            for client in clients.values():
+                await client.aclose()
+    assert order.index("phone") <= 2

@@ -10,6 +10,7 @@ from pages import ROOT
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from nearfar.cloud.admission.settings import GatewayLimits
 from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.cache.settings import CacheSettings, CategorySettings
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
@@ -35,6 +36,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "prices": Prices,
     "llama": LocalFarConfig,
     "gateway": GatewayConfig,
+    "admission": GatewayLimits,
     "hub": HubConfig,
     "worker": WorkerConfig,
     "memory": MemoryConfig,

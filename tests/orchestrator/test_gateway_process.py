@@ -13,6 +13,7 @@ import pytest
 from nearfar.orchestrator import Hybrid, Result
 from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.gateway_process import GatewayProcess
+from nearfar.orchestrator.routing.settings import Fallback
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.worlds.search import SearchWorld
 from nearfar.protocols import (
@@ -81,7 +82,9 @@ async def test_a_hybrid_starts_its_gateway_on_first_use_and_stops_it_with_itself
 async def test_a_killed_gateway_means_the_device_answers_and_the_next_task_finds_a_new_one() -> None:
     gateway = await GatewayProcess.start(FAR)
     try:
-        async with Hybrid(near=NearConfig(threads=1), far=gateway, policy=PUBLIC) as hybrid:
+        # Its words were shown, so the user has to allow that another one starts over.
+        policy = PUBLIC.model_copy(update={"fallback": Fallback(after_first_token="restart")})
+        async with Hybrid(near=NearConfig(threads=1), far=gateway, policy=policy) as hybrid:
             first = gateway.process_id
             assert first is not None
             fallback = await _run_and_kill_in_mid_step(hybrid, first)

@@ -1,0 +1,1 @@
+"""Whom a gateway lets ask its agents, how often, and in which order."""
