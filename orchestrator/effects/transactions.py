@@ -1,6 +1,7 @@
 """Writes of a tool that are kept together with the record of its result, or not at all."""
 
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ Keep = Callable[[Session, ToolResult], None]
 
 _PATIENCE: Final = 10.0
 """Seconds that a tool waits for others to finish writing a file of its own."""
+_CONTROL: Final = re.compile(r"\s*(abort|begin|commit|end|prepare|rollback|start)\b(?!\s+to\b)", re.IGNORECASE)
 _FORBIDDEN: Final = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 _MARKS: Final = "CREATE TABLE IF NOT EXISTS nearfar_effects (key TEXT PRIMARY KEY, result TEXT NOT NULL) WITHOUT ROWID"
 
@@ -40,15 +42,16 @@ class EffectConnection:
         self._session: Session | None = transaction.__enter__()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Run one statement. Raises the database's own errors, with SQLite also for a statement that would end the transaction."""
+        """Run one statement. Raises `InvalidRequest` for one that would begin or end a transaction, and the database's own errors."""
+        if _CONTROL.match(statement):
+            raise InvalidRequest("the transaction of an effect is begun and ended for the tool", hint="return to keep it, raise to drop it")
         with self._lock:
             return self._open.execute(statement, parameters)
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]]) -> None:
         """Run one statement for each of the parameters. Raises as `execute` does."""
-        with self._lock:
-            for row in parameters:
-                self._open.execute(statement, row)
+        for row in parameters:
+            self.execute(statement, row)
 
     def commit(self, result: ToolResult) -> None:
         """Keep what was written, and the result with it. Where that raises, nothing is kept."""

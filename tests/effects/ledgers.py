@@ -1,66 +1,38 @@
-"""A ledger over a real database, and processes that own its run one after another."""
+"""The ledger of a run in a real store, and processes that own the run one after another."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 
-from nearfar.orchestrator.effects.ledger import EffectLedger
+from nearfar.orchestrator.effects.ledger import EffectLedger, ledger_of
 from nearfar.orchestrator.effects.occurrences import Occurrences
-from nearfar.orchestrator.effects.records import TABLES, EffectRecords
-from nearfar.orchestrator.sqlite.database import Database
-from nearfar.orchestrator.sqlite.errors import Naming
-from nearfar.orchestrator.tables import Session
-from nearfar.orchestrator.threads import in_thread
+from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
+from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.tool_calls import Approver
 from nearfar.orchestrator.tools import Tool
-from nearfar.protocols import ToolCall, ToolResult, Unavailable
+from nearfar.protocols import Message, ToolCall, ToolResult
 
-T = TypeVar("T")
-NAMING = Naming(what="file of runs", recovery="remove it")
+RUN = "run-1"
 
 
 class Run:
-    """One run in a file; each `owner` takes it over from the one before."""
+    """One run; each `owner` takes it over from the one before. `open_store` opens the store as one more process would."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.epoch = 0
+    def __init__(self, open_store: Callable[[], RunStore]) -> None:
+        self._open_store = open_store
+        self._lease: Lease | None = None
 
-    @contextmanager
-    def owner(self, approver: Approver | None = None) -> Iterator[EffectLedger]:
-        """The ledger of a new owner. What it opens is closed in the end, and nothing else: an intent that is there stays."""
-        self.epoch += 1
-        with closing(Database(self._path, NAMING)) as database:
-            database.require(TABLES)
-            fence = Fence(self, self.epoch)
-            yield EffectLedger(EffectRecords(database, "run-1", epoch=self.epoch, fence=fence), DirectWriter(database), approver=approver)
-
-
-class DirectWriter:
-    """A transaction for each change."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def write(self, change: Callable[[Session], T]) -> T:
-        return await in_thread(self._write, change)
-
-    def _write(self, change: Callable[[Session], T]) -> T:
-        with self._database.writing() as session:
-            return change(session)
-
-
-class Fence:
-    """Lets only the last owner write."""
-
-    def __init__(self, run: Run, epoch: int) -> None:
-        self._run = run
-        self._epoch = epoch
-
-    def __call__(self, session: Session) -> None:
-        if self._epoch != self._run.epoch:
-            raise Unavailable("the run belongs to somebody else")
+    @asynccontextmanager
+    async def owner(self, approver: Approver | None = None) -> AsyncIterator[EffectLedger]:
+        """The ledger of a new owner, which ends without a word, as a process that is killed does."""
+        with closing(self._open_store()) as store:
+            if self._lease is None:
+                task = Task(messages=(Message.user("Pay Ann"),), idempotency_key=RUN)
+                self._lease = await store.begin(KeptTask.of(task, tools=(), agents=()), digest(task))
+            else:
+                await store.release(self._lease)
+                self._lease = await store.claim(RUN)
+            yield ledger_of(store, self._lease, approver)
 
 
 async def made(ledger: EffectLedger, tool: Tool, *, turn: int = 0, times: int = 1, **arguments: object) -> ToolResult:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import anyio
 import pytest
@@ -13,14 +12,9 @@ from nearfar.orchestrator.effects import effect_key
 from nearfar.orchestrator.effects.occurrences import Occurrences
 from nearfar.orchestrator.tool_calls import ApprovalRequest
 from nearfar.orchestrator.tools import Tool
-from nearfar.protocols import LedgerConflict, ToolCall, Unavailable
+from nearfar.protocols import LedgerConflict, RunBusy, ToolCall
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(tmp_path / "runs.db")
 
 
 class Payments:
@@ -47,9 +41,9 @@ class Died(BaseException):
 
 async def test_a_call_that_is_made_again_gets_the_result_on_record(run: Run) -> None:
     payments = Payments()
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         first = await made(ledger, payments.tool(), to="ann")
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         again = await made(ledger, payments.tool(), to="ann")
     assert payments.paid == ["ann 100"]
     assert first.content == again.content == "paid 1"
@@ -57,7 +51,7 @@ async def test_a_call_that_is_made_again_gets_the_result_on_record(run: Run) -> 
 
 async def test_one_thing_said_in_two_ways_is_one_effect(run: Run) -> None:
     payments = Payments()
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         await made(ledger, payments.tool(), to="ann")
         await made(ledger, payments.tool(), to="ann", cents=100)
         await made(ledger, payments.tool(), cents="100", to="ann")
@@ -66,10 +60,10 @@ async def test_one_thing_said_in_two_ways_is_one_effect(run: Run) -> None:
 
 async def test_a_second_equal_call_of_one_conversation_is_another_effect(run: Run) -> None:
     payments = Payments()
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         await made(ledger, payments.tool(), to="ann", times=2)
     assert payments.paid == ["ann 100", "ann 100"]
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         again = await made(ledger, payments.tool(), to="ann", times=2)
     assert payments.paid == ["ann 100", "ann 100"]
     assert again.content == "paid 2"
@@ -77,7 +71,7 @@ async def test_a_second_equal_call_of_one_conversation_is_another_effect(run: Ru
 
 async def test_an_agent_that_takes_over_is_told_that_the_call_was_made_before(run: Run) -> None:
     payments = Payments()
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         await made(ledger, payments.tool(), to="ann", turn=1)
         told = await made(ledger, payments.tool(), to="ann", turn=4)
     assert payments.paid == ["ann 100"]
@@ -88,9 +82,9 @@ async def test_an_agent_that_takes_over_is_told_that_the_call_was_made_before(ru
 @pytest.mark.parametrize("effect", ["read", "idempotent"])
 async def test_what_may_be_run_again_looks_anew_on_a_later_turn_and_not_on_a_resume(run: Run, effect: str) -> None:
     payments = Payments()
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         await made(ledger, payments.tool(effect), to="ann", turn=1)
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         resumed = await made(ledger, payments.tool(effect), to="ann", turn=1)
         later = await made(ledger, payments.tool(effect), to="ann", turn=2)
     assert (resumed.content, later.content) == ("paid 1", "paid 2")
@@ -98,7 +92,7 @@ async def test_what_may_be_run_again_looks_anew_on_a_later_turn_and_not_on_a_res
 
 async def test_equal_calls_of_two_parts_are_two_effects(run: Run) -> None:
     payments = Payments()
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         await made(ledger.within("subtask 1"), payments.tool(), to="ann")
         await made(ledger.within("subtask 2"), payments.tool(), to="ann")
         await made(ledger.within("subtask 1"), payments.tool(), to="ann")
@@ -110,7 +104,7 @@ async def test_equal_calls_of_one_message_run_side_by_side_and_each_once(run: Ru
     pay = payments.tool()
     calls = [ToolCall(id=str(number), name="pay", arguments={"to": "ann"}) for number in range(3)]
     for _ in range(2):
-        with run.owner() as ledger:
+        async with run.owner() as ledger:
             before = Occurrences({}, turn=0)
             async with anyio.create_task_group() as running:
                 for call in calls:
@@ -120,15 +114,16 @@ async def test_equal_calls_of_one_message_run_side_by_side_and_each_once(run: Ru
 
 async def died_while_paying(run: Run, payments: Payments, effect: str) -> None:
     payments.die = True
-    with run.owner() as ledger, pytest.raises(Died):
-        await made(ledger, payments.tool(effect), to="ann")
+    async with run.owner() as ledger:
+        with pytest.raises(Died):
+            await made(ledger, payments.tool(effect), to="ann")
     payments.die = False
 
 
 async def test_after_a_death_in_the_middle_a_call_that_must_not_be_repeated_is_not(run: Run) -> None:
     payments = Payments()
     await died_while_paying(run, payments, "at_most_once")
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         told = await made(ledger, payments.tool(), to="ann")
         again = await made(ledger, payments.tool(), to="ann", times=2)
     assert payments.paid == ["ann 100"]
@@ -141,7 +136,7 @@ async def test_after_a_death_in_the_middle_a_call_that_must_not_be_repeated_is_n
 async def test_after_a_death_in_the_middle_every_other_call_is_run_again(run: Run, effect: str) -> None:
     payments = Payments()
     await died_while_paying(run, payments, effect)
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         assert (await made(ledger, payments.tool(effect), to="ann")).content == "paid 2"
 
 
@@ -155,7 +150,7 @@ async def test_somebody_may_settle_a_call_of_which_nobody_knows(run: Run, answer
 
     payments = Payments()
     await died_while_paying(run, payments, "at_most_once")
-    with run.owner(approver) as ledger:
+    async with run.owner(approver) as ledger:
         told = await made(ledger, payments.tool(), to="ann")
     assert len(payments.paid) == paid
     assert told.is_error is not answer
@@ -173,9 +168,10 @@ async def test_the_key_of_an_effect_is_the_same_when_it_is_run_again_and_no_othe
             raise Died
         return "sent"
 
-    with run.owner() as ledger, pytest.raises(Died):
-        await made(ledger, send, text="hi")
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
+        with pytest.raises(Died):
+            await made(ledger, send, text="hi")
+    async with run.owner() as ledger:
         await made(ledger, send, text="hi")
         await made(ledger, send, text="hi", turn=1)
         await made(ledger, send, text="hello")
@@ -185,8 +181,9 @@ async def test_the_key_of_an_effect_is_the_same_when_it_is_run_again_and_no_othe
 
 async def test_an_owner_that_has_lost_the_run_runs_nothing(run: Run) -> None:
     payments = Payments()
-    with run.owner() as old, run.owner(), pytest.raises(Unavailable):
-        await made(old, payments.tool(), to="ann")
+    async with run.owner() as old, run.owner():
+        with pytest.raises(RunBusy):
+            await made(old, payments.tool(), to="ann")
     assert payments.paid == []
 
 
@@ -200,29 +197,29 @@ async def test_an_owner_that_loses_the_run_meanwhile_records_nothing(run: Run) -
         may_end.wait(10)
         return "paid by the old owner"
 
-    with run.owner() as old:
-        async with anyio.create_task_group() as running:
+    async with run.owner() as old, anyio.create_task_group() as running:
 
-            async def lose() -> None:
-                with pytest.raises(Unavailable):
-                    await made(old, pay, to="ann")
+        async def lose() -> None:
+            with pytest.raises(RunBusy):
+                await made(old, pay, to="ann")
 
-            running.start_soon(lose)
-            await anyio.to_thread.run_sync(started.wait)
-            with run.owner() as new:
-                told = await made(new, pay, to="ann")
-                may_end.set()
-    with run.owner() as ledger:
+        running.start_soon(lose)
+        await anyio.to_thread.run_sync(started.wait)
+        async with run.owner() as new:
+            told = await made(new, pay, to="ann")
+            may_end.set()
+    async with run.owner() as ledger:
         assert "nobody knows" in told.content
         assert "nobody knows" in (await made(ledger, pay, to="ann")).content
 
 
 async def test_a_tool_that_was_changed_since_is_not_taken_for_the_one_on_record(run: Run) -> None:
     payments = Payments()
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         await made(ledger, payments.tool("at_most_once"), to="ann")
-    with run.owner() as ledger, pytest.raises(LedgerConflict, match="pay"):
-        await made(ledger, payments.tool("transactional"), to="ann")
+    async with run.owner() as ledger:
+        with pytest.raises(LedgerConflict, match="pay"):
+            await made(ledger, payments.tool("transactional"), to="ann")
     assert payments.paid == ["ann 100"]
 
 
@@ -237,9 +234,9 @@ async def test_a_failure_is_a_result_too_and_a_new_try_is_a_new_effect(run: Run)
             raise ValueError("out of order")
         return "done"
 
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         assert (await made(ledger, fragile)).is_error
-    with run.owner() as ledger:
+    async with run.owner() as ledger:
         assert (await made(ledger, fragile)).is_error
         assert (await made(ledger, fragile, times=2)).content == "done"
     assert len(tries) == 2
