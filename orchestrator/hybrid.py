@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +54,9 @@ from .routing.check import require_usable
 from .routing.decision import RouteDecision
 from .routing.policy_file import PolicyFile
 from .routing.router import Router
+from .runs.durable import DurableRuns, Work, open_runs, served
 from .runs.settings import RunsConfig
+from .runs.store import RunStore
 from .selection.decision import SelectionDecision
 from .selection.selector import Selector
 from .strategies.graphs import Graphs
@@ -63,6 +65,7 @@ from .strategies.supervision import Verdict
 from .task import Policy, Task, conversation
 from .task_memory import TaskMemory, task_memory
 from .team import Team
+from .threads import in_thread
 from .tool_calls import Approver, Boundary
 from .tools import Tool
 
@@ -113,6 +116,13 @@ class TaskOptions(TypedDict, total=False):
     """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
 
 
+class Resuming(TypedDict, total=False):
+    """What a run cannot be gone on with without, where it is no part of the `Hybrid`."""
+
+    tools: Sequence[Tool]
+    approver: Approver | None
+
+
 _OF_TASK: Final = ("cache", "context", "idempotency_key", "language", "session", "tags", "task_class", "timeout", "unstick", "user")
 """Options that are part of the task itself."""
 
@@ -136,6 +146,8 @@ class Hybrid:
         cache: keeps answers, and plans where its settings say so: those of `[cache]`, or a cache that somebody else opened and closes.
         memory: what tasks recall, and where they are written down: a `MemoryStore`, of which tasks only recall, a `TaskMemory` that says
             more, or a `MemoryConfig`, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
+        runs: every task is a run that another process can go on with: the settings of `[runs]`, or a `RunStore` that somebody else
+            opened and closes.
         budgets: what was spent, and by `[runs]` shared with other processes; None: it is kept in this process alone.
         checkpointer, store: passed to LangGraph's `compile`.
     """
@@ -152,12 +164,15 @@ class Hybrid:
         device_state: DeviceStateSource | None = None,
         cache: AnswerCache | CacheSettings | None = None,
         memory: "MemoryStore | TaskMemory | MemoryConfig | None" = None,
+        runs: RunStore | RunsConfig | None = None,
         budgets: BudgetBook | RunsConfig | None = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
         if memory is not None and store is not None:
             raise ConfigError("memory and store are both given", hint="memory is LangGraph's store, too: leave store out")
+        if runs is not None and checkpointer is not None:
+            raise ConfigError("runs and checkpointer are both given", hint="runs have a checkpointer of their own: leave it out")
         self._policy = policy or Policy()
         members = [member for member in (near_member(near), far_member(far)) if member is not None]
         if not members:
@@ -193,6 +208,8 @@ class Hybrid:
         self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
         store = store if self._memory is None else self._memory.store
+        self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents))
+        checkpointer = checkpointer if self._runs is None else self._runs.checkpointer
         self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)
 
     @classmethod
@@ -217,7 +234,7 @@ class Hybrid:
             policy = PolicyFile(Path(config), loaded.agents)
         agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
         memory = loaded.memory if store is None else None
-        parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, "budgets": loaded.runs, "policy": policy}
+        parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, "runs": loaded.runs, "budgets": loaded.runs, "policy": policy}
         return cls(**agents, **parts, tools=tools, approver=approver, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
@@ -267,31 +284,87 @@ class Hybrid:
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
         that contradict each other.
         """
-        asked = self._asked(prompt, options)
+        async with self._begun(self._asked(prompt, options), options) as (work, started):
+            return await self._served(work, options, started)
+
+    async def resume(self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[Resuming]) -> Result:
+        """Go on with a run where it stopped, in whatever process that was; of one that is done, return the result.
+
+        Raises what `run` raises, `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was
+        cancelled, and `ConfigError` where a tool or an agent is missing that it was begun with.
+
+        Args:
+            run: the task's idempotency key.
+            user: on whose behalf it was begun.
+            approvals: what somebody says to the calls that it waits for, by the requests' ids.
+            options: tools that the task had beside those of the `Hybrid`, and an approver.
+        """
+        if approvals:
+            await self._durable.decide(run, user, approvals)
+        given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
         started = time.monotonic()
         with self._awake():
+            async with self._durable.resumed(run, user, partial(self._equipped, options=given)) as work:
+                return await self._served(work, given, started)
+
+    async def cancel(self, run: str, *, user: str = "") -> None:
+        """Let a run end, in whatever process it is: behind the node of its graph that is under way. Raises `NotFound`."""
+        await in_thread(self._durable.store.cancel, run, user=user)
+
+    @asynccontextmanager
+    async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
+        """What is to be served, and when it was asked for."""
+        started = time.monotonic()
+
+        async def prepare() -> tuple[Task, TaskContext]:
             with _deadline(asked, started):
-                task, context = self._prepared(await self._recalled(asked, options), options)
-                state = await cancelled_at_once(self._serve(task, context, options))
-            return await self._concluded(task, context, state, time.monotonic() - started)
+                return self._prepared(await self._recalled(asked, options), options)
+
+        with self._awake():
+            if self._runs is None:
+                yield Work(*await prepare()), started
+                return
+            async with self._runs.begun(asked, prepare, partial(self._equipped, options=options)) as work:
+                yield work, started
+
+    async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
+        if work.recorded is not None:
+            return work.recorded
+        with _deadline(work.task, started):
+            state = await cancelled_at_once(self._serve(work, options))
+        return await self._concluded(work, state, time.monotonic() - started)
+
+    def _equipped(self, task: Task, *, options: TaskOptions) -> TaskContext:
+        """What the task runs with."""
+        recollection, privacy = Recollection.of(task, stays_here=self._stays_here), RunPrivacy.of(task)
+        context = replace(self._context(options), account=self._router.account(task), recollection=recollection)
+        return replace(context, privacy=privacy, boundary=replace(context.boundary, vault=privacy.placeholders))
+
+    @property
+    def _durable(self) -> DurableRuns:
+        if self._runs is None:
+            raise ConfigError("no runs are kept", hint="[runs] in nearfar.toml, or Hybrid(runs=RunsConfig())")
+        return self._runs
 
     async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
-        with self._awake():
-            async with aclosing(self._streamed(prompt, options)) as events:
-                async for event in events:
-                    yield event
+        async with (
+            self._begun(self._asked(prompt, options), options) as (work, started),
+            aclosing(self._streamed(work, options, started)) as events,
+        ):
+            async for event in events:
+                yield event
 
-    async def _streamed(self, prompt: str | Sequence[Message], options: TaskOptions) -> AsyncGenerator[TaskEvent, None]:
-        asked = self._asked(prompt, options)
-        started = time.monotonic()
-        with _deadline(asked, started):
-            task, context = self._prepared(await self._recalled(asked, options), options)
+    async def _streamed(self, work: Work, options: TaskOptions, started: float) -> AsyncGenerator[TaskEvent, None]:
+        if work.recorded is not None:
+            yield TaskFinished(result=work.recorded)
+            return
         events: asyncio.Queue[TaskEvent | None] = asyncio.Queue()
-        serving = asyncio.create_task(self._serve(task, replace(context, listener=events.put_nowait), options))
+        heard = replace(work, context=replace(work.context, listener=events.put_nowait))
+        serving = asyncio.create_task(self._serve(heard, options))
         serving.add_done_callback(lambda _: events.put_nowait(None))
         try:
-            while (event := await _next_event(events, task, started)) is not None:
+            while (event := await _next_event(events, work.task, started)) is not None:
                 yield event
         except DeadlineExceeded:
             await end(serving)
@@ -300,7 +373,7 @@ class Hybrid:
             raise
         finally:
             await end(serving)
-        yield TaskFinished(result=await self._concluded(task, context, serving.result(), time.monotonic() - started))
+        yield TaskFinished(result=await self._concluded(work, serving.result(), time.monotonic() - started))
 
     def explain(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> SelectionDecision:
         """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
@@ -351,11 +424,8 @@ class Hybrid:
 
     def _prepared(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """The task, with its strategy settled, and what it runs with."""
-        context = self._context(options)
-        task = self._settled(task, context)
-        context = replace(context, account=self._router.account(task), recollection=Recollection.of(task, stays_here=self._stays_here))
-        privacy = RunPrivacy.of(task)
-        context = replace(context, privacy=privacy, boundary=replace(context.boundary, vault=privacy.placeholders))
+        task = self._settled(task, self._context(options))
+        context = self._equipped(task, options=options)
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
 
@@ -378,14 +448,14 @@ class Hybrid:
             ) from error
         return self._sessions.applied(task)
 
-    async def _serve(self, task: Task, context: TaskContext, options: TaskOptions) -> dict[str, Any]:
+    async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """The final state of the task's graph."""
+        task, context = work.task, work.context
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
-        whole = task.with_memory_in_prompt().model_dump(mode="json")
         since = None if self._plans is None else await self._plans.clearings()
         with nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
-                state: dict[str, Any] = await graph.ainvoke({"task": whole}, config, context=context)
+                state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     await self._conclude_plan(task, context, None, since)
@@ -402,17 +472,18 @@ class Hybrid:
         tools = list(context.tools)
         return self._selector.settle(self._router.ruled(task, tools=tools), tools=tools, sides=self._sides)
 
-    async def _concluded(self, task: Task, context: TaskContext, state: dict[str, Any], seconds: float) -> Result:
-        """The result, of which router and memory take note."""
+    async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
+        """The result, of which router and memory take note, and the runs in the end."""
+        task, context = work.task, work.context
         assert context.recollection is not None, "every task is prepared with one"
         assert context.privacy is not None, "and with this"
         state = context.privacy.filled_state(state, is_json=task.output_schema is not None)
         result = _result(task, state, seconds).model_copy(update={"recalled": tuple(context.recollection.items)})
         self._router.conclude(task, result, tools=list(context.tools))
         self._sessions.note(task, result.label)
-        if self._memory is None:
-            return result
-        return await anyio.to_thread.run_sync(partial(self._memory.conclude, task, result, state["messages"]))
+        if self._memory is not None:
+            result = await in_thread(self._memory.conclude, task, result, state["messages"])
+        return result if self._runs is None else await self._runs.keep(work, result)
 
     def _awake(self) -> AbstractContextManager[None]:
         """While a task is served, the memory is not consolidated."""

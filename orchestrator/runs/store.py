@@ -47,6 +47,8 @@ class RunStore:
         self.owners = owners
         self._keep = keep
         self._keep_days = keep_days
+        self._leases: set[Lease] = set()
+        """Of this process."""
         database.require(TABLES)
         database.require(EFFECTS)
         self.writer = Writer(database)
@@ -75,7 +77,9 @@ class RunStore:
 
     async def begin(self, kept: KeptTask, digest: str) -> Lease:
         """Write a task down and begin to work on it. Raises `RunBusy` where another process was quicker to do so."""
-        return await self.writer.write(partial(self._begin, kept=kept, digest=digest))
+        lease = await self.writer.write(partial(self._begin, kept=kept, digest=digest))
+        self._leases.add(lease)
+        return lease
 
     async def claim(self, run: str, *, user: str = "") -> Lease:
         """Begin to work on a run that nobody works on.
@@ -83,17 +87,25 @@ class RunStore:
         Raises `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was cancelled, and
         `InvalidRequest` where it is done.
         """
-        return await self.writer.write(partial(self._claim, run=run, user=user))
+        lease = await self.writer.write(partial(self._claim, run=run, user=user))
+        self._leases.add(lease)
+        return lease
+
+    def let_go(self, lease: Lease) -> None:
+        """This process works on the run no more, be that on record or not."""
+        self._leases.discard(lease)
 
     async def release(self, lease: Lease, *, waiting: bool = False) -> None:
         """Stop working on a run that has not ended. A lease that somebody else has by now is left alone."""
         await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
+        self.let_go(lease)
 
     async def finish(self, lease: Lease, outcome: str | Failure, *, state: RunState | None = None) -> None:
         """Write down what came of it: the result as JSON, or why there is none. Raises `RunBusy` where somebody else has the run by now."""
         state = state or (RunState.FAILED if isinstance(outcome, Failure) else RunState.DONE)
         content = outcome.model_dump_json() if isinstance(outcome, Failure) else outcome
         await self.writer.write(partial(self._finish, lease=lease, state=state, content=content))
+        self.let_go(lease)
 
     async def known(self, run: str, *, user: str, digest: str) -> Run | None:
         """The run of an idempotency key; None where the key is new. Raises `IdempotencyConflict` where it is another task's."""
@@ -133,6 +145,12 @@ class RunStore:
         if found is None or found[0] not in _ENDED:
             return None
         return str(found[1]) if found[0] == RunState.DONE else _failure(run, found[1])
+
+    def is_cancelled(self, run: str) -> bool:
+        """Whether somebody has asked for its end."""
+        with self.database.reading() as session:
+            found = session.execute("SELECT is_cancelled FROM runs WHERE run = ?", (run,)).fetchone()
+        return found is not None and bool(found[0])
 
     def cancel(self, run: str, *, user: str | None = None) -> Run:
         """Let a run end: at once where nobody works on it, else behind the node that is under way. A run that has ended stays as it is."""
@@ -251,7 +269,7 @@ class RunStore:
         if version > VERSION:
             message = f"run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
-        is_orphaned = state == RunState.RUNNING and (owner is None or not self.owners.is_alive(session, owner))
+        is_orphaned = state == RunState.RUNNING and not self._is_at_work(session, owner, Lease(run, epoch))
         return Run(
             id=run,
             number=number,
@@ -265,6 +283,11 @@ class RunStore:
             is_orphaned=is_orphaned,
             began=began,
         )
+
+    def _is_at_work(self, session: Session, owner: str | None, lease: Lease) -> bool:
+        if owner == self.owners.name:
+            return lease in self._leases
+        return owner is not None and self.owners.is_alive(session, owner)
 
     def _task(self, session: Session, run: str) -> KeptTask:
         row = session.execute("SELECT content FROM tasks WHERE run = ?", (run,)).fetchone()

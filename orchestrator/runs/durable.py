@@ -1,0 +1,225 @@
+"""Tasks as runs: begun once, gone on with where they stopped, and what came of them on record."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from ...protocols import ApprovalNeeded, Cancelled, ConfigError, NearfarError, RunBusy, StoreError
+from ..effects.approvals import decide, needed
+from ..effects.ledger import ledger_of
+from ..results import Result
+from ..strategies.state import TaskContext, TaskGraph, TaskState
+from ..task import Task
+from ..threads import in_thread
+from .opening import open_store
+from .run import Failure, KeptTask, Lease, RunState, damaged, digest
+from .settings import RunsConfig
+from .store import RunStore
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
+    from .checkpointer import RunCheckpointer
+
+logger = logging.getLogger(__name__)
+
+Prepared = tuple[Task, TaskContext]
+Preparing = Callable[[], Awaitable[Prepared]]
+Equipping = Callable[[Task], TaskContext]
+"""What a task runs with that is gone on with."""
+TIDIED_EVERY: Final = 100
+"""Runs that end, before old ones are looked for."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task that is about to be served."""
+
+    task: Task
+    context: TaskContext
+    lease: Lease | None = None
+    """None: the task is no durable run."""
+    goes_on: bool = False
+    """Its graph has begun before."""
+    recorded: Result | None = None
+    """What came of it, where it was served before."""
+
+
+class DurableRuns:
+    """The runs of one `Hybrid` in a store. `agents` are the names of those that it has."""
+
+    def __init__(self, store: RunStore, agents: tuple[str, ...]) -> None:
+        self.store = store
+        self._agents = agents
+        self._busy: dict[str, anyio.Event] = {}
+        """Runs that this `Hybrid` works on."""
+        self._ended = 0
+
+    @cached_property
+    def checkpointer(self) -> "RunCheckpointer":
+        return self.store.checkpointer
+
+    @asynccontextmanager
+    async def begun(self, asked: Task, prepare: Preparing, equip: Equipping) -> AsyncIterator[Work]:
+        """The run of a task: a new one, the one that its idempotency key names, or what came of that.
+
+        Raises `IdempotencyConflict` where the key is another task's, `RunBusy` where another process works on it, and what `resumed` does.
+        """
+        run = asked.idempotency_key
+        async with self._alone(run):
+            known = await self.store.known(run, user=asked.user, digest=digest(asked))
+            if known is not None:
+                async with self._again(run, asked.user, equip) as work:
+                    yield work
+                return
+            task, context = await prepare()
+            kept = KeptTask.of(task, tools=tuple(context.tools), agents=self._agents)
+            lease = await self.store.begin(kept, digest(asked))
+            async with self._worked_on(lease):
+                yield Work(task, self._equipped(context, lease), lease)
+
+    @asynccontextmanager
+    async def resumed(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
+        """A run to go on with, or what came of it. `ConfigError` names the tools and agents that it lacks here; else raises as `claim`."""
+        async with self._alone(run), self._again(run, user, equip) as work:
+            yield work
+
+    async def keep(self, work: Work, result: Result) -> Result:
+        """Put the result on record, for whoever asks again."""
+        if work.lease is not None:
+            with anyio.CancelScope(shield=True):
+                await self.store.finish(work.lease, result.model_dump_json())
+                self._ended += 1
+                if self._ended % TIDIED_EVERY == 0:
+                    await in_thread(self.store.tidy)
+        return result
+
+    async def decide(self, run: str, user: str, approvals: Mapping[str, bool]) -> None:
+        """Write down what somebody said to what a run waits for. Raises `NotFound` where the user has no such run, or it waits for none."""
+        await in_thread(self.store.show, run, user=user)
+        await in_thread(decide, self.store.database, run, approvals)
+
+    async def served(self, work: Work, graph: TaskGraph, config: "RunnableConfig") -> dict[str, Any]:
+        """The final state of the task's graph, each node of which is kept before the next one begins.
+
+        Raises `ApprovalNeeded` where it stops to ask, `Cancelled` behind the node in which somebody cancelled it, and `RunBusy`.
+        """
+        config = self._configured(work, config)
+        state = await graph.ainvoke(None if work.goes_on else given(work), config, context=work.context, durability="sync")
+        if state is None or "attempts" not in state:
+            state = (await graph.aget_state(config)).values
+        assert work.lease is not None, "it is a durable run"
+        error = needed(work.lease.run, state)
+        if error is not None:
+            raise error
+        return dict(state)
+
+    def _configured(self, work: Work, config: "RunnableConfig") -> "RunnableConfig":
+        """The graph's configuration, with its thread."""
+        from .checkpointer import EPOCH
+
+        assert work.lease is not None, "it is a durable run"
+        return {**config, "configurable": {"thread_id": work.lease.run, EPOCH: work.lease.epoch}}
+
+    @asynccontextmanager
+    async def _again(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
+        known = await in_thread(self.store.show, run, user=user)
+        kept = await in_thread(self.store.task, run)
+        task = kept.whole
+        if known.state is RunState.DONE:
+            yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
+            return
+        context = equip(task)
+        self._check(run, kept, context)
+        lease = await self.store.claim(run, user=user)
+        async with self._worked_on(lease):
+            latest = await self.checkpointer.aget_tuple({"configurable": {"thread_id": run}})
+            yield Work(task, self._equipped(context, lease), lease, goes_on=latest is not None)
+
+    def _recorded(self, run: str) -> Result:
+        found = self.store.outcome(run)
+        try:
+            return Result.model_validate_json(found if isinstance(found, str) else "")
+        except ValueError as error:
+            raise damaged(run) from error
+
+    def _check(self, run: str, kept: KeptTask, context: TaskContext) -> None:
+        lacking = [f"tool {name!r}" for name in kept.tools if name not in context.tools]
+        lacking += [f"agent {name!r}" for name in kept.agents if name not in self._agents]
+        if lacking:
+            hint = "resume it with the tools and agents that it was begun with"
+            raise ConfigError(f"run {run} was begun with {', '.join(lacking)}, which {_is(lacking)} not here", hint=hint)
+
+    def _equipped(self, context: TaskContext, lease: Lease) -> TaskContext:
+        """With the ledger that keeps its tools from having an effect twice."""
+        ledger = ledger_of(self.store, lease, context.boundary.approver)
+        return replace(context, boundary=replace(context.boundary, effects=ledger))
+
+    @asynccontextmanager
+    async def _alone(self, run: str) -> AsyncIterator[None]:
+        """Wait for whoever works on the run here: who asks for the same joins them."""
+        while (other := self._busy.get(run)) is not None:
+            await other.wait()
+        self._busy[run] = mine = anyio.Event()
+        try:
+            yield
+        finally:
+            del self._busy[run]
+            mine.set()
+
+    @asynccontextmanager
+    async def _worked_on(self, lease: Lease) -> AsyncIterator[None]:
+        """Write down how it ends, where it does not end well."""
+        try:
+            yield
+        except RunBusy:  # somebody else has it now
+            self.store.let_go(lease)
+            raise
+        except BaseException as error:  # recorded, and raised again
+            with anyio.CancelScope(shield=True):
+                await self._ended_badly(lease, error)
+            raise
+        else:
+            self.store.let_go(lease)
+
+    async def _ended_badly(self, lease: Lease, error: BaseException) -> None:
+        try:
+            if isinstance(error, NearfarError) and not isinstance(error, ApprovalNeeded | StoreError):
+                failure = Failure(error=type(error).__name__, message=error.message, hint=error.hint)
+                is_cancelled = isinstance(error, Cancelled) and await in_thread(self.store.is_cancelled, lease.run)
+                await self.store.finish(lease, failure, state=RunState.CANCELLED if is_cancelled else RunState.FAILED)
+            else:
+                await self.store.release(lease, waiting=isinstance(error, ApprovalNeeded))
+        except (StoreError, RunBusy) as failed:  # The first error is the one to raise; the run stays as it is, for anyone to resume.
+            logger.warning("the end of run %s could not be recorded: %s", lease.run, failed)
+        finally:
+            self.store.let_go(lease)
+
+
+def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str, ...]) -> DurableRuns:
+    """The runs in a store; one that is opened here is closed with the stack."""
+    if isinstance(runs, RunStore):
+        return DurableRuns(runs, agents)
+    store = open_store(runs)
+    closing.callback(store.close)
+    return DurableRuns(store, agents)
+
+
+async def served(work: Work, graph: TaskGraph, config: "RunnableConfig") -> dict[str, Any]:
+    """The final state of the graph of a task that is no durable run."""
+    state: dict[str, Any] = await graph.ainvoke(given(work), config, context=work.context)
+    return state
+
+
+def given(work: Work) -> TaskState:
+    """What the task's graph is given."""
+    return {"task": work.task.with_memory_in_prompt().model_dump(mode="json")}
+
+
+def _is(lacking: list[str]) -> str:
+    return "is" if len(lacking) == 1 else "are"
