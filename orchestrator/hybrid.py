@@ -46,6 +46,7 @@ from .hub import AttachedConfig
 from .labels import Label
 from .memory.settings import MemoryConfig
 from .policy import Mode, Strategy
+from .privacy.records import PrivacyRecords
 from .privacy.run_privacy import RunPrivacy
 from .privacy.sessions import SessionLabels
 from .recollection import Recollection
@@ -149,6 +150,7 @@ class Hybrid:
         runs: every task is a run that another process can go on with: the settings of `[runs]`, or a `RunStore` that somebody else
             opened and closes.
         budgets: what was spent, and by `[runs]` shared with other processes; None: it is kept in this process alone.
+        privacy: keeps what left the device for each run, and placeholders until it ends; None: beside the runs of `[runs]`.
         checkpointer, store: passed to LangGraph's `compile`.
     """
 
@@ -166,6 +168,7 @@ class Hybrid:
         memory: "MemoryStore | TaskMemory | MemoryConfig | None" = None,
         runs: RunStore | RunsConfig | None = None,
         budgets: BudgetBook | RunsConfig | None = None,
+        privacy: PrivacyRecords | RunsConfig | None = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
@@ -205,6 +208,10 @@ class Hybrid:
         book = open_budgets(budgets) if isinstance(budgets, RunsConfig) else budgets
         if book is not None and book is not budgets:
             self._listening.callback(book.close)
+        privacy = runs if privacy is None and isinstance(runs, RunsConfig) else privacy
+        self._privacy = PrivacyRecords(privacy.folder, keep=privacy.keep) if isinstance(privacy, RunsConfig) else privacy
+        if self._privacy is not None and self._privacy is not privacy:
+            self._listening.callback(self._privacy.close)
         self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
         store = store if self._memory is None else self._memory.store
@@ -234,7 +241,8 @@ class Hybrid:
             policy = PolicyFile(Path(config), loaded.agents)
         agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
         memory = loaded.memory if store is None else None
-        parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, "runs": loaded.runs, "budgets": loaded.runs, "policy": policy}
+        kept = dict.fromkeys(("runs", "budgets", "privacy"), loaded.runs)
+        parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, **kept, "policy": policy}
         return cls(**agents, **parts, tools=tools, approver=approver, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
@@ -336,7 +344,8 @@ class Hybrid:
 
     def _equipped(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """What the task runs with."""
-        recollection, privacy = Recollection.of(task, stays_here=self._stays_here), RunPrivacy.of(task)
+        recollection = Recollection.of(task, stays_here=self._stays_here)
+        privacy = RunPrivacy.of(task, records=None if self._privacy is None else self._privacy.of(task.idempotency_key))
         context = replace(self._context(options), account=self._router.account(task), recollection=recollection)
         return replace(context, privacy=privacy, boundary=replace(context.boundary, vault=privacy.placeholders))
 
@@ -483,7 +492,9 @@ class Hybrid:
         self._sessions.note(task, result.label)
         if self._memory is not None:
             result = await in_thread(self._memory.conclude, task, result, state["messages"])
-        return result if self._runs is None else await self._runs.keep(work, result)
+        result = result if self._runs is None else await self._runs.keep(work, result)
+        await context.privacy.forget_placeholders()
+        return result
 
     def _awake(self) -> AbstractContextManager[None]:
         """While a task is served, the memory is not consolidated."""

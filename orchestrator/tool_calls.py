@@ -11,7 +11,7 @@ from ..protocols.messages import Value
 from .effects.occurrences import Occurrence, Occurrences
 from .effects.running import run_unrecorded
 from .labels import Label, joined
-from .memory.item import Tier
+from .memory.item import TIERS, Tier
 from .tools import Effect, Tool, run_tool_call
 
 
@@ -28,7 +28,7 @@ class Guard(Protocol):
     """Decides about calls by where their arguments come from."""
 
     def clearance(self, call: ToolCall, tool: Tool, conversation: Sequence[Message], label: Label) -> Clearance:
-        """Whether the call may run, behind this conversation. `label`: of all that the run has seen."""
+        """Whether the call may run, behind this conversation. `label`: of all that whoever makes the call has seen."""
         ...
 
 
@@ -223,6 +223,9 @@ class ToolCalls:
     def _clearance(self, call: ToolCall, tool: Tool, conversation: Sequence[Message], label: Label) -> Clearance:
         guard = self._boundary.guard
         clearance = Clearance() if guard is None else guard.clearance(call, tool, conversation, label)
+        if clearance.outcome == "allowed" and TIERS.index(tool.declared.sends) > TIERS.index(label.tier):
+            because = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(label.origins)})"
+            return Clearance(outcome="ask", reason=because)
         if clearance.outcome == "allowed" and tool.declared.approval:
             return Clearance(outcome="ask", reason=f"{tool.name} is not run before somebody says yes")
         return clearance

@@ -14,6 +14,7 @@ from .cache import cache
 from .memory import memory
 from .memory_sleep import sleep
 from .models import models
+from .privacy import privacy
 from .worker import worker
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ app.add_typer(serve, name="serve")
 app.add_typer(budget, name="budget")
 app.add_typer(cache, name="cache")
 app.add_typer(models, name="models")
+app.add_typer(privacy, name="privacy")
 app.add_typer(worker, name="worker")
 memory.add_typer(sleep, name="sleep")
 app.add_typer(memory, name="memory")

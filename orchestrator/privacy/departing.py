@@ -1,11 +1,12 @@
 """One request on its way to an agent."""
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 
-from ...protocols import PrivacyViolation, Side, StepReply, StepRequest
+from ...protocols import PrivacyViolation, Side, StepReply, StepRequest, StoreError
 from ...protocols.egress import inspected_by
 from ...protocols.wire import request_to_proto
 from ..labels import Label
@@ -17,6 +18,13 @@ from .opened_text import Listener, OpenedText
 from .placeholders import Placeholders
 from .records import RunRecords
 from .texts import texts_in, texts_of
+
+logger = logging.getLogger(__name__)
+
+
+def unrecorded(member: Member, error: StoreError) -> PrivacyViolation:
+    """Nothing leaves without a record."""
+    return PrivacyViolation(f"what {member.name} was to be told could not be recorded: {error.message}", hint=error.hint)
 
 
 class Departing:
@@ -44,19 +52,28 @@ class Departing:
         """Of the departure in the audit."""
 
     async def leave(self, reason: str, findings: Mapping[str, int]) -> None:
-        """Look at the message once more, and write down that it leaves. Raises `PrivacyViolation` where it must not."""
+        """Look at the message once more, and write down that it leaves.
+
+        Raises `PrivacyViolation` where it must not, and where that cannot be written down.
+        """
         message = request_to_proto(self.request).SerializeToString()
         try:
             self._inspect(message)
             self._inspect("".join(texts_of(self.request.messages)).encode(errors="ignore"))  # what is cut up between messages, too
         except PrivacyViolation as error:
-            await self._note("held", error.message, findings, message)
+            await self.hold(error.message, findings)
             raise
-        self._number = await self._note("left", reason, findings, message)
+        try:
+            self._number = await self._note("left", reason, findings, message)
+        except StoreError as error:
+            raise unrecorded(self._member, error) from error
 
     async def hold(self, reason: str, findings: Mapping[str, int]) -> None:
         """Write down that it does not leave."""
-        await self._note("held", reason, findings, request_to_proto(self.request).SerializeToString())
+        try:
+            await self._note("held", reason, findings, request_to_proto(self.request).SerializeToString())
+        except StoreError as error:  # it does not leave, whether that is on record or not
+            logger.warning("it could not be recorded that something was held back: %s", error)
 
     def watched(self) -> AbstractContextManager[None]:
         """While this lasts, the bytes that go to another process are looked at."""

@@ -1,6 +1,5 @@
 """What is kept on this device of how private runs were: an audit without a word of them, and placeholders, each run's under its own key."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,10 +26,13 @@ _TABLES: Final = Tables(
 class PrivacyRecords:
     """Those in a folder. Any thread and several processes may use it. Raises `StoreUnavailable` and `StoreCorrupt`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keep: int = 10_000) -> None:
+        """`keep`: runs whose record is kept; the oldest are forgotten first."""
         self.database = Database(folder / "privacy.db", _NAMING)
         self.database.require(_TABLES)
         self.keys = SubjectKeys(folder / "privacy.keys")
+        for run in self._older_than(keep):
+            self.forget(run)
 
     def of(self, run: str) -> "RunRecords":
         return RunRecords(self, run)
@@ -41,13 +43,16 @@ class PrivacyRecords:
             rows = connection.execute("SELECT departure FROM departures WHERE run = ? ORDER BY number", (run,)).fetchall()
         return [Departure.model_validate_json(row) for (row,) in rows]
 
-    def forget(self, runs: Sequence[str]) -> None:
-        """Remove all that is kept of runs; copies of their placeholders can be read nowhere any more."""
+    def forget(self, run: str) -> None:
+        """Remove all that is kept of a run."""
+        self.of(run).forget_placeholders()
         with self.database.writing() as connection:
-            for table in ("departures", "placeholders"):
-                connection.executemany(f"DELETE FROM {table} WHERE run = ?", [(run,) for run in runs])
-        for run in runs:
-            self.keys.destroy(self.keys.retire(tag_of(_subject(run).name), None))
+            connection.execute("DELETE FROM departures WHERE run = ?", (run,))
+
+    def _older_than(self, keep: int) -> list[str]:
+        with self.database.reading() as connection:
+            newest_first = "SELECT run FROM departures GROUP BY run ORDER BY max(number) DESC LIMIT -1 OFFSET ?"
+            return [run for (run,) in connection.execute(newest_first, (keep,))]
 
     def close(self) -> None:
         self.database.close()
@@ -83,6 +88,12 @@ class RunRecords:
             (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM placeholders WHERE run = ?", (self.run,)).fetchone()
             sealed = self.kept.keys.seal(_dot(self.run, last + 1), {_subject(self.run)}, payload)
             connection.execute("INSERT INTO placeholders VALUES (?, ?, ?)", (self.run, last + 1, sealed))
+
+    def forget_placeholders(self) -> None:
+        """Remove the placeholders, and the key, without which copies of them cannot be read anywhere."""
+        with self.kept.database.writing() as connection:
+            connection.execute("DELETE FROM placeholders WHERE run = ?", (self.run,))
+        self.kept.keys.destroy(self.kept.keys.retire(tag_of(_subject(self.run).name), None))
 
     def placeholders(self) -> list[Placeholder]:
         """Those of the run so far. One whose key is gone is left out: what it stood for is unknown, and so it is refused."""

@@ -1,16 +1,17 @@
 """What may leave the device for one run: by its label, by what detectors find, and by the bytes."""
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from ...protocols import Message, PrivacyViolation, Sensitivity, Side, StepRequest, ToolResult
+from ...protocols import Message, PrivacyViolation, Sensitivity, Side, StepRequest, StoreError, ToolResult
 from ..labels import Label
 from ..memory.item import Tier
 from ..task import Task
 from ..team import Member
 from ..threads import in_thread
-from .departing import Departing
+from .departing import Departing, unrecorded
 from .detection.finding import UNCHECKED, Detector, Finding
 from .detection.standard import standard_detectors
 from .gate import Found, Gate
@@ -19,6 +20,11 @@ from .placeholders import Placeholders
 from .records import RunRecords
 from .settings import OnFinding, PrivacyPolicy
 from .texts import changed, texts_of, with_texts
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _READ = ("messages", "attempts", "guidance")
 """Parts of a task's state that its user, its memory and its plans are made from."""
@@ -70,10 +76,13 @@ class RunPrivacy:
         for result in results:
             self._needles.add_text(result.content)
 
-    async def covered(self, messages: Sequence[Message], private: Sequence[int]) -> tuple[Message, ...]:
-        """The conversation with placeholders in the place of private results, which are at these positions."""
+    async def covered(self, member: Member, messages: Sequence[Message], private: Sequence[int]) -> tuple[Message, ...]:
+        """The conversation with placeholders in the place of private results, which are at these positions.
+
+        Raises `PrivacyViolation` where the placeholders cannot be kept.
+        """
         self.saw(result for position in private if (result := messages[position].tool_result) is not None)
-        return await in_thread(self._covered, messages, frozenset(private))
+        return await self._kept(member, self._covered, messages, frozenset(private))
 
     async def departing(self, member: Member, request: StepRequest, label: Label, *, role: str) -> Departing:
         """The request in the form in which it may go to an agent. `label`: of what it holds.
@@ -100,6 +109,15 @@ class RunPrivacy:
         filled["messages"][-1]["text"] = self.placeholders.filled(state["messages"][-1]["text"], in_json=is_json)
         return {**state, **filled}
 
+    async def forget_placeholders(self) -> None:
+        """The run has ended: nobody fills any in any more."""
+        if self._records is None or not len(self.placeholders):
+            return
+        try:
+            await in_thread(self._records.forget_placeholders)
+        except StoreError as error:  # they are encrypted; they go when their run's record does
+            logger.warning("a run's placeholders could not be removed: %s", error)
+
     def _departing(self, member: Member, request: StepRequest, label: Label, role: str) -> Departing:
         return Departing(request, member, label, role, needles=self._needles, placeholders=self.placeholders, records=self._records)
 
@@ -119,13 +137,20 @@ class RunPrivacy:
             self._needles.add(finding.text)
         if choice is OnFinding.STAY or UNCHECKED in counts:
             await self._hold(member, request, label, role, _objection(member, counts), counts)
-        return await in_thread(self._hidden, request, found), "placeholders stand where the detectors found something"
+        return await self._kept(member, self._hidden, request, found), "placeholders stand where the detectors found something"
 
     async def _hold(
         self, member: Member, request: StepRequest, label: Label, role: str, because: str, findings: Mapping[str, int]
     ) -> NoReturn:
         await self._departing(member, request, label, role).hold(because, findings)
         raise PrivacyViolation(because, hint="let an agent on this device go on; [policy.privacy] says what may leave it")
+
+    async def _kept(self, member: Member, make: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """What is made with new placeholders, which are kept before anybody sees them."""
+        try:
+            return await in_thread(make, *arguments, **options)
+        except StoreError as error:
+            raise unrecorded(member, error) from error
 
     def _covered(self, messages: Sequence[Message], private: frozenset[int]) -> tuple[Message, ...]:
         return tuple(self._cover(message) if position in private else message for position, message in enumerate(messages))

@@ -19,8 +19,17 @@ async def shown(turn: Turn, request: StepRequest, context: TaskContext) -> tuple
     privacy, label = context.privacy, label_of(turn.state)
     if privacy is None or not privacy.covers(turn.member, label):
         return request, None
-    messages = await privacy.covered(request.messages, turn.state["private"])
+    messages = await privacy.covered(turn.member, request.messages, turn.state["private"])
     return request.model_copy(update={"messages": messages}), Label.model_validate(turn.state["opening"])
+
+
+def seen_by(side: Side, state: TaskState) -> Label:
+    """The label of what an executor has seen: far away, nothing private stands in its conversation, and strangers' words may."""
+    label = label_of(state)
+    if side != Side.FAR:
+        return label
+    opening = Label.model_validate(state["opening"])
+    return label.model_copy(update={"tier": opening.tier})
 
 
 def after_tools(state: TaskState, calls: ToolCalls, results: Sequence[ToolResult], recalled: Label, context: TaskContext) -> TaskState:

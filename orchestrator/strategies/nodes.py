@@ -20,7 +20,7 @@ from ..team import Team
 from ..tool_calls import ToolCalls
 from ..tools import Tool
 from .calls import CallLog
-from .exposure import after_tools, shown
+from .exposure import after_tools, seen_by, shown
 from .fitting import Fitting, summarizer_of
 from .judging import Escalations, Judging
 from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start, label_of
@@ -130,7 +130,9 @@ class TaskNodes:
         before = Occurrences(state["made"], turn=len(state["calls"]))
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before)
         label = label_of(state)
-        await calls.clear(conversation, label, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
+        await calls.clear(
+            conversation, seen_by(draft["side"], state), lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests)))
+        )
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             with recollection.in_use(draft["agent"], label.joined(calls.label)):

@@ -19,6 +19,7 @@ from nearfar.orchestrator.config import Config
 from nearfar.orchestrator.hub import HubConfig, WorkerConfig
 from nearfar.orchestrator.memory.settings import MemoryConfig, PeerConfig, RecallConfig
 from nearfar.orchestrator.memory.sleep.policy import SleepPolicy
+from nearfar.orchestrator.privacy.settings import PrivacyPolicy
 from nearfar.orchestrator.resilience.settings import BreakerPolicy
 from nearfar.orchestrator.routing.rules import Rule, When
 from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
@@ -53,6 +54,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "amounts": Amounts,
     "fallback": Fallback,
     "breakers": BreakerPolicy,
+    "privacy": PrivacyPolicy,
     "stickiness": Stickiness,
     "evidence": EvidencePolicy,
     "router": RouterPolicy,

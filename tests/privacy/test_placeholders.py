@@ -309,3 +309,23 @@ def test_altered_placeholder_is_told_from_a_true_one() -> None:
     for altered in (name.lower(), name[1:-1], name.replace("_1_", "_2_"), name.replace("_", " "), f"<EMAIL_1>{name}"):
         with pytest.raises(InvalidOutput, match="no placeholder"):
             placeholders.check(f"to {altered}")
+
+
+@pytest.mark.parametrize("side", [Side.NEAR, Side.FAR])
+async def test_tool_that_shows_its_arguments_to_strangers_waits_for_a_yes_once_its_caller_has_read_something_private(side: Side) -> None:
+    log: list[str] = []
+    searching = keeper(log, sends="shared", name="search")
+
+    def script(request: StepRequest) -> Reply:
+        match len(request.messages):
+            case 1:
+                return READ
+            case 3:
+                return ToolCall(id="2", name="search", arguments={"text": "weather in Lima"})
+            case _:
+                return "Done."
+
+    agents = {side.value: scripted(script, side)}
+    async with Hybrid(**agents, tools=[read_diary, searching], policy=COVERED) as hybrid:  # type: ignore[arg-type]  # near or far
+        await hybrid.run("Read my diary, then look up the weather", strategy="route")
+    assert log == ([] if side is Side.NEAR else ["weather in Lima"]), "an agent that saw a placeholder knows nothing to tell"

@@ -1,0 +1,186 @@
+"""The record of what left: complete, durable, and without a word of it."""
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nearfar.orchestrator import Hybrid, tool
+from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.hybrid import TaskOptions
+from nearfar.orchestrator.memory import Tier
+from nearfar.orchestrator.privacy.audit import Departure
+from nearfar.orchestrator.privacy.placeholders import Placeholder
+from nearfar.orchestrator.privacy.records import PrivacyRecords
+from nearfar.orchestrator.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.task import Policy
+from nearfar.protocols import PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+
+DIARY = "the vault opens at nine, says Tomas Berg"
+EMAIL = "tomas.berg@example.org"
+READ = ToolCall(id="1", name="read_diary", arguments={})
+FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route", "idempotency_key": "run-1"}
+POLICY = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(placeholders=True, findings=OnFinding.PLACEHOLDER))
+
+
+@tool(returns="device", effect="read")
+def read_diary() -> str:
+    """What was written."""
+    return DIARY
+
+
+def says(request: StepRequest) -> Reply:
+    """Reads the diary and repeats the placeholders that it is shown."""
+    if len(request.messages) == 1:
+        return READ
+    return " ".join(re.findall(r"<[A-Z]+_\d+_\w{6}>", request.model_dump_json()))
+
+
+def far() -> ScriptedAgent:
+    return ScriptedAgent(says, name="far", side=Side.FAR)
+
+
+def files(folder: Path) -> bytes:
+    """All that is on the disk."""
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+async def served(folder: Path, policy: Policy = POLICY, near: ScriptedAgent | None = None) -> list[Departure]:
+    records = PrivacyRecords(folder)
+    async with Hybrid(near=near, far=far(), tools=[read_diary], policy=policy, privacy=records) as hybrid:
+        await hybrid.run(f"Write what my diary says to {EMAIL}", **FAR)
+    found = records.departures("run-1")
+    records.close()
+    return found
+
+
+async def test_audit_tells_what_left_to_whom_how_much_and_why(tmp_path: Path) -> None:
+    first, second = await served(tmp_path)
+    assert (first.agent, first.role, first.outcome, first.findings) == ("far", "execute", "left", {"email": 1})
+    assert first.reason == "placeholders stand where the detectors found something"
+    assert [name.split("_")[0] for name in first.placeholders] == ["<EMAIL"]
+    assert [name.split("_")[0] for name in second.placeholders] == ["<EMAIL", "<PRIVATE"]
+    assert second.bytes > first.bytes > 50
+    assert len(first.digest) == 64
+    assert first.tier is second.tier is Tier.SHARED
+
+
+async def test_audit_tells_what_was_held_back(tmp_path: Path) -> None:
+    policy = POLICY.model_copy(update={"privacy": PrivacyPolicy()})
+    (held,) = await served(tmp_path, policy, ScriptedAgent(["nine"], name="near"))
+    assert (held.outcome, held.findings) == ("held", {"email": 1})
+    assert "looks private" in held.reason
+
+
+async def test_audit_of_a_run_that_read_something_private_names_the_tool(tmp_path: Path) -> None:
+    policy = POLICY.model_copy(update={"privacy": PrivacyPolicy(findings=OnFinding.ALLOW)})
+    near = ScriptedAgent(lambda request: READ if len(request.messages) == 1 else "nine", name="near")
+    left, held = await served(tmp_path, policy, near)
+    assert (left.outcome, left.reason) == ("left", "[policy.privacy] findings allows what the detectors found")
+    assert (held.outcome, held.tier, held.origins) == ("held", Tier.DEVICE, ("tool read_diary",))
+
+
+async def test_answer_from_a_cache_is_on_record_as_nothing_that_left(tmp_path: Path) -> None:
+    records = PrivacyRecords(tmp_path / "runs")
+    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.FAR,), semantic=False)
+    policy = Policy(sensitivity=Sensitivity.PUBLIC)
+    async with Hybrid(far=ScriptedAgent(["Lima."], name="far", side=Side.FAR), policy=policy, cache=cache, privacy=records) as hybrid:
+        for key in ("run-1", "run-2"):
+            await hybrid.run("What is the capital of Peru?", strategy="cloud", idempotency_key=key)
+    assert [[each.outcome for each in records.departures(key)] for key in ("run-1", "run-2")] == [["left"], ["cached"]]
+    records.close()
+
+
+async def test_nothing_on_the_disk_holds_a_private_word(tmp_path: Path) -> None:
+    await served(tmp_path)
+    kept = files(tmp_path)
+    assert b"run-1" in kept
+    assert not any(word in kept for word in (b"vault", EMAIL.encode(), b"Tomas"))
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
+
+
+def test_placeholders_are_kept_sealed_until_the_run_ends_and_the_key_goes_with_them(tmp_path: Path) -> None:
+    placeholder = Placeholder(name="<EMAIL_1_abcdef>", value=EMAIL, tier=Tier.USER, origin="the detectors")
+    records = PrivacyRecords(tmp_path)
+    records.of("run-1").keep(placeholder)
+    records.of("run-2").keep(placeholder)
+    records.close()
+    records = PrivacyRecords(tmp_path)
+    assert records.of("run-1").placeholders() == [placeholder]
+    assert EMAIL.encode() not in files(tmp_path)
+    records.of("run-1").forget_placeholders()
+    assert records.of("run-1").placeholders() == []
+    assert records.of("run-2").placeholders() == [placeholder]
+    records.close()
+    with sqlite3.connect(tmp_path / "privacy.keys") as keys:
+        assert keys.execute("SELECT count(*) FROM keys").fetchone() == (1,)
+    keys.close()
+
+
+def test_placeholder_of_one_run_cannot_be_read_in_the_place_of_another_ones(tmp_path: Path) -> None:
+    records = PrivacyRecords(tmp_path)
+    records.of("run-1").keep(Placeholder(name="<EMAIL_1_abcdef>", value=EMAIL, tier=Tier.USER, origin="x"))
+    with records.database.writing() as connection:
+        connection.execute("UPDATE placeholders SET number = 2")
+    with pytest.raises(ValueError, match="not sealed as it is"):
+        records.of("run-1").placeholders()
+    records.close()
+
+
+def test_record_of_the_oldest_runs_is_forgotten(tmp_path: Path) -> None:
+    departure = Departure(at=0.0, agent="far", role="execute", outcome="left", reason="", bytes=1, digest="", tier=Tier.SHARED, origins=())
+    records = PrivacyRecords(tmp_path)
+    for number in range(5):
+        records.of(f"run-{number}").note(departure)
+    records.close()
+    records = PrivacyRecords(tmp_path, keep=2)
+    assert [bool(records.departures(f"run-{number}")) for number in range(5)] == [False, False, False, True, True]
+    records.close()
+
+
+async def test_placeholders_of_a_run_that_broke_off_are_the_same_when_it_goes_on(tmp_path: Path) -> None:
+    policy = PrivacyPolicy(placeholders=True)
+    records = PrivacyRecords(tmp_path)
+    name = RunPrivacy(policy, [], records=records.of("run-1")).placeholders.standing_for(DIARY, "private", tier=Tier.DEVICE, origin="x")
+    records.close()
+    records = PrivacyRecords(tmp_path)
+    again = RunPrivacy(policy, [], records=records.of("run-1"))
+    assert again.placeholders.standing_for(DIARY, "private", tier=Tier.DEVICE, origin="x") == name
+    assert again.placeholders.filled(name) == DIARY
+    records.close()
+
+
+async def test_nothing_leaves_that_cannot_be_recorded(tmp_path: Path) -> None:
+    records = PrivacyRecords(tmp_path)
+    cloud = far()
+    async with Hybrid(far=cloud, tools=[read_diary], policy=POLICY, privacy=records) as hybrid:
+        with records.database.writing() as connection:
+            connection.execute("DROP TABLE departures")
+        with pytest.raises(PrivacyViolation, match="could not be recorded"):
+            await hybrid.run("Hello", **FAR)
+    assert cloud.requests == []
+    records.close()
+
+
+async def test_command_prints_the_audit_as_a_table_and_as_json(tmp_path: Path) -> None:
+    configuration = tmp_path / "nearfar.toml"
+    configuration.write_text('[runs]\nfolder = "runs"\n', encoding="utf-8")
+    await served(RunsConfig(folder=tmp_path / "runs").folder)
+    told = CliRunner().invoke(app, ["privacy", "audit", "run-1", "--json", "--config", str(configuration)])
+    assert told.exit_code == 0, told.output
+    departures = json.loads(told.stdout)["departures"]
+    assert [each["outcome"] for each in departures] == ["left", "left"]
+    table = CliRunner().invoke(app, ["privacy", "audit", "run-1", "--config", str(configuration)], env={"COLUMNS": "250"})
+    assert "placeholders stand where" in table.output
+    unknown = CliRunner().invoke(app, ["privacy", "audit", "run-9", "--config", str(configuration)])
+    assert unknown.exit_code == 2
+    assert "run-9" in unknown.output
