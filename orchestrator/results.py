@@ -137,7 +137,7 @@ class Result(Value):
     served_on_device: bool
     """The answer, whatever was tried before it, was computed on this device."""
     was_fallback: bool
-    """The answer came from another agent than the one tried first: the other one failed, or the evidence spoke against its draft."""
+    """The answer came from another agent than the one tried first: that one failed or was too slow, or the evidence spoke against it."""
     attempts: tuple[Attempt, ...]
     calls: tuple[Call, ...]
     """Every step of every agent, in order; `near` and `far` are their sums."""

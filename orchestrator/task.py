@@ -13,7 +13,7 @@ from .labels import OF_CONTEXT, Label
 from .memory.item import Namespace, Source, Tier
 from .policy import Mode, Needs, Strategy
 from .privacy.settings import PrivacyPolicy
-from .resilience.settings import BreakerPolicy
+from .resilience.settings import BreakerPolicy, HedgePolicy
 from .routing.rules import Rule
 from .routing.settings import EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from .selection.decision import SelectionDecision
@@ -51,6 +51,8 @@ class Policy(Value):
     """Who takes over from an agent that failed."""
     breakers: BreakerPolicy = BreakerPolicy()
     """When an agent that fails is left alone."""
+    hedge: HedgePolicy = HedgePolicy()
+    """Whether a second agent is asked where the first one takes unusually long."""
     stickiness: Stickiness = Stickiness()
     """What keeps a session with one agent."""
     privacy: PrivacyPolicy = PrivacyPolicy()

@@ -43,3 +43,14 @@ class Patience:
     """Before anything was heard."""
     idle: float
     """Between two events."""
+
+
+class HedgePolicy(Value):
+    """Whether a second agent is asked where the first one takes unusually long: the `[policy.hedge]` section."""
+
+    enabled: bool = False
+    """Ask the next agent too, if it is of the other side, when the first step of a task takes longer than 95 of 100 did before."""
+    observations: int = Field(default=20, gt=0)
+    """Steps of the agent that have to have been measured before."""
+    least_seconds: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    """That the first agent has for itself in any case."""

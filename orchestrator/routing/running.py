@@ -44,6 +44,7 @@ class Quantiles:
     deviation: float
     p50: float
     p90: float
+    p95: float
 
 
 class Pace(Protocol):
@@ -102,7 +103,8 @@ class Window:
         count = len(self._sorted)
         mean = self._sum / count
         variance = max(self._squares / count - mean * mean, 0.0)
-        return Quantiles(count, mean, sqrt(variance), self._sorted[count // 2], self._sorted[min(count * 9 // 10, count - 1)])
+        p50, p90, p95 = (self._sorted[count * percent // 100] for percent in (50, 90, 95))
+        return Quantiles(count, mean, sqrt(variance), p50, p90, p95)
 
 
 @dataclass(slots=True)
@@ -170,6 +172,13 @@ class RunningEstimates:
             tokens = step.input_tokens + step.output_tokens
             if step.dollars is not None and tokens:
                 known.dollars_per_token.add(step.dollars / tokens)
+
+    def add_cut_step(self, agent: str, tokens: int, seconds: float) -> None:
+        """Learn that a step on a prompt of about so many tokens was not waited for that long: otherwise only quick steps would count."""
+        with self._lock:
+            known = self._known(agent)
+            known.expected.clear()
+            known.step.setdefault(_size(tokens), Window()).add(seconds)
 
     def add_task(self, agent: str, steps: int) -> None:
         """Learn how many steps a task took."""

@@ -1,11 +1,11 @@
 """The nodes that strategies share: route, act, run tools, judge."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
-from ...protocols import DeadlineExceeded, InvalidOutput, Message, Side, Stalled
+from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
 from ..budgets.amounts import Spent
 from ..effects.occurrences import Occurrences
 from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
@@ -22,6 +22,7 @@ from ..tools import Tool
 from .calls import CallLog
 from .exposure import after_tools, seen_by, shown
 from .fitting import Fitting, summarizer_of
+from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
 from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start, label_of
 from .turn import Turn
@@ -78,10 +79,11 @@ class TaskNodes:
         try:
             return await self._act(turn, log, started, runtime)
         except FALLBACK_ERRORS as error:
-            if log.made and not turn.is_counted:
-                turn.count(log.made[-1])
-            if log.made and isinstance(error, (DeadlineExceeded, Stalled)):
-                self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
+            call = call_of(log, turn)
+            if call is not None and not turn.is_counted:
+                turn.count(call)
+            if call is not None and isinstance(error, (DeadlineExceeded, Stalled)):
+                self.router.running.add_step(turn.member.name, _taken(call))
             if isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]:
                 return {**turn.correct(error, started), "calls": log.as_json}
             if isinstance(error, InvalidOutput):
@@ -94,31 +96,75 @@ class TaskNodes:
             return {**turn.give_up(error, started, runtime, is_final=is_final), "calls": log.as_json}
 
     async def _act(self, turn: Turn, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
-        specs = self.context(runtime).specs
         if turn.draft is None:
-            turn.begin(await turn.member.open(), runtime, specs)
+            turn.prepare(await turn.member.open(), self.context(runtime).specs)
+            turn.announce(runtime)
+        hedge = hedge_of(turn, self.team, self.router.running)
+        if hedge is not None:
+            return await self._hedged(turn, hedge, log, started, runtime)
+        reply, noted = await self._asked(turn, log, runtime, lambda text: turn.show(text, runtime))
+        return self._acted(turn, reply, noted, log, started, runtime)
+
+    async def _asked(
+        self, turn: Turn, log: CallLog, runtime: TaskRuntime, listener: Callable[[str], None] | None
+    ) -> tuple[StepReply, TaskState]:
+        """One step of the turn's agent, and what the state is to remember of it."""
         fitting = Fitting(turn, (await turn.member.open()).card)
-        ask = partial(
-            log.ask,
-            turn.member,
-            role="execute",
-            turn=turn.state["acted"],
-            listener=lambda text: turn.show(text, runtime),
-        )
-        request, label = await shown(turn, turn.request(specs), self.context(runtime))
+        ask = partial(log.ask, turn.member, role="execute", turn=turn.state["acted"], listener=listener)
+        context = self.context(runtime)
+        request, label = await shown(turn, turn.request(context.specs), context)
         reply = await fitting.ask(request, partial(ask, label=label), summarizer_of(self.team, turn, log))
-        turn.count(log.made[-1])
-        if log.made[-1].saved is None:  # what a cache takes says nothing of the agent
-            self.router.running.add_step(turn.member.name, _taken(log.made[-1]))
+        return reply, fitting.noted
+
+    def _acted(self, turn: Turn, reply: StepReply, noted: TaskState, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
+        """The state after the step. Raises `InvalidOutput` where the reply cannot be used."""
+        call = call_of(log, turn)
+        assert call is not None, "it has replied"
+        turn.count(call)
+        if call.saved is None:  # what a cache takes says nothing of the agent
+            self.router.running.add_step(turn.member.name, _taken(call))
         turn.check(reply)
-        if reply.tool_calls and turn.is_judged and turn.is_doubtful(log.made[-1]):
+        if reply.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(started, runtime), "calls": log.as_json}
         return {
             "messages": [*turn.state["messages"], as_json(reply.message)],
             "draft": as_json(turn.elapsed(started)),
             "calls": log.as_json,
-            **fitting.noted,
+            **noted,
         }
+
+    async def _hedged(self, turn: Turn, hedge: Hedge, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
+        """The step of the agent, or of the one that is asked beside it, whoever is useful first."""
+        may_restart = turn.task.policy.fallback.hands_over(was_shown=True)
+        began = started
+
+        def listen(text: str) -> None:
+            turn.show(text, runtime)
+            if turn.has_shown and not may_restart:
+                hedge.race.settle()
+
+        async def first() -> tuple[StepReply, TaskState]:
+            try:
+                return await self._asked(turn, log, runtime, listen)
+            except NearfarError as error:
+                hedge.problem = error
+                raise
+
+        async def second() -> tuple[StepReply, TaskState]:
+            nonlocal began
+            began = time.monotonic()
+            hedge.other.prepare(await hedge.other.member.open(), self.context(runtime).specs)
+            return await self._asked(hedge.other, log, runtime, None)
+
+        reply, noted = await hedge.race.run(first(), second)
+        if not hedge.race.was_started:
+            return self._acted(turn, reply, noted, log, started, runtime)
+        noted = {**noted, "reasons": [*noted["reasons"], hedge.reason(log)]}
+        if not hedge.race.second_won:
+            return self._acted(turn, reply, noted, log, started, runtime)
+        self.router.running.add_cut_step(turn.member.name, hedge.tokens, time.monotonic() - started)
+        ended = hedge.taken_over(log, reply, started, runtime)
+        return {**ended, **self._acted(hedge.other, reply, noted, log, began, runtime)}
 
     async def run_tools(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Run the calls of the last message side by side; their results follow in the order of the calls."""

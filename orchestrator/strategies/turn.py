@@ -81,13 +81,20 @@ class Turn:
         """The current agent has used up its turns."""
         return self.draft is not None and self.draft.steps >= self.task.policy.maximum_turns
 
-    def begin(self, agent: Agent, runtime: TaskRuntime, tools: Sequence[ToolSpec]) -> None:
-        """Start an attempt. Raises `Unsupported` where the agent, now that it is open, lacks a capability that the task needs."""
+    def prepare(self, agent: Agent, tools: Sequence[ToolSpec]) -> None:
+        """Start an attempt, which `announce` tells of.
+
+        Raises `Unsupported` where the agent, now that it is open, lacks a capability that the task needs.
+        """
         missing = self.task.needs(has_tools=bool(tools)).missing_in(agent.card.capabilities)
         if missing:
             raise Unsupported(f"agent {self.member.name!r} ({agent.card.model}) lacks {' and '.join(missing)}")
         self.draft = self._attempt(agent)
-        emit(runtime, AttemptStarted(agent=self.member.name, side=self.member.side, model=agent.card.model))
+
+    def announce(self, runtime: TaskRuntime) -> None:
+        """Tell that the attempt under way has begun."""
+        assert self.draft is not None, "an attempt was prepared"
+        emit(runtime, AttemptStarted(agent=self.member.name, side=self.member.side, model=self.draft.model or self.member.name))
 
     def request(self, tools: Sequence[ToolSpec]) -> StepRequest:
         """The next step of the attempt under way."""

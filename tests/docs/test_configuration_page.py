@@ -20,7 +20,7 @@ from nearfar.orchestrator.hub import HubConfig, WorkerConfig
 from nearfar.orchestrator.memory.settings import MemoryConfig, PeerConfig, RecallConfig
 from nearfar.orchestrator.memory.sleep.policy import SleepPolicy
 from nearfar.orchestrator.privacy.settings import PrivacyPolicy
-from nearfar.orchestrator.resilience.settings import BreakerPolicy
+from nearfar.orchestrator.resilience.settings import BreakerPolicy, HedgePolicy
 from nearfar.orchestrator.routing.rules import Rule, When
 from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
 from nearfar.orchestrator.selection.settings import AutoPolicy
@@ -55,6 +55,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "fallback": Fallback,
     "breakers": BreakerPolicy,
     "privacy": PrivacyPolicy,
+    "hedge": HedgePolicy,
     "stickiness": Stickiness,
     "evidence": EvidencePolicy,
     "router": RouterPolicy,

@@ -19,7 +19,7 @@ def test_a_window_holds_the_latest_values_and_nothing_else(values: list[float]) 
         window.add(value)
     latest = sorted(values[-KEPT:])
     seen = window.quantiles
-    assert (seen.count, seen.p50, seen.p90) == (len(latest), latest[len(latest) // 2], latest[min(len(latest) * 9 // 10, len(latest) - 1)])
+    assert (seen.count, seen.p50, seen.p90, seen.p95) == (len(latest), *(latest[len(latest) * share // 100] for share in (50, 90, 95)))
     assert seen.mean == pytest.approx(sum(latest) / len(latest), rel=1e-6, abs=1e-3)
     assert seen.deviation >= 0
 
