@@ -70,9 +70,10 @@ class OperationTable:
             for head in heads:
                 if not present or head not in present.values():
                     added.append((next_position(), item, *head.dot, bytearray(self._packed(head, seed, change.payload))))
-        connection.executemany("DELETE FROM operations WHERE position = ?", left)
-        # Sealed anew: the key that they were sealed with may be one that is destroyed next.
-        connection.executemany("UPDATE operations SET payload = ? WHERE position = ?", kept)
+        if left:
+            connection.executemany("DELETE FROM operations WHERE position = ?", left)
+        if kept:  # sealed anew: the key that they were sealed with may be one that is destroyed next
+            connection.executemany("UPDATE operations SET payload = ? WHERE position = ?", kept)
         insert(connection, "operations (position, item, device, sequence, payload)", added)
 
     def _packed(self, head: Operation, seed: int, payload: bytes | None = None) -> bytes:

@@ -40,6 +40,7 @@ class SqliteTransaction:
         self._device, *counters = connection.execute(query).fetchone()
         self._sequence, self._clock, self._position, self._is_dirty = self._before = tuple(counters)
         self._found: dict[Address, tuple[int, bytes | None] | None] = {}
+        """What was looked up since the last change."""
 
     def finish(self) -> None:
         counters = (self._sequence, self._clock, self._position, self._is_dirty)
@@ -67,12 +68,12 @@ class SqliteTransaction:
         kept = [state for state in states if state.change.heads]
         self._insert_items(kept)
         self._insert_contents(kept)
-        words.add(self._connection, ((item, change.texts) for item, _, _, change in kept if change.texts))
-        embedded = ((item, change.texts, change.vectors) for item, _, _, change in kept)
-        passages = [Passages(item, len(texts), vectors) for item, texts, vectors in embedded if texts and vectors is not None]
-        self._vectors.put(self._connection, passages, self._next_position)
+        words.add(self._connection, [(item, change.texts) for item, _, _, change in kept if change.texts])
+        embedded = [(item, len(one.texts), one.vectors) for item, _, _, one in kept if one.texts and one.vectors is not None]
+        self._vectors.put(self._connection, [Passages(*one) for one in embedded], self._next_position)
         if len(kept) < len(changes):
             self._forget([change.address for change in changes if not change.heads])
+        self._found.clear()
 
     def known(self) -> dict[str, int]:
         others = dict(self._connection.execute("SELECT device, sequence FROM known"))
@@ -152,7 +153,6 @@ class SqliteTransaction:
         """Of these, nothing is left."""
         gone = [address for address in addresses if self._found[address] is not None]
         forgotten.note(self._connection, [Forgotten(self._next_position(), address_tag(address)) for address in gone])
-        self._found.update(dict.fromkeys(addresses))
         self._is_dirty = 1
 
     def _insert_items(self, states: Sequence[State]) -> None:
@@ -179,7 +179,6 @@ class SqliteTransaction:
         others: list[tuple[int, bytearray]] = []
         for item, seed, _, change in states:
             row, texts = change.row, encode_texts(change.texts, seed)
-            self._found[change.address] = item, texts
             if row is not None and texts is not None:
                 searched.append((item, bytearray(encode_row(row, seed)), bytearray(texts)))
             elif row is not None:

@@ -30,7 +30,7 @@ def indexed(texts: Sequence[str]) -> str:
 
 
 def add(connection: Connection, items: Iterable[tuple[int, Sequence[str]]]) -> None:
-    connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", ((item, indexed(texts)) for item, texts in items))
+    connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", [(item, indexed(texts)) for item, texts in items])
 
 
 def remove(connection: Connection, item: int, texts: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """What a replica keeps of its own about synchronising, among the settings of its engine."""
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from itertools import groupby
@@ -11,7 +11,6 @@ import orjson
 
 from ....protocols import StoreCorrupt
 from ..engine import Transaction
-from ..operation import Dot
 from .facts import Facts, decode_facts, encode_facts
 from .peer import Peer
 
@@ -126,14 +125,14 @@ def introduced(transaction: Transaction, credential: str) -> list[str]:
     return [] if kept is None else [str(device) for device in orjson.loads(kept)]
 
 
-def note_arrivals(transaction: Transaction, dots: Iterable[Dot]) -> None:
-    """Keep which writes of others have ever been here with their content."""
-    chunks: dict[tuple[str, int], int] = {}
-    for device, sequence in dots:
-        chunk, bit = divmod(sequence, _CHUNK)
-        chunks[device, chunk] = chunks.get((device, chunk), 0) | 1 << bit
-    for (device, chunk), bits in chunks.items():
-        transaction.set(_chunk(device, chunk), f"{bits | _arrivals(transaction, device, chunk):x}")
+def note_arrivals(transaction: Transaction, sequences: Mapping[str, Iterable[int]]) -> None:
+    """Keep which writes of others, by device, have ever been here with their content."""
+    for device, numbers in sequences.items():
+        for chunk, some in groupby(sorted(numbers), key=lambda number: number // _CHUNK):
+            bits = _arrivals(transaction, device, chunk)
+            for number in some:
+                bits |= 1 << number % _CHUNK
+            transaction.set(_chunk(device, chunk), f"{bits:x}")
 
 
 def holes(transaction: Transaction, device: str) -> Iterator[tuple[int, int]]:

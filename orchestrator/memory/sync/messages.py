@@ -1,5 +1,6 @@
 """What two replicas tell each other. `wire.py` gives it the form of protobuf."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -61,7 +62,7 @@ class Batch:
     """Names the sender's log; it gets another name when the sender was put back from a copy."""
     start: int
     end: int
-    operations: tuple[SealedOperation, ...] = ()
+    operations: Sequence[SealedOperation] = ()
     holes: tuple[Range, ...] = ()
     keys: tuple[SubjectKey, ...] = ()
     """That the sealed operations need. Whoever keeps batches must not keep these with them."""

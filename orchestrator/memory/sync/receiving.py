@@ -27,8 +27,8 @@ _LONGEST: Final = 1024
 """Characters of a name."""
 _MOST_DEVICES: Final = 4096
 """That wrote to one item."""
-_AT_ONCE: Final = 128
-"""Operations that are looked at together. What is made of many more lives long enough to be gone through by the garbage collector."""
+_AT_ONCE: Final = 32
+"""Operations that are looked at together: few enough that what is made of them is gone before garbage collection begins."""
 _DEEPEST: Final = 32
 """So many brackets in a whole operation need no further look at how deeply its value is nested."""
 
@@ -83,8 +83,8 @@ class _Taking:
         self._had = books.had(transaction, replica.engine.device)
         self._authors: set[str] = set()
         """Devices that the peer may speak for."""
-        self._arrived: list[Dot] = []
-        """With their content."""
+        self._arrived: dict[str, list[int]] = {}
+        """By device, the numbers of writes that came with their content."""
         self._latest = 0
         """Clock of all that was new."""
         self._taken = 0
@@ -142,7 +142,7 @@ class _Taking:
             self._authors.add(device)
         self._latest = max(self._latest, left.clock)
         if not left.is_withdrawn:
-            self._arrived.append(left.dot)
+            self._arrived.setdefault(device, []).append(sequence)
         return arrived if left is arrived.operation else _Arrived(left, None)
 
     def _change(self, address: Address, heads: Sequence[Operation], arrived: Sequence[_Arrived]) -> Change | None:
@@ -151,11 +151,11 @@ class _Taking:
         self._taken += len(allowed)
         if not allowed:
             return None
-        every = (*heads, *[one.operation for one in allowed])
-        if len(every) > 1:
-            _check_context(every)
-        left = every if len(every) == 1 else heads_of(every)
-        payload = next((one.payload for one in allowed if one.operation is left[0]), None) if len(left) == 1 else None
+        left: tuple[Operation, ...] = (*heads, *[one.operation for one in allowed])
+        if len(left) > 1:
+            _check_context(left)
+            left = heads_of(left)
+        payload = allowed[0].payload if len(left) == len(allowed) == 1 and left[0] is allowed[0].operation else None
         change = change_of(address, left, now=self._now, fields=self._replica.fields, payload=payload)
         if change.conflicts:
             self._in_conflict.add(address)
@@ -225,7 +225,9 @@ def _is_namespace(namespace: Namespace) -> bool:
 
 def _check_context(heads: Sequence[Operation]) -> None:
     """Together they must not know of more than the next write may name, or no peer would take that."""
-    known = sum([len(head.context) + len(head.unseen) for head in heads])
+    known = 0
+    for head in heads:
+        known += len(head.context) + len(head.unseen)
     if known > _MOST_DEVICES:
         raise InvalidRequest(
             f"the peer sent an item that {known:,} devices wrote to", hint=f"more than {_MOST_DEVICES:,} are not kept apart"

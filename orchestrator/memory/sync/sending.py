@@ -15,9 +15,9 @@ from .messages import Batch, Range, Request, SealedOperation
 from .peer import Part, Peer, for_peer
 from .replica import Replica
 
-_PAGE: Final = 1000
-"""Operations that are read at once."""
-BATCH_BYTES: Final = 1 << 19
+_PAGE: Final = 128
+"""Operations that are read at once: few enough that most are gone before garbage collection begins."""
+BATCH_BYTES: Final = 1 << 18
 """A few batches fit into memory, whatever is sent."""
 _EXAMPLES: Final = 3
 

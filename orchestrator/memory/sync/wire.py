@@ -1,7 +1,9 @@
 """Messages between replicas as protobuf."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import overload
 
 from ....protocols import InvalidRequest
 from ....protocols.v1 import memory_pb2 as pb
@@ -73,16 +75,40 @@ def _operations_to_proto(operations: Sequence[SealedOperation]) -> pb.Operations
     )
 
 
-def _operations_from_proto(message: pb.Operations) -> tuple[SealedOperation, ...]:
+def _operations_from_proto(message: pb.Operations) -> Sequence[SealedOperation]:
     devices, payloads = list(message.devices), message.payloads
     ends = list(accumulate(message.length))
     if not len(message.device) == len(message.sequence) == len(ends) or (ends[-1] if ends else 0) != len(payloads):
         raise InvalidRequest("the columns of a batch are not of the same length", hint="the peer is broken, or no nearfar store")
     if message.device and max(message.device) >= len(devices):
         raise InvalidRequest("a batch has writes of a device that it does not name", hint="the peer is broken, or no nearfar store")
-    starts = [0, *ends]
-    columns = zip(message.device, message.sequence, starts, ends, strict=False)
-    return tuple(SealedOperation(Dot(devices[place], sequence), payloads[start:end]) for place, sequence, start, end in columns)
+    return _Columns([devices[place] for place in message.device], list(message.sequence), [0, *ends], payloads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns(Sequence[SealedOperation]):
+    """Operations that are made when somebody looks at them, so that not all of a batch are there at once."""
+
+    devices: list[str]
+    sequences: list[int]
+    bounds: list[int]
+    """Of the payloads, one more than there are operations."""
+    payloads: bytes
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @overload
+    def __getitem__(self, place: int) -> SealedOperation: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[SealedOperation]: ...
+
+    def __getitem__(self, place: int | slice) -> SealedOperation | list[SealedOperation]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(len(self))[place]]
+        payload = self.payloads[self.bounds[place] : self.bounds[place + 1]]
+        return SealedOperation(Dot(self.devices[place], self.sequences[place]), payload)
 
 
 def received_to_proto(received: Received) -> pb.Received:
