@@ -41,11 +41,14 @@ class SqliteTransaction:
         self._sequence, self._clock, self._position, self._is_dirty = self._before = tuple(counters)
         self._found: dict[Address, tuple[int, bytes | None] | None] = {}
         """What was looked up since the last change."""
+        self._searched: dict[int, tuple[str, ...]] = {}
+        """Texts of items whose words come into the index at the end: it writes a segment whenever it is left for another table."""
 
     def finish(self) -> None:
         counters = (self._sequence, self._clock, self._position, self._is_dirty)
         if counters != self._before:
             self._connection.execute(_UPDATE_REPLICA, counters)
+        words.add(self._connection, self._searched.items())
 
     def reserve(self, count: int, now: float) -> tuple[int, int]:
         first = self._sequence + 1, tick(self._clock, now)
@@ -68,7 +71,7 @@ class SqliteTransaction:
         kept = [state for state in states if state.change.heads]
         self._insert_items(kept)
         self._insert_contents(kept)
-        words.add(self._connection, [(item, change.texts) for item, _, _, change in kept if change.texts])
+        self._searched.update([(item, change.texts) for item, _, _, change in kept if change.texts])
         embedded = [(item, len(one.texts), one.vectors) for item, _, _, one in kept if one.texts and one.vectors is not None]
         self._vectors.put(self._connection, [Passages(*one) for one in embedded], self._next_position)
         if len(kept) < len(changes):
@@ -142,7 +145,7 @@ class SqliteTransaction:
 
     def _leave(self, address: Address, item: int, texts: bytes | None) -> None:
         """Take back all that is kept of the item beside its heads."""
-        if texts is not None:
+        if self._searched.pop(item, None) is None and texts is not None:
             words.remove(self._connection, item, decode_texts(address, texts))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
             self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))

@@ -10,11 +10,13 @@ from nearfar.orchestrator.memory import Address, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.engine import Change, Engine
 from nearfar.orchestrator.memory.item import Meta
+from nearfar.orchestrator.memory.merge import succeed
 from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.selection import Selection
 
 NOTES = ("notes",)
+TEA = Address(NOTES, "tea")
 
 
 class Interrupted(Exception):
@@ -30,6 +32,25 @@ def write(engine: Engine, clock: Clock, key: str) -> Dot:
         operation = concurrent(address, {"text": key}, device=engine.device, sequence=sequence, clock=stamp, meta=meta)
         transaction.apply([change_of(address, (operation,), now=clock.time, fields=["$"])])
     return operation.dot
+
+
+def test_an_item_that_is_written_over_in_one_transaction_is_found_by_its_last_words_alone(engine: Engine, clock: Clock) -> None:
+    last = None
+    with engine.transaction() as transaction:
+        for words in ("green tea", "black coffee"):
+            sequence, stamp = transaction.reserve(1, clock.time)
+            operation = succeed(
+                transaction.heads([TEA]).get(TEA, ()),
+                dot=Dot(engine.device, sequence),
+                clock=stamp,
+                address=TEA,
+                value={"text": words},
+                meta=Meta(),
+            )
+            transaction.apply([change_of(TEA, (operation,), now=clock.time, fields=["$"])])
+            last = operation
+    assert [logged.operation for logged in engine.operations(0, limit=10)] == [last]
+    assert [len(engine.keyword(word, Selection(now=clock.time), limit=10)) for word in ("tea", "coffee")] == [0, 1]
 
 
 def test_a_transaction_that_fails_leaves_everything_as_it_was(store: MemoryStore, engine: Engine, clock: Clock) -> None:

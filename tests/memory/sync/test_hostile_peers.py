@@ -245,6 +245,19 @@ def test_noise_in_the_place_of_a_batch_is_refused_or_is_an_empty_batch(noise: by
     assert laptop.all_heads() == {}
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pb.Operations(devices=["phone"], device=[0], sequence=[1], length=[3], payloads=b"{}"),
+        pb.Operations(devices=["phone"], device=[0], sequence=[1, 2], length=[2], payloads=b"{}"),
+        pb.Operations(devices=["phone"], device=[1], sequence=[1], length=[2], payloads=b"{}"),
+    ],
+)
+def test_columns_of_operations_that_do_not_fit_together_are_refused(columns: pb.Operations) -> None:
+    with pytest.raises(InvalidRequest):
+        wire.batch_from_proto(pb.Batch(log="log", end=1, operations=columns))
+
+
 @given(st.binary(max_size=120))
 def test_noise_in_the_place_of_an_operation_is_refused(noise: bytes) -> None:
     laptop, phone = Node("laptop", "anna", lambda: NOW), Node("phone", "anna", lambda: NOW)
