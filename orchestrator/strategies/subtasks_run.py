@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import anyio
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphInterrupt
 
 from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
@@ -103,6 +104,8 @@ class PlanRun:
         self.answer: Json | None = None
         """The final state of the subtask whose answer is the task's, where there is one."""
         self.errors: list[NearfarError] = []
+        self._asking: list[object] = []
+        """LangGraph's interrupts: what subtasks wait to be told."""
         self._plan = plan
         self._left_out: frozenset[str] = frozenset()
         """Subtasks that will be skipped."""
@@ -122,8 +125,13 @@ class PlanRun:
         return joined((self._parts.label, *(result.label for result in self.results.values())))
 
     async def run(self) -> None:
-        """Raises the first error where all subtasks failed, and one that is the user's to mend at once."""
+        """Raises the first error where all subtasks failed, and one that is the user's to mend at once.
+
+        Where subtasks stop to ask somebody, the others go on as far as they can, and LangGraph's interrupt is raised in the end.
+        """
         outcomes = await run_as_ready(self._plan.needs, self._work, parallel=self._task.policy.subtasks.parallel)
+        if self._asking:
+            raise GraphInterrupt(tuple(self._asking))
         for identifier, outcome in outcomes.items():
             if outcome is Outcome.SKIPPED:
                 lacking = [need for need in self._plan[identifier].needs if outcomes[need] is not Outcome.DONE]
@@ -145,6 +153,9 @@ class PlanRun:
         seconds = self._shares.seconds(steps_to_the_end=self._steps[identifier] + to_aggregate)
         try:
             final = await self._parts.run(part, account=account, seconds=seconds, is_heard=is_answer, name=_name(subtask))
+        except GraphInterrupt as stopped:
+            self._asking += stopped.args[0]
+            return False
         except FALLBACK_ERRORS as error:
             self._give_back(0, limits.task, account)
             self.errors.append(error)
