@@ -315,9 +315,14 @@ class Hybrid:
             async with self._durable.resumed(run, user, partial(self._equipped, options=given)) as work:
                 return await self._served(work, given, started)
 
+    @property
+    def runs(self) -> RunStore:
+        """Where they are kept. Raises `ConfigError` where they are not."""
+        return self._durable.store
+
     async def cancel(self, run: str, *, user: str = "") -> None:
         """Let a run end, in whatever process it is: behind the node of its graph that is under way. Raises `NotFound`."""
-        await in_thread(self._durable.store.cancel, run, user=user)
+        await in_thread(self.runs.cancel, run, user=user)
 
     @asynccontextmanager
     async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:

@@ -27,6 +27,8 @@ from .subtasks_policy import SubtasksPolicy
 from .subtasks_prompts import SubtaskResult, with_results
 from .subtasks_schedule import Outcome, Shares, run_as_ready
 
+_KEEPS_NOTHING = {"__pregel_durability": "async"}
+"""Else LangGraph has a part wait, as the whole does, for checkpoints to be kept that a part has none of, and fails."""
 _ANSWERING = (AttemptStarted, AgentText, SupervisorSpoke, AttemptEnded)
 """Events of the one subtask that answers the task; of others that run side by side they would make no sense together."""
 
@@ -80,7 +82,7 @@ class Parts:
 
     async def _served(self, part: Task, account: Account | None, *, is_heard: bool, name: str) -> Json:
         """The final state of the part's graph."""
-        config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents)}
+        config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         listener = partial(self._pass_on, is_heard=is_heard, name=name)
         context = replace(self.context, account=account, boundary=self.context.boundary.within(name), listener=listener)
         final: Json = await self.graph.ainvoke({"task": part.model_dump(mode="json")}, config, context=context)

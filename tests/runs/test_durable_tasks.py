@@ -1,0 +1,212 @@
+"""Tasks that are runs: found again, joined, gone on with, cancelled."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
+from nearfar.orchestrator.events import TaskFinished
+from nearfar.orchestrator.runs.run import RunState
+from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.runs.store import RunStore
+from nearfar.protocols import (
+    ApprovalNeeded,
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    IdempotencyConflict,
+    InvalidRequest,
+    NotFound,
+    RunBusy,
+    ScriptedAgent,
+    StepRequest,
+    ToolCall,
+    Unavailable,
+)
+from nearfar.protocols.fakes import Reply, Script
+
+pytestmark = pytest.mark.anyio
+
+LOOK = ToolCall(id="1", name="look", arguments={})
+
+
+@tool(effect="at_most_once")
+def look() -> str:
+    """Look something up."""
+    return "found"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunsConfig:
+    return RunsConfig(folder=tmp_path / "runs")
+
+
+@asynccontextmanager
+async def hybrid(config: RunsConfig | RunStore, script: Script, *tools: Tool, **more: ScriptedAgent) -> AsyncIterator[Hybrid]:
+    near, policy = ScriptedAgent(script, name="near"), Policy(strategy=Strategy.DEVICE)
+    async with Hybrid(near=near, others=more, tools=tools, runs=config, policy=policy) as opened:
+        yield opened
+
+
+def unasked(request: StepRequest) -> Reply:
+    raise AssertionError(f"nobody is to be asked: {request}")
+
+
+async def test_who_asks_for_the_same_again_gets_what_came_of_it(config: RunsConfig) -> None:
+    async with hybrid(config, ["Hello."]) as first:
+        result = await first.run("Hi", idempotency_key="k")
+    async with hybrid(config, unasked) as second:
+        assert await second.run("Hi", idempotency_key="k") == result
+        assert await second.resume("k") == result
+        events = [event async for event in second.stream("Hi", idempotency_key="k")]
+    assert events == [TaskFinished(result=result)]
+
+
+async def test_a_key_that_was_another_tasks_is_refused(config: RunsConfig) -> None:
+    async with hybrid(config, ["Hello."]) as opened:
+        await opened.run("Hi", idempotency_key="k")
+        with pytest.raises(IdempotencyConflict):
+            await opened.run("Something else", idempotency_key="k")
+        with pytest.raises(IdempotencyConflict):
+            await opened.run("Hi", idempotency_key="k", user="ann")
+
+
+async def test_who_asks_for_what_is_under_way_joins_it(config: RunsConfig) -> None:
+    begun, may_end = anyio.Event(), anyio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await may_end.wait()
+        return "waited"
+
+    texts = []
+    async with hybrid(config, [[ToolCall(id="1", name="wait", arguments={})], "Hello."], wait) as opened, anyio.create_task_group() as both:
+
+        async def ask() -> None:
+            texts.append((await opened.run("Hi", idempotency_key="k")).text)
+
+        both.start_soon(ask)
+        await begun.wait()
+        both.start_soon(ask)
+        async with hybrid(config, unasked, wait) as other:
+            with pytest.raises(RunBusy, match="process"):
+                await other.resume("k")
+        may_end.set()
+    assert texts == ["Hello.", "Hello."]
+
+
+async def test_a_run_that_failed_goes_on_from_the_last_step_that_went_well(config: RunsConfig) -> None:
+    def fails_behind_a_tool(request: StepRequest) -> Reply:
+        if request.messages[-1].role == "tool":
+            raise Unavailable("gone")
+        return [LOOK]
+
+    async with hybrid(config, fails_behind_a_tool, look) as first:
+        with pytest.raises(Unavailable):
+            await first.run("Hi", idempotency_key="k")
+        assert first.runs.show("k").state is RunState.FAILED
+    async with hybrid(config, ["It was found."], look) as second:
+        result = await second.resume("k")
+    assert result.text == "It was found."
+    assert [call.role for call in result.calls if call.error is None] == ["execute", "execute"]
+
+
+async def test_a_run_that_is_interrupted_is_left_for_others(config: RunsConfig) -> None:
+    @tool
+    async def hang() -> str:
+        """Never come back."""
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with hybrid(config, [[ToolCall(id="1", name="hang", arguments={})]] * 2, hang) as first:
+        with anyio.move_on_after(1):
+            await first.run("Hi", idempotency_key="k")
+        assert first.runs.show("k").is_orphaned
+        with pytest.raises(DeadlineExceeded):
+            await first.run("Hi", idempotency_key="late", timeout=0.3)
+        assert first.runs.show("late").state is RunState.FAILED
+
+
+async def test_a_run_is_cancelled_from_elsewhere_behind_the_step_under_way(config: RunsConfig) -> None:
+    elsewhere = RunStore.open(config)
+
+    def cancelled_meanwhile(request: StepRequest) -> Reply:
+        elsewhere.cancel("k")
+        return [LOOK]
+
+    async with hybrid(config, cancelled_meanwhile, look) as opened:
+        with pytest.raises(Cancelled):
+            await opened.run("Hi", idempotency_key="k")
+        assert elsewhere.show("k").state is RunState.CANCELLED
+        with pytest.raises(Cancelled):
+            await opened.resume("k")
+        await opened.cancel("k")  # it has ended; nothing changes
+    elsewhere.close()
+
+
+async def test_what_a_run_lacks_is_named(config: RunsConfig) -> None:
+    async with hybrid(config, [[LOOK], Unavailable("gone")], look, second=ScriptedAgent([Unavailable("gone")] * 2, name="second")) as first:
+        with pytest.raises(Unavailable):
+            await first.run("Hi", idempotency_key="k")
+    async with hybrid(config, unasked) as second:
+        with pytest.raises(ConfigError, match="tool 'look', agent 'second'"):
+            await second.resume("k")
+        assert second.runs.show("k").epoch == 1  # nobody has touched it
+        with pytest.raises(ConfigError, match="agent 'second'"):
+            await second.resume("k", tools=[look])
+
+
+async def test_an_unknown_run_and_another_users_are_not_found(config: RunsConfig) -> None:
+    async with hybrid(config, ["Hello."]) as opened:
+        await opened.run("Hi", idempotency_key="k", user="ann")
+        for key in ("k", "unknown"):
+            with pytest.raises(NotFound):
+                await opened.resume(key)
+            with pytest.raises(NotFound):
+                await opened.cancel(key)
+        assert (await opened.resume("k", user="ann")).text == "Hello."
+
+
+async def test_a_run_waits_for_a_yes_across_processes(config: RunsConfig) -> None:
+    sent = []
+
+    @tool(approval=True)
+    def send() -> str:
+        """Send it."""
+        sent.append(1)
+        return "sent"
+
+    async with hybrid(config, [[ToolCall(id="1", name="send", arguments={})]], send) as first:
+        with pytest.raises(ApprovalNeeded) as needed:
+            await first.run("Send it", idempotency_key="k")
+        assert first.runs.show("k").state is RunState.WAITING
+    async with hybrid(config, ["It is sent."], send) as second:
+        with pytest.raises(NotFound):
+            await second.resume("k", approvals={"unknown": True})
+        result = await second.resume("k", approvals={needed.value.requests[0].id: True})
+    assert (result.text, sent) == ("It is sent.", [1])
+
+
+async def test_without_runs_there_is_nothing_to_resume() -> None:
+    async with Hybrid(near=ScriptedAgent(["Hello."])) as opened:
+        with pytest.raises(ConfigError, match="no runs"):
+            await opened.resume("k")
+
+
+async def test_a_run_has_no_other_thread(config: RunsConfig) -> None:
+    async with hybrid(config, ["Hello."]) as opened:
+        with pytest.raises(InvalidRequest):
+            await opened.run("Hi", thread_id="other")
+
+
+async def test_a_store_may_be_shared_and_stays_open(config: RunsConfig) -> None:
+    store = RunStore.open(config)
+    async with hybrid(store, ["Hello."]) as opened:
+        await opened.run("Hi", idempotency_key="k")
+    assert [run.id for run in store.list()] == ["k"]
+    store.close()
