@@ -150,8 +150,11 @@ class StepLog:
             self._stop(step, error)
 
     @contextmanager
-    def reading(self, step: LoggedStep, *, reader: str = "") -> Iterator[None]:
-        """Count as a reader of `step`. When the last one is lost before the end, the step has `resume_grace` seconds left."""
+    def reading(self, step: LoggedStep, *, reader: str = "", may_return: bool = True) -> Iterator[None]:
+        """Count as a reader of `step`. When the last one is lost before the end, the step has `resume_grace` seconds left.
+
+        One that was lost and cannot come back, since there is no network between, leaves it none.
+        """
         step.readers[reader] += 1
         if step.grace is not None:
             step.grace.cancel()
@@ -160,7 +163,8 @@ class StepLog:
         finally:
             step.readers -= Counter((reader,))
             if not step.readers and not step.done:
-                step.grace = asyncio.get_running_loop().call_later(self._retention.resume_grace, self._abandon, step)
+                grace = self._retention.resume_grace if may_return else 0.0
+                step.grace = asyncio.get_running_loop().call_later(grace, self._abandon, step)
 
     def _abandon(self, step: LoggedStep) -> None:
         if not step.done:

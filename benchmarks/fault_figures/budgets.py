@@ -25,7 +25,7 @@ _Worker = subprocess.Popen[str]
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """`budget_overspend`: tokens beyond the cap; `budget_lost`: tokens that a provider billed and the book does not know of."""
-    rounds = 1 if quick else 10
+    rounds = 1 if quick else 5
     found = [_spent_by_processes() for _ in range(rounds)]
     return {
         "budget_overspend": max(max(billed - _CAP, 0) for billed, _ in found),

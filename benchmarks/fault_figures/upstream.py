@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -20,6 +20,10 @@ class Upstream:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         """How often each prompt was asked, which is how often it is billed."""
+        self.written: Counter[str] = Counter()
+        """Words that were written for each prompt."""
+        self.ended: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """Set once the answer to a prompt has ended, well or not."""
         self.base_url = ""
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,18 +31,27 @@ class Upstream:
         try:
             prompt = await _prompt(reader)
             self.calls[prompt] += 1
-            _, count, pause = prompt.split()
-            writer.write(_HEAD)
-            for word in words(int(count)):
-                writer.write(_chunk({"content": word}))
-                await writer.drain()
-                await asyncio.sleep(float(pause))
-            writer.write(_chunk({}, "stop") + _usage(int(count)) + b"data: [DONE]\n\n")
-            await writer.drain()
+            await self._answer(prompt, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the gateway has left
         finally:
             writer.close()
+
+    async def _answer(self, prompt: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, count, pause = prompt.split()
+        try:
+            writer.write(_HEAD)
+            for word in words(int(count)):
+                if reader.at_eof():
+                    return  # nobody listens any more
+                writer.write(_chunk({"content": word}))
+                self.written[prompt] += 1
+                await writer.drain()
+                await asyncio.sleep(float(pause))
+            writer.write(_chunk({}, "stop") + _usage(int(count)) + b"data: [DONE]\n\n")
+            await writer.drain()
+        finally:
+            self.ended[prompt].set()
 
 
 @asynccontextmanager

@@ -106,7 +106,7 @@ async def test_a_near_agent_without_a_price_is_held_to_its_tokens() -> None:
 
 async def test_a_budget_of_zero_leaves_the_agents_that_are_free() -> None:
     spender = account(Limits(day=Amounts(dollars=0)))
-    assert (await spender.reserve(request(), card(Side.NEAR, dollars_per_million=None))).request
+    assert (await spender.reserve(request(), card(Side.NEAR, dollars_per_million=None))).most.dollars == 0
     with pytest.raises(BudgetExceeded, match="it may spend no dollars, so that only what takes none may serve"):
         await spender.reserve(request(), card())
 
@@ -114,7 +114,7 @@ async def test_a_budget_of_zero_leaves_the_agents_that_are_free() -> None:
 async def test_what_is_free_may_follow_when_all_dollars_are_spent() -> None:
     spender = account(Limits(day=Amounts(dollars=1)))
     await spend(spender, Spent(dollars=1.0), side=Side.FAR)
-    assert (await spender.reserve(request(), card(Side.NEAR, dollars_per_million=0))).request
+    assert (await spender.reserve(request(), card(Side.NEAR, dollars_per_million=0))).most.dollars == 0
     with pytest.raises(BudgetExceeded, match="limit for the day"):
         await spender.reserve(request(), card())
 
@@ -124,13 +124,13 @@ async def test_sessions_and_users_are_limited_each_by_itself(kind: str, name: st
     book, limits = BudgetBook(MemoryStorage()), Limits.model_validate({kind: {"tokens": 300}})
 
     def mine() -> Account:
-        return account(limits, book=book, **{kind: name})  # type: ignore[arg-type]  # either keyword takes a text
+        return account(limits, book=book, **{kind: name})
 
     await spend(mine(), Spent(tokens=250))
     with pytest.raises(BudgetExceeded, match=f"limit for the {kind}"):
         await mine().reserve(request(), card())
     other = account(limits, book=book, session="another", user="another")
-    assert (await other.reserve(request(), card())).request
+    assert (await other.reserve(request(), card())).most.tokens == 300
 
 
 async def test_two_calls_at_a_time_are_not_both_given_the_last_cent() -> None:

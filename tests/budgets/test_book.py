@@ -37,6 +37,26 @@ print("reserved", flush=True)
 sys.stdin.read()
 """
 
+SPEND = """
+import sys
+from nearfar.orchestrator.budgets.amounts import Caps, Units
+from nearfar.orchestrator.budgets.book import Claim, Reservation, Scope
+from nearfar.orchestrator.budgets.opening import open_budgets
+from nearfar.orchestrator.runs.settings import RunsConfig
+
+book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
+claims, amount, granted = [Claim(Scope("user", "ana"), Caps(tokens=300))], Units(tokens=5), 0
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(50):
+    found = book.reserve(claims, least=amount, most=amount)
+    if isinstance(found, Reservation):
+        granted += 1
+        book.settle(found, amount)
+book.close()
+print(granted, flush=True)
+"""
+
 
 class Clock:
     def __init__(self) -> None:
@@ -123,6 +143,23 @@ def test_what_a_process_had_reserved_that_was_killed_counts_as_spent_and_what_it
         book.release_dead()
     assert not any(book.balance(claim.scope).reserved)
     assert reserved(book, claim, tokens=60).granted.tokens == 60
+    book.close()
+
+
+def test_processes_that_spend_at_the_same_time_get_to_the_cap_and_no_further(config: RunsConfig) -> None:
+    command = [sys.executable, "-c", SPEND, config.model_dump_json()]
+    with ExitStack() as stack:
+        pipes: dict[str, int] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        workers = [stack.enter_context(subprocess.Popen(command, **pipes, text=True)) for _ in range(4)]
+        assert [worker.stdout.readline() for worker in workers if worker.stdout] == ["ready\n"] * 4
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        granted = [int(worker.communicate(timeout=60)[0]) for worker in workers]
+    assert sum(granted) == 60
+    book = open_budgets(config)
+    assert book.balance(Scope("user", "ana")) == Balance(spent=Units(tokens=300))
     book.close()
 
 

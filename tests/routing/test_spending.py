@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from situations import NOON, task
 
 from nearfar.orchestrator.budgets.amounts import Caps, Units
-from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Scope
+from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Reservation, Scope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.spending import Spending
 
@@ -21,6 +21,7 @@ class Clock:
 def spend(book: BudgetBook, *scopes: Scope, dollars: float, is_unpriced: bool = False) -> None:
     amount = Units(dollars=round(dollars * 1e9))
     reservation = book.reserve([Claim(scope, Caps()) for scope in scopes], least=amount, most=amount, is_unpriced=is_unpriced)
+    assert isinstance(reservation, Reservation)
     book.settle(reservation, amount, is_unpriced=is_unpriced)
 
 
