@@ -149,7 +149,7 @@ class Hybrid:
             more, or a `MemoryConfig`, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
         runs: every task is a run that another process can go on with: the settings of `[runs]`, or a `RunStore` that somebody else
             opened and closes.
-        budgets: what was spent, and by `[runs]` shared with other processes; None: it is kept in this process alone.
+        budgets: what was spent; None: it is kept where `runs` are where those are settings, else in this process alone.
         privacy: keeps what left the device for each run, and placeholders until it ends; None: beside the runs of `[runs]`.
         checkpointer, store: passed to LangGraph's `compile`.
     """
@@ -205,6 +205,7 @@ class Hybrid:
         self._selector = Selector()
         self._sessions = SessionLabels()
         device_state = device_state or read_device_state
+        budgets = runs if budgets is None and isinstance(runs, RunsConfig) else budgets
         book = open_budgets(budgets) if isinstance(budgets, RunsConfig) else budgets
         if book is not None and book is not budgets:
             self._listening.callback(book.close)

@@ -40,6 +40,7 @@ async def _abandoned(*, quick: bool) -> dict[str, Any]:
             lost: dict[str, Callable[[str], Awaitable[int]]] = {
                 "killed_elsewhere": lambda prompt: _killed(provider, ("gateway", shared.address), prompt),
                 "cut": lambda prompt: _cut(provider, shared.address, prompt),
+                "silent": lambda prompt: _cut(provider, shared.address, prompt, silently=True),
             }
             cases |= {} if quick else lost
             found = await asyncio.gather(*(_after(provider, name, case) for name, case in cases.items()))
@@ -84,8 +85,8 @@ async def _killed(provider: Upstream, way: tuple[str, str], prompt: str) -> int:
     return written
 
 
-async def _cut(provider: Upstream, address: str, prompt: str) -> int:
-    """The connection breaks, and there is no other one to be had."""
+async def _cut(provider: Upstream, address: str, prompt: str, *, silently: bool = False) -> int:
+    """The connection breaks, or nothing comes through it any more, and there is no other one to be had."""
     async with chaos_proxy(address) as proxy, aclosing(await RemoteAgent.connect(proxy.address)) as remote:
         pieces, written = 0, 0
         with suppress(Unavailable):  # the client gives up, as it should
@@ -94,8 +95,10 @@ async def _cut(provider: Upstream, address: str, prompt: str) -> int:
                     pieces += isinstance(event, TextDelta)
                     if pieces == _PIECES:
                         await proxy.refuse()
-                        proxy.reset()
+                        proxy.black_hole() if silently else proxy.reset()
                         written = provider.written[prompt]
+        if silently:  # as long as the proxy is there, no end of the connection reaches the gateway
+            await provider.ended[prompt].wait()
         return written
 
 

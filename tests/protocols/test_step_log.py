@@ -162,6 +162,17 @@ async def test_reader_that_returns_within_the_grace_keeps_the_step_running() -> 
         assert not kept.done
 
 
+async def test_a_reader_that_cannot_return_leaves_its_step_no_grace_unless_another_one_is_there() -> None:
+    log = StepLog(Retention(resume_grace=1000))
+    shared, alone = start(log, "shared"), start(log, "alone")
+    with anyio.fail_after(30), log.reading(shared, reader="other"):
+        for step in (shared, alone):
+            with log.reading(step, reader="gone", may_return=False):
+                pass
+        await eventually(lambda: alone.done)
+        assert not shared.done
+
+
 async def test_every_waiting_reader_is_woken() -> None:
     log = StepLog(Retention())
     step = start(log)
