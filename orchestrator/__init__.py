@@ -22,11 +22,9 @@ if TYPE_CHECKING:
     from .strategies.supervision import Supervision, Trigger
     from .task import Policy
     from .task_memory import TaskMemory
-    from .tool_calls import ApprovalRequest
     from .tools import Tool, tool
 
 __all__ = [
-    "ApprovalRequest",
     "Attempt",
     "AutoPolicy",
     "Call",
@@ -54,7 +52,6 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "ApprovalRequest": "tool_calls",
         "Attempt": "results",
         "AutoPolicy": "selection.settings",
         "Call": "results",

@@ -4,14 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..protocols import Side, ToolCall, ToolResult
+from ..protocols import ApprovalRequest, Side, ToolCall, ToolResult
 from ..protocols.messages import Value
 from .results import Attempt, Call, Result
 from .routing.decision import RouteDecision
 from .strategies.subtasks_plan import Subtask
 from .strategies.subtasks_schedule import Outcome
 from .strategies.supervision import Cause, Verdict
-from .tool_calls import ApprovalRequest
 
 
 class Routed(Value):

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import anyio
 
-from ..protocols import Message, NearfarError, PrivacyViolation, ToolCall, ToolResult
+from ..protocols import ApprovalRequest, Message, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ..protocols.messages import Value
 from .effects.occurrences import Occurrence, Occurrences
 from .effects.running import run_unrecorded
@@ -30,16 +30,6 @@ class Guard(Protocol):
     def clearance(self, call: ToolCall, tool: Tool, conversation: Sequence[Message], label: Label) -> Clearance:
         """Whether the call may run, behind this conversation. `label`: of all that whoever makes the call has seen."""
         ...
-
-
-class ApprovalRequest(Value):
-    """A call that somebody is asked about."""
-
-    id: str = ""
-    """By which it is answered: the call's own id, or in a durable run, where that is not unique, the effect's."""
-    call: ToolCall
-    reason: str
-    """Why they are asked."""
 
 
 Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         WorkerCrashed,
     )
     from .fakes import ScriptedAgent
-    from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
+    from .messages import ApprovalRequest, JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
     from .recordings import ReplayAgent, record
     from .simulated_device import SimulatedDevice
     from .steps import (
@@ -72,6 +72,7 @@ __all__ = [
     "AgentCard",
     "AgentError",
     "ApprovalNeeded",
+    "ApprovalRequest",
     "BudgetExceeded",
     "Cancelled",
     "Capabilities",
@@ -147,6 +148,7 @@ __getattr__ = lazy_names(
         "AgentCard": "cards",
         "AgentError": "errors",
         "ApprovalNeeded": "errors",
+        "ApprovalRequest": "messages",
         "BudgetExceeded": "errors",
         "Cancelled": "errors",
         "Capabilities": "cards",

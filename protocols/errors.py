@@ -42,6 +42,10 @@ ends raise the same class.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .messages import ApprovalRequest
 
 
 class NearfarError(Exception):
@@ -114,13 +118,13 @@ class ApprovalNeeded(UserError):
     """The run waits for somebody to decide about calls of tools, and can be gone on with then."""
 
     def __init__(
-        self, message: str, *, hint: str = "", retry_after: float | None = None, run: str = "", requests: Sequence[object] = ()
+        self, message: str, *, hint: str = "", retry_after: float | None = None, run: str = "", requests: "Sequence[ApprovalRequest]" = ()
     ) -> None:
         super().__init__(message, hint=hint, retry_after=retry_after)
         self.run = run
         """Its id."""
         self.requests = tuple(requests)
-        """What is asked: an `ApprovalRequest` for each call."""
+        """What is asked."""
 
 
 class RunBusy(UserError):

@@ -51,6 +51,16 @@ class ToolCall(Value):
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+class ApprovalRequest(Value):
+    """A call that somebody is asked about."""
+
+    id: str = ""
+    """By which it is answered: the call's own id, or in a durable run, where that is not unique, the effect's."""
+    call: ToolCall
+    reason: str
+    """Why they are asked."""
+
+
 class ToolResult(Value):
     """What a tool returned, as text for the model."""
 

@@ -11,8 +11,9 @@ from typing import Final
 import anyio
 from rich.text import Text
 
+from ...protocols import ApprovalRequest
 from ..threads import run_in_daemon_thread
-from ..tool_calls import ApprovalRequest, Approver
+from ..tool_calls import Approver
 from .console import notes
 
 _LINE: Final = 4096

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...protocols import ApprovalNeeded, NotFound
+from ...protocols import ApprovalNeeded, ApprovalRequest, NotFound
 from ..tables import TableDatabase
-from ..tool_calls import ApprovalRequest
 from .records import EffectState
 
 

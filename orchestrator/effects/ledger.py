@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from ...protocols import ToolCall, ToolResult
+from ...protocols import ApprovalRequest, ToolCall, ToolResult
 from ..tables import Session
-from ..tool_calls import ApprovalRequest, Approver, Asked
+from ..tool_calls import Approver, Asked
 from ..tools import Effect, Tool
 from .canonical import digest
 from .occurrences import Occurrence

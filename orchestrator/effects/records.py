@@ -4,11 +4,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ...protocols import LedgerConflict, ToolResult
+from ...protocols import ApprovalRequest, LedgerConflict, ToolResult
 from ..sqlite import driver
 from ..sqlite.database import Database
 from ..tables import Session, TableDatabase, Tables
-from ..tool_calls import ApprovalRequest
 from .transactions import EffectConnection, alone
 
 TABLES: Final = Tables(

@@ -9,6 +9,7 @@ from hashlib import sha256
 import anyio
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphInterrupt
+from langgraph.types import Interrupt
 
 from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
@@ -106,7 +107,7 @@ class PlanRun:
         self.answer: Json | None = None
         """The final state of the subtask whose answer is the task's, where there is one."""
         self.errors: list[NearfarError] = []
-        self._asking: list[object] = []
+        self._asking: list[Interrupt] = []
         """LangGraph's interrupts: what subtasks wait to be told."""
         self._plan = plan
         self._left_out: frozenset[str] = frozenset()

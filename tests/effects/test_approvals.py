@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from nearfar.orchestrator import ApprovalRequest, Hybrid, tool
+from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.cli.approving import printable, shown_call, terminal_approver
 from nearfar.orchestrator.events import ApprovalAsked, ToolStarted
-from nearfar.protocols import ScriptedAgent, ToolCall
+from nearfar.protocols import ApprovalRequest, ScriptedAgent, ToolCall
 
 pytestmark = pytest.mark.anyio
 

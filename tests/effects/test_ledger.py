@@ -10,9 +10,8 @@ from ledgers import Run, made
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.effects import effect_key
 from nearfar.orchestrator.effects.occurrences import Occurrences
-from nearfar.orchestrator.tool_calls import ApprovalRequest
 from nearfar.orchestrator.tools import Tool
-from nearfar.protocols import LedgerConflict, RunBusy, ToolCall
+from nearfar.protocols import ApprovalRequest, LedgerConflict, RunBusy, ToolCall
 
 pytestmark = pytest.mark.anyio
 

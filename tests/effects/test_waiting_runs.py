@@ -1,0 +1,201 @@
+"""Durable runs that wait for somebody's yes, and agents that take over from each other."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from nearfar.orchestrator import Hybrid, Tool, effect_key, tool
+from nearfar.orchestrator.effects.approvals import waiting
+from nearfar.orchestrator.events import ApprovalAsked, TaskEvent, ToolStarted
+from nearfar.orchestrator.runs.run import RunState
+from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task import Policy
+from nearfar.protocols import (
+    ApprovalNeeded,
+    ApprovalRequest,
+    NotFound,
+    ScriptedAgent,
+    Sensitivity,
+    Side,
+    StepRequest,
+    ToolCall,
+    Unavailable,
+)
+
+pytestmark = pytest.mark.anyio
+
+RUN = "run-1"
+
+
+class Letters:
+    """What was sent, and how often somebody looked."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.looks = 0
+
+    @property
+    def tools(self) -> list[Tool]:
+        return [tool(approval=True)(self.send), tool(effect="read")(self.look), tool(self.post)]
+
+    def send(self, to: str) -> str:
+        """Send a letter."""
+        self.sent.append(f"{to} {effect_key()}")
+        return f"sent to {to}"
+
+    def look(self) -> str:
+        """Look into the mailbox."""
+        self.looks += 1
+        return "empty"
+
+    def post(self, to: str) -> str:
+        """Post a card, for which nobody is asked."""
+        self.sent.append(f"{to} {effect_key()}")
+        return f"posted to {to}"
+
+    @property
+    def receivers(self) -> list[str]:
+        return [line.split()[0] for line in self.sent]
+
+
+def letter(to: str, name: str = "send") -> ToolCall:
+    return ToolCall(id=f"{name}-{to}", name=name, arguments={"to": to})
+
+
+def writing(*calls: ToolCall) -> Callable[[StepRequest], Sequence[ToolCall] | str]:
+    """An agent that makes the calls at once, and then repeats what it was told."""
+
+    def reply(request: StepRequest) -> Sequence[ToolCall] | str:
+        told = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+        return "; ".join(told) if told else calls
+
+    return reply
+
+
+def opened(folder: Path, letters: Letters, *calls: ToolCall) -> Hybrid:
+    return Hybrid(near=ScriptedAgent(writing(*calls)), tools=letters.tools, runs=RunsConfig(folder=folder))
+
+
+def state_of(folder: Path) -> RunState:
+    store = RunStore.open(RunsConfig(folder=folder))
+    try:
+        return store.show(RUN).state
+    finally:
+        store.close()
+
+
+async def needed(folder: Path, letters: Letters, *calls: ToolCall) -> ApprovalNeeded:
+    """What the first process stops with."""
+    async with opened(folder, letters, *calls) as hybrid:
+        with pytest.raises(ApprovalNeeded) as caught:
+            await hybrid.run("Write to them", idempotency_key=RUN)
+    return caught.value
+
+
+async def test_a_run_stops_before_anything_of_the_message_has_run_and_goes_on_in_another_process(tmp_path: Path) -> None:
+    letters = Letters()
+    calls = [ToolCall(id="1", name="look"), letter("ann")]
+    error = await needed(tmp_path, letters, *calls)
+    assert error.run == RUN
+    assert [request.call for request in error.requests] == [letter("ann")]
+    assert (letters.sent, letters.looks) == ([], 0)
+    assert state_of(tmp_path) is RunState.WAITING
+    async with opened(tmp_path, letters, *calls) as hybrid:
+        result = await hybrid.resume(RUN, approvals={_id(error): True})
+    assert result.text == "empty; sent to ann"
+    assert letters.receivers == ["ann"]
+    assert state_of(tmp_path) is RunState.DONE
+
+
+async def test_a_run_that_nobody_has_decided_about_goes_on_waiting(tmp_path: Path) -> None:
+    letters = Letters()
+    first = await needed(tmp_path, letters, letter("ann"))
+    async with opened(tmp_path, letters, letter("ann")) as hybrid:
+        with pytest.raises(ApprovalNeeded) as caught:
+            await hybrid.resume(RUN)
+    assert _id(caught.value) == _id(first)
+    assert state_of(tmp_path) is RunState.WAITING
+
+
+async def test_what_somebody_says_no_to_is_not_run_and_the_model_is_told(tmp_path: Path) -> None:
+    letters = Letters()
+    error = await needed(tmp_path, letters, letter("ann"))
+    async with opened(tmp_path, letters, letter("ann")) as hybrid:
+        result = await hybrid.resume(RUN, approvals={_id(error): False})
+    assert "the user said no" in result.text
+    assert letters.sent == []
+
+
+async def test_of_two_calls_each_is_decided_about_and_both_before_one_runs(tmp_path: Path) -> None:
+    letters = Letters()
+    error = await needed(tmp_path, letters, letter("ann"), letter("eve"))
+    async with opened(tmp_path, letters, letter("ann"), letter("eve")) as hybrid:
+        with pytest.raises(ApprovalNeeded) as caught:
+            await hybrid.resume(RUN, approvals={_id(error): True})
+        assert letters.sent == []
+        assert [request.call.arguments["to"] for request in caught.value.requests] == ["eve"]
+        result = await hybrid.resume(RUN, approvals={_id(caught.value): False})
+    assert letters.receivers == ["ann"]
+    assert "sent to ann" in result.text
+
+
+async def test_an_answer_to_what_was_not_asked_is_told_so_and_changes_nothing(tmp_path: Path) -> None:
+    letters = Letters()
+    error = await needed(tmp_path, letters, letter("ann"))
+    async with opened(tmp_path, letters, letter("ann")) as hybrid:
+        with pytest.raises(NotFound, match="does not wait for nothing-of-mine") as caught:
+            await hybrid.resume(RUN, approvals={_id(error): True, "nothing-of-mine": True})
+    assert _id(error) in caught.value.hint
+    store = RunStore.open(RunsConfig(folder=tmp_path))
+    assert [request.id for request in waiting(store.database, RUN)] == [_id(error)]
+    store.close()
+
+
+async def test_a_stream_tells_what_is_asked_and_ends_with_it(tmp_path: Path) -> None:
+    letters = Letters()
+    events: list[TaskEvent] = []
+    async with opened(tmp_path, letters, letter("ann")) as hybrid:
+        with pytest.raises(ApprovalNeeded):
+            await _heard(hybrid, events)
+    assert any(isinstance(event, ApprovalAsked) for event in events)
+    assert not any(isinstance(event, ToolStarted) for event in events)
+
+
+async def _heard(hybrid: Hybrid, events: list[TaskEvent]) -> None:
+    async for event in hybrid.stream("Write to Ann", idempotency_key=RUN):
+        events.append(event)
+
+
+async def test_with_an_approver_a_durable_run_does_not_stop_and_asks_no_more_once_it_is_answered(tmp_path: Path) -> None:
+    letters, asked = Letters(), []
+
+    async def approver(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        asked.append(requests)
+        return {request.id: True for request in requests}
+
+    near = ScriptedAgent(writing(letter("ann")))
+    async with Hybrid(near=near, tools=letters.tools, approver=approver, runs=RunsConfig(folder=tmp_path)) as hybrid:
+        await hybrid.run("Write to Ann", idempotency_key=RUN)
+        await hybrid.run("Write to Ann", idempotency_key=RUN)
+    assert letters.receivers == ["ann"]
+    assert len(asked) == 1
+
+
+async def test_an_agent_that_takes_over_gets_the_results_of_the_one_that_failed(tmp_path: Path) -> None:
+    letters = Letters()
+    near = ScriptedAgent([[letter("ann", "post")], Unavailable("it is gone")], name="near")
+    far = ScriptedAgent([[letter("ann", "post"), letter("bob", "post")], "both are written to"], name="far", side=Side.FAR)
+    policy = Policy(sensitivity=Sensitivity.PUBLIC)
+    async with Hybrid(near=near, far=far, tools=letters.tools, policy=policy, runs=RunsConfig(folder=tmp_path)) as hybrid:
+        result = await hybrid.run("Write to Ann and Bob", strategy="route", mode="prefer_on_device")
+    assert result.side is Side.FAR
+    assert letters.receivers == ["ann", "bob"]
+    told = [message.tool_result.content for message in far.requests[-1].messages if message.tool_result is not None]
+    assert told[0].startswith("posted to ann")
+    assert "made earlier" in told[0]
+
+
+def _id(error: ApprovalNeeded) -> str:
+    return error.requests[0].id
