@@ -1,11 +1,12 @@
 """Durable runs that wait for somebody's yes, and agents that take over from each other."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, Tool, effect_key, tool
+from nearfar.orchestrator import Hybrid, Strategy, Tool, effect_key, tool
 from nearfar.orchestrator.effects.approvals import waiting
 from nearfar.orchestrator.events import ApprovalAsked, TaskEvent, ToolStarted
 from nearfar.orchestrator.runs.run import RunState
@@ -195,6 +196,52 @@ async def test_an_agent_that_takes_over_gets_the_results_of_the_one_that_failed(
     told = [message.tool_result.content for message in far.requests[-1].messages if message.tool_result is not None]
     assert told[0].startswith("posted to ann")
     assert "made earlier" in told[0]
+
+
+PARTS = {"a": "Write to Ann", "b": "Write to Bob", "c": "Post a card to Cleo", "d": "Say what was done"}
+NEEDS: dict[str, list[str]] = {"a": [], "b": [], "c": [], "d": ["a", "b", "c"]}
+
+
+def planner(request: StepRequest) -> ToolCall | str:
+    """Plans, and does what the near agent is not trusted with."""
+    if not request.messages[0].text.startswith("Cut the task"):
+        return writer(request)
+    return json.dumps({"subtasks": [{"id": name, "task": task, "needs": NEEDS[name]} for name, task in PARTS.items()]})
+
+
+def writer(request: StepRequest) -> ToolCall | str:
+    """Does what one part of the plan says. All parts name their calls alike, as small models do."""
+    task = next(message.text for message in request.messages if message.role == "user").partition("\n\n")[0]
+    last = request.messages[-1]
+    if last.tool_result is not None:
+        return last.tool_result.content
+    if task == PARTS["d"]:
+        return "all were written to" if "sent to bob" in last.text else "somebody was not"
+    return letter(task.split()[-1].lower(), "post" if "Post" in task else "send").model_copy(update={"id": "call_0"})
+
+
+async def test_parts_that_run_side_by_side_wait_together_and_what_others_did_is_not_done_again(tmp_path: Path) -> None:
+    letters = Letters()
+
+    def opened_for_parts() -> Hybrid:
+        near, far = ScriptedAgent(writer, name="near"), ScriptedAgent(planner, name="far", side=Side.FAR)
+        policy = Policy(strategy=Strategy.SUBTASKS, sensitivity=Sensitivity.PUBLIC)
+        return Hybrid(near=near, far=far, tools=letters.tools, policy=policy, runs=RunsConfig(folder=tmp_path))
+
+    async with opened_for_parts() as hybrid:
+        with pytest.raises(ApprovalNeeded) as caught:
+            await hybrid.run("Write to them all", idempotency_key=RUN)
+    asked = {str(request.call.arguments["to"]): request.id for request in caught.value.requests}
+    assert sorted(asked) == ["ann", "bob"]
+    assert letters.receivers == ["cleo"]
+    async with opened_for_parts() as hybrid:
+        with pytest.raises(ApprovalNeeded) as caught:
+            await hybrid.resume(RUN, approvals={asked["ann"]: True})
+        assert [request.id for request in caught.value.requests] == [asked["bob"]]
+    async with opened_for_parts() as hybrid:
+        result = await hybrid.resume(RUN, approvals={asked["bob"]: True})
+    assert result.text == "all were written to"
+    assert letters.receivers == ["cleo", "ann", "bob"]
 
 
 def _id(error: ApprovalNeeded) -> str:
