@@ -73,13 +73,21 @@ class Breaker:
         """Of probes, since it is half-open."""
         self.open_until: float | None = None
         """None while it is closed; once the time is over, it is half-open."""
+        self.openings = 0
+        """Tells probes of this time from those of earlier ones, which say nothing any more."""
         self.probe: object | None = None
-        """The call that is finding out, if there is one."""
+        """The call that is finding out, and of which nothing was heard yet."""
+        self.probe_until = 0.0
+        """How long others wait for it."""
         self.reason = ""
         """Why it opened."""
 
     def is_half_open(self, now: float) -> bool:
         return self.open_until is not None and now >= self.open_until
+
+    def is_of(self, openings: int) -> bool:
+        """It is still half-open after that opening, so that a probe of that time says something."""
+        return self.open_until is not None and self.openings == openings
 
     def succeeded(self, settings: BreakerPolicy, *, is_probe: bool) -> None:
         """Take in a call that went well. While the breaker is not closed, only that of a probe says anything."""
@@ -127,6 +135,8 @@ class Breaker:
         self.open_until = now + (min(seconds * spread, settings.longest_open_seconds) if retry_after is None else retry_after)
         self._level += retry_after is None
         self._successes = 0
+        self.openings += 1
+        self.probe = None
 
     def _wait_as_told(self, now: float, retry_after: float | None) -> None:
         """A call that began before the breaker opened may still learn when to come back."""

@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
@@ -15,6 +15,8 @@ from .settings import BreakerPolicy
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_PROBE: Final = 10.0
+"""Seconds that others wait for a call that finds out; then another one may try."""
 _LONGEST_TOLD: Final = 24 * 3600.0
 """Seconds; what asks to be left alone for longer is tried once a day."""
 
@@ -24,8 +26,8 @@ class Objection:
     """Why an agent may not be asked now."""
 
     reason: str
-    retry_after: float | None
-    """Seconds until it may be tried again; None: as soon as the call has ended that finds out."""
+    retry_after: float
+    """Seconds until it may be tried again; sooner where another call finds out that it is back."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class Trial:
 
     is_telling: bool = True
     """What comes of it counts. False of an answer that the agent has not computed, or a time-out that no agent could have kept."""
+    probed: dict[ErrorKind, int] = field(default_factory=dict)
+    """The half-open breakers for which it finds out, with how often each had opened."""
 
 
 class Health:
@@ -80,32 +84,42 @@ class Health:
         else:
             self._note(trial, None)
 
+    def heard(self, trial: Trial) -> None:
+        """The agent has begun to answer the call: however long the answer takes, others need not wait to try as well."""
+        with self._lock:
+            for kind in trial.probed:
+                if self._breakers[kind].probe is trial:
+                    self._breakers[kind].probe = None
+
     def _objection(self, now: float) -> Objection | None:
         opened = {kind: breaker for kind, breaker in self._breakers.items() if breaker.open_until is not None}
         waits = [(breaker.open_until or 0.0) - now for breaker in opened.values()]
         if waits and max(waits) > 0:
             last = max(opened, key=lambda kind: opened[kind].open_until or 0.0)
             return Objection(f"its breaker is open for {max(waits):.1f} s more, {last}: {opened[last].reason}", max(waits))
-        if any(breaker.probe is not None for breaker in opened.values()):
-            return Objection("its breaker is half-open, and another call is finding out whether it is back", None)
+        probed = [breaker.probe_until - now for breaker in opened.values() if breaker.probe is not None]
+        if probed and max(probed) > 0:
+            return Objection("its breaker is half-open, and another call is finding out whether it is back", max(probed))
         return None
 
     def _admit(self, trial: Trial) -> None:
         with self._lock:
-            objection = self._objection(self._monotonic())
+            now = self._monotonic()
+            objection = self._objection(now)
             if objection is not None:
                 hint = "another agent may serve meanwhile; [policy.breakers] sets when agents are left alone"
                 raise Unavailable(f"{self._name} was not asked: {objection.reason}", hint=hint, retry_after=objection.retry_after)
-            for breaker in self._breakers.values():
+            for kind, breaker in self._breakers.items():
                 if breaker.open_until is not None:
-                    breaker.probe = trial
+                    breaker.probe, breaker.probe_until = trial, now + _LONGEST_PROBE
+                    trial.probed[kind] = breaker.openings
 
     def _note(self, trial: Trial, error: BaseException | None) -> None:
         kind = None if error is None else kind_of(error)
         with self._lock:
-            probed = {known for known, breaker in self._breakers.items() if breaker.probe is trial}
-            for known in probed:
-                self._breakers[known].probe = None
+            for breaker in self._breakers.values():
+                breaker.probe = None if breaker.probe is trial else breaker.probe
+            probed = {known for known, openings in trial.probed.items() if self._breakers[known].is_of(openings)}
             if not trial.is_telling:
                 return
             if error is None or isinstance(error, ANSWERED):

@@ -251,13 +251,13 @@ class Router:
             health.settings = policy.breakers
             if (objection := health.objection()) is not None:
                 remaining.leave_out_of_all_roles(agent, objection.reason)
-                waits.append(objection.retry_after or 0.0)
+                waits.append(objection.retry_after)
             elif (note := health.note) is not None:
                 remaining.reasons.append(note)
         if not remaining.agents:
             objections = "; ".join(f"{name}: {reason}" for name, reason in remaining.objections.items())
             hint = "[policy.breakers] sets when agents are left alone"
-            raise Unavailable(f"no agent may be asked now: {objections}", hint=hint, retry_after=min(waits) or None)
+            raise Unavailable(f"no agent may be asked now: {objections}", hint=hint, retry_after=min(waits))
 
     def _hold_limits(self, task: Task, remaining: Eligible, judged: Sequence[_Judged], spent: Spent) -> None:
         """Leave out whoever would go beyond a limit. Only what was measured speaks against an agent, and the price of the prompt alone."""

@@ -167,7 +167,8 @@ class CallLog:
             try:
                 async with stream(agent, request) as events, aclosing(heard(events, patience)) as heard_in_time:
                     async for event in heard_in_time:
-                        listening.hear(event)
+                        if listening.hear(event):
+                            member.health.heard(trial)
             except DeadlineExceeded:
                 trial.is_telling = listening.is_telling
                 raise
@@ -212,7 +213,9 @@ class _Listening:
         """The answer comes from a cache, and not from the agent."""
         return self._finished is not None and self._finished.saved is not None
 
-    def hear(self, event: object) -> None:
+    def hear(self, event: object) -> bool:
+        """Take in what came. Returns whether it was the first."""
+        is_first = self._began is None
         self._began = self._began or time.monotonic()
         match event:
             case TextDelta():
@@ -223,6 +226,7 @@ class _Listening:
                 self._calls.append(event.call)
             case Finished():
                 self._finished = event
+        return is_first
 
     def reply(self, card: AgentCard) -> StepReply:
         if self._finished is None:

@@ -45,8 +45,8 @@ class Patient:
             self.call(error("down"))
 
     @property
-    def wait(self) -> float | None:
-        """Seconds until the agent may be asked; 0 where it may be asked now, None where another call is finding out."""
+    def wait(self) -> float:
+        """Seconds until the agent may be asked; 0 where it may be asked now."""
         objection = self.health.objection()
         return 0.0 if objection is None else objection.retry_after
 
@@ -106,10 +106,47 @@ def test_half_open_lets_one_call_at_a_time_find_out() -> None:
     patient.clock.now += SETTINGS.open_seconds
     assert patient.health.note == "far is tried again: half-open after unreachable (3 failures in a row: Unavailable)"
     with patient.health.trying():
-        assert patient.wait is None
+        assert patient.wait == 10
         with pytest.raises(Unavailable, match="another call is finding out"), patient.health.trying():
             raise NotImplementedError
     assert patient.wait == 0
+
+
+def test_once_a_probe_is_being_answered_others_may_try_as_well_and_both_count() -> None:
+    patient = Patient()
+    patient.fail(3)
+    patient.clock.now += SETTINGS.open_seconds
+    with patient.health.trying() as long_answer:
+        patient.health.heard(long_answer)
+        assert patient.wait == 0
+        patient.call()
+        assert patient.health.note is not None
+    assert patient.health.note is None
+
+
+def test_a_probe_that_fails_when_others_have_closed_the_breaker_is_a_failure_like_any_other() -> None:
+    patient = Patient()
+    patient.fail(3)
+    patient.clock.now += SETTINGS.open_seconds
+    with contextlib.suppress(Unavailable), patient.health.trying() as broken_off:
+        patient.health.heard(broken_off)
+        patient.call()
+        patient.call()
+        raise Unavailable("broken off")
+    assert patient.wait == 0
+    assert patient.health.note is None
+
+
+def test_a_probe_that_hears_nothing_keeps_others_waiting_for_a_while_only() -> None:
+    patient = Patient()
+    patient.fail(3)
+    patient.clock.now += SETTINGS.open_seconds
+    with patient.health.trying():
+        patient.clock.now += 10
+        assert patient.wait == 0
+        patient.fail()
+        assert patient.wait == pytest.approx(2 * SETTINGS.open_seconds)
+    assert patient.wait == pytest.approx(2 * SETTINGS.open_seconds)  # what became of the earlier probe is no news
 
 
 def test_a_breaker_closes_after_two_calls_that_went_well() -> None:
@@ -129,7 +166,6 @@ def test_a_failed_probe_opens_the_breaker_for_twice_as_long_up_to_a_bound() -> N
     patient.fail(3)
     waits = []
     for _ in range(5):
-        assert patient.wait is not None
         waits.append(patient.wait)
         patient.clock.now += patient.wait
         patient.fail()
@@ -229,5 +265,4 @@ def test_whatever_happens_a_breaker_never_stays_open_for_longer_than_its_bound(h
             patient.clock.now += event
         elif patient.wait == 0:
             patient.call(None if event is None else event("x"))
-        assert patient.wait is not None
         assert 0 <= patient.wait <= SETTINGS.longest_open_seconds

@@ -1,17 +1,14 @@
 """A gateway process that is told to stop."""
 
-import asyncio
-import json
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
 import anyio
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from http_server import Exchange, http_server, sse
+from http_server import Exchange, http_server
+from real_gateway import real_gateway, said
 
 from nearfar.protocols import Message, Sensitivity, StepReply, StepRequest, Unavailable, complete
 from nearfar.protocols.client import RemoteAgent
@@ -20,37 +17,26 @@ pytestmark = pytest.mark.anyio
 REQUEST = StepRequest(messages=(Message.user("go"),), sensitivity=Sensitivity.PUBLIC)
 
 
-def chunk(text: str) -> dict[str, object]:
-    return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
-
-
 async def test_a_running_step_is_finished_and_a_new_one_refused(tmp_path: Path) -> None:
     asked, gate = anyio.Event(), anyio.Event()
+    replies: list[StepReply] = []
 
     async def answer(exchange: Exchange) -> None:
         await exchange.open_stream()
-        await exchange.send(sse(chunk("first ")))
+        await exchange.send(said("first "))
         asked.set()
         await gate.wait()
-        await exchange.send(sse(chunk("last"), {**chunk(""), "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, "[DONE]"))
+        await exchange.send(said("last") + said("", finish="stop") + "data: [DONE]\n\n")
         await exchange.finish()
 
-    replies: list[StepReply] = []
-    async with http_server(answer) as provider:
-        config = tmp_path / "nearfar.toml"
-        config.write_text(f'[far]\nprovider = "openai"\nmodel = "m"\nbase_url = "{provider.base_url}"\n', encoding="utf-8")
-        command = ("-m", "nearfar.orchestrator.cli", "serve", "gateway", "--config", str(config), "--address", "127.0.0.1:0", "--json")
-        with anyio.fail_after(60):
-            process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=DEVNULL)
-            assert process.stdout is not None
-            address = json.loads(await process.stdout.readline())["address"]
+    async def ask(remote: RemoteAgent) -> None:
+        replies.append(await complete(remote, REQUEST))
+
+    with anyio.fail_after(60):
+        async with http_server(answer) as provider, real_gateway(provider.base_url, tmp_path) as (address, process):
             remote = await RemoteAgent.connect(address)
-
-            async def ask() -> None:
-                replies.append(await complete(remote, REQUEST))
-
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask)
+                tasks.start_soon(ask, remote)
                 await asked.wait()
                 process.send_signal(signal.SIGTERM)
                 await _until_not_serving(address)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
-from http_server import Exchange, http_server, sse
+from http_server import Exchange, http_server
+from real_gateway import said
 
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.openai import OpenAIDialect
@@ -235,7 +236,7 @@ async def test_a_loser_behind_a_gateway_leaves_its_provider() -> None:
 
     async def answer(exchange: Exchange) -> None:
         await exchange.open_stream()
-        await exchange.send(sse({"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"content": "slow "}, "finish_reason": None}]}))
+        await exchange.send(said("slow "))
         asked.set()
         await exchange.until_client_leaves()
         left.set()
