@@ -475,7 +475,8 @@ class Hybrid:
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     await self._conclude_plan(task, context, None, since)
                 raise
-        await self._conclude_plan(task, context, state, since)
+        assert context.privacy is not None, "every task is prepared with it"
+        await self._conclude_plan(task, context, context.privacy.filled_state(state, is_json=False), since)
         return state
 
     async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:

@@ -2,13 +2,15 @@
 
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 
 from ...protocols import PrivacyViolation, Side, StepReply, StepRequest, StoreError
 from ...protocols.egress import inspected_by
 from ...protocols.wire import request_to_proto
+from ..cache.scope import current_scope, scope
 from ..labels import Label
 from ..team import Member
 from ..threads import in_thread
@@ -75,9 +77,17 @@ class Departing:
         except StoreError as error:  # it does not leave, whether that is on record or not
             logger.warning("it could not be recorded that something was held back: %s", error)
 
-    def watched(self) -> AbstractContextManager[None]:
-        """While this lasts, the bytes that go to another process are looked at."""
-        return nullcontext() if self._member.side is Side.NEAR else inspected_by(self._inspect)
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While this lasts, the bytes that go to another process are looked at, and no cache takes part where placeholders mean something
+        in this run alone."""
+        known = current_scope()
+        with scope(replace(known, caching="no-store") if self._names else known):
+            if self._member.side is Side.NEAR:
+                yield
+            else:
+                with inspected_by(self._inspect):
+                    yield
 
     def listener(self, listener: Listener) -> OpenedText:
         """Hears the reply as it streams, with placeholders filled in."""
@@ -91,6 +101,13 @@ class Departing:
             await in_thread(self._records.was_cached, self._number)
         return reply
 
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The placeholders in the request."""
+        if not len(self._placeholders):
+            return ()
+        return tuple(sorted({each.name for text in texts_of(self.request.messages) for each in self._placeholders.named_in(text)}))
+
     def _inspect(self, message: bytes) -> None:
         if self._needles.found_in(message):
             because = f"what {self._member.name} was to be told holds private data of this run"
@@ -99,7 +116,6 @@ class Departing:
     async def _note(self, outcome: Outcome, reason: str, findings: Mapping[str, int], message: bytes) -> int | None:
         if self._records is None:
             return None
-        named = {each.name for text in texts_of(self.request.messages) for each in self._placeholders.named_in(text)}
         departure = Departure(
             at=time.time(),
             agent=self._member.name,
@@ -110,7 +126,7 @@ class Departing:
             digest=sha256(message).hexdigest(),
             tier=self._label.tier,
             origins=origins_of(self._label),
-            placeholders=tuple(sorted(named)),
+            placeholders=self._names,
             findings=dict(findings),
         )
         return await in_thread(self._records.note, departure)

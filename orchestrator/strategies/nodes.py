@@ -113,7 +113,9 @@ class TaskNodes:
         ask = partial(log.ask, turn.member, role="execute", turn=turn.state["acted"], listener=listener)
         context = self.context(runtime)
         request, label = await shown(turn, turn.request(context.specs), context)
-        reply = await fitting.ask(request, partial(ask, label=label), summarizer_of(self.team, turn, log))
+        # Who sums up is on this device and reads all: what they write of what is covered here may not leave.
+        summarizer = summarizer_of(self.team, turn, log) if label is None else None
+        reply = await fitting.ask(request, partial(ask, label=label), summarizer)
         return reply, fitting.noted
 
     def _acted(self, turn: Turn, reply: StepReply, noted: TaskState, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:

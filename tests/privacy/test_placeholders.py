@@ -4,12 +4,15 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, Tool, tool
+from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.compression.policy import CompressionPolicy, CompressionUse
 from nearfar.orchestrator.events import AgentText
 from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Tier
@@ -18,7 +21,7 @@ from nearfar.orchestrator.privacy.opened_text import OpenedText
 from nearfar.orchestrator.privacy.placeholders import Placeholders
 from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.task import Policy
-from nearfar.protocols import InvalidOutput, JsonSchema, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
+from nearfar.protocols import InvalidOutput, JsonSchema, Limits, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -329,3 +332,53 @@ async def test_tool_that_shows_its_arguments_to_strangers_waits_for_a_yes_once_i
     async with Hybrid(**agents, tools=[read_diary, searching], policy=COVERED) as hybrid:  # type: ignore[arg-type]  # near or far
         await hybrid.run("Read my diary, then look up the weather", strategy="route")
     assert log == ([] if side is Side.NEAR else ["weather in Lima"]), "an agent that saw a placeholder knows nothing to tell"
+
+
+async def test_what_is_covered_is_not_summed_up_for_a_far_agent_by_one_that_has_read_it() -> None:
+    """The conversation outgrows the far agent's window, and a near agent could sum it up."""
+    filler = "This page speaks of nothing that matters to anybody. " * 60
+
+    @tool(effect="read")
+    def read_page(number: int) -> str:
+        """A page."""
+        return f"{number}: {filler}"
+
+    def far(request: StepRequest) -> Reply:
+        calls = sum(len(message.tool_calls) for message in request.messages)
+        pages = [call for message in request.messages for call in message.tool_calls if call.name == "read_page"]
+        if calls == 0:
+            return READ
+        page = 1 + max((int(str(call.arguments["number"])) for call in pages), default=0)
+        return ToolCall(id=f"p{page}", name="read_page", arguments={"number": page}) if page < 8 else "Done."
+
+    cloud = ScriptedAgent(far, name="far", side=Side.FAR, limits=Limits(context_tokens=3000))
+    device = scripted(lambda _: "It is about a safe that somebody unlocks in the morning.", Side.NEAR)
+    policy = COVERED.model_copy(update={"compression": CompressionPolicy(use=CompressionUse.ALWAYS, summary_tokens=200)})
+    async with Hybrid(near=device, far=cloud, tools=[read_diary, read_page], policy=policy) as hybrid:
+        result = await hybrid.run("Read my diary and all pages", **FAR)
+    assert any("too long for far" in reason for reason in result.reasons)
+    assert device.requests == []
+    assert "safe" not in told(cloud)
+
+
+async def test_plan_that_is_kept_for_later_tasks_holds_no_placeholder_of_this_one(tmp_path: Path) -> None:
+    cache = CacheSettings(path=tmp_path / "cache.db", plans=True, semantic=False)
+
+    def supervisor(request: StepRequest) -> Reply:
+        return f"1. write to {shown(request)[0]}\n2. answer" if "Plan the task" in request.messages[0].text else "CONTINUE"
+
+    cloud = scripted(supervisor)
+    policy = HIDDEN.model_copy(update={"strategy": Strategy.PEVR})
+    device = scripted(lambda _: "Written.", Side.NEAR)
+    async with Hybrid(near=device, far=cloud, policy=policy, cache=cache) as hybrid:
+        await hybrid.run("Write to tomas@example.org")
+    assert b"<EMAIL" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+
+async def test_no_cache_keeps_answers_with_placeholders(tmp_path: Path) -> None:
+    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.FAR,))
+    cloud = scripted(lambda request: f"Written to {shown(request)[0]}.")
+    async with Hybrid(far=cloud, policy=HIDDEN, cache=cache) as hybrid:
+        answers = [(await hybrid.run("Write to tomas@example.org", **FAR)).text for _ in range(2)]
+    assert answers == ["Written to tomas@example.org."] * 2
+    assert len(cloud.requests) == 2
