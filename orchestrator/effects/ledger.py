@@ -10,7 +10,7 @@ from ..tables import Session
 from ..tool_calls import Approver, Asked
 from ..tools import Effect, Tool
 from .canonical import digest
-from .occurrences import Occurrence
+from .occurrences import REPEATABLE, Occurrence
 from .records import EffectRecords, EffectState, Intent, Standing
 from .running import RunningCall
 
@@ -98,7 +98,8 @@ class EffectLedger:
     async def _run(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
         running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
         result = (await running.run(call)).model_copy(update={"call_id": call.id})
-        if not running.is_recorded:
+        is_made_again = running.is_made_again and tool.declared.effect in REPEATABLE
+        if not running.is_recorded and not is_made_again:
             # What the tool has done is known now, and would not be known again.
             await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
         return result

@@ -28,6 +28,8 @@ class RunningCall:
         self.key = key
         self.is_recorded = False
         """Its result was kept together with what it wrote into the database of runs."""
+        self.is_made_again = False
+        """A run that goes on makes the call again, since it does more than its result says."""
         self._tool = tool
         self._runs = runs
         self._place: Path | None = None
@@ -70,6 +72,16 @@ class RunningCall:
         if self._runs is None:
             raise InvalidRequest("the task is no durable run, which would have a database", hint="name a file: effect_transaction(path)")
         return self._runs()
+
+
+def make_again() -> None:
+    """Have the call under way made again by a run that goes on, as one that tells the running task more than its result says.
+
+    Does nothing outside of a tool, and for tools that may not be run again.
+    """
+    running = _running.get(None)
+    if running is not None:
+        running.is_made_again = True
 
 
 async def run_unrecorded(call: ToolCall, tool: Tool) -> ToolResult:

@@ -117,7 +117,7 @@ def search_tools(index: PassageIndex) -> tuple[Tool, Tool]:
         """A section of the passage with this exact title."""
         return index.open(title, section)
 
-    return tool(search), tool(open)
+    return tool(effect="read")(search), tool(effect="read")(open)
 
 
 def exact_match(answer: str, expected: str) -> float:
