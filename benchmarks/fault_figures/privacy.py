@@ -105,8 +105,8 @@ async def _undeclared(chance: random.Random, count: int, recording: Recording) -
             recording.sent.clear()
             case = Case(KINDS[kind](chance), "route", "public prompt", form, placeholders=True, executor="near")
             await _serve(case, recording)
-            leaked[kind][form] += is_in(case.secret, bytes(recording.sent)) / each
-    return leaked
+            leaked[kind][form] += is_in(case.secret, bytes(recording.sent))
+    return {kind: {form: count / each for form, count in forms.items()} for kind, forms in leaked.items()}
 
 
 async def _serve(case: Case, recording: Recording) -> None:
