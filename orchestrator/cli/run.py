@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -43,7 +44,9 @@ def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions
             options["context"] = _read_context(files.context)
         config = chosen_config(selection)
         warn_outside_world(prompt, config)
-        async with open_hybrid(selection, config, None if as_json else terminal_approver()) as hybrid:
+        if config.runs is not None:
+            options["idempotency_key"] = uuid4().hex
+        async with open_hybrid(selection, config, None if as_json else terminal_approver()) as hybrid, _resumable(options):
             if as_json:
                 result = await hybrid.run(prompt, **options)
                 print_json(result.model_dump(mode="json"))
@@ -53,6 +56,18 @@ def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions
                 notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
 
     execute(work(), as_json=as_json)
+
+
+@asynccontextmanager
+async def _resumable(options: TaskOptions) -> AsyncIterator[None]:
+    """Say how to go on with what is interrupted, where it is a durable run."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        run = options.get("idempotency_key")
+        if run is not None:
+            notes.print(f"go on with it: nearfar runs resume {run}", soft_wrap=True)
+        raise
 
 
 def chat_with(selection: Selection) -> None:

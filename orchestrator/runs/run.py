@@ -5,8 +5,6 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Final
 
-from pydantic import Field
-
 from ...protocols import StoreCorrupt
 from ...protocols.messages import Value
 from ..selection.decision import SelectionDecision
@@ -89,21 +87,6 @@ class Failure(Value):
     """Name of the error's class."""
     message: str
     hint: str = ""
-
-
-class RunDetails(Value):
-    """Everything about a run that a user may want to see."""
-
-    run: Run
-    prompt: str
-    next: tuple[str, ...] = ()
-    """The nodes that it goes on with; empty where it has ended, or not begun."""
-    attempts: tuple[str, ...] = Field(default=())
-    """What became of the agents' attempts, a line each."""
-    calls: int = 0
-    """Of agents."""
-    answer: str | None = None
-    failure: Failure | None = None
 
 
 def digest(asked: Task) -> str:

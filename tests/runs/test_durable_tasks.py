@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
+from nearfar.orchestrator import ApprovalRequest, Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.settings import RunsConfig
@@ -188,7 +188,9 @@ async def test_a_run_waits_for_a_yes_across_processes(config: RunsConfig) -> Non
     async with hybrid(config, ["It is sent."], send) as second:
         with pytest.raises(NotFound):
             await second.resume("k", approvals={"unknown": True})
-        result = await second.resume("k", approvals={needed.value.requests[0].id: True})
+        [request] = needed.value.requests
+        assert isinstance(request, ApprovalRequest)
+        result = await second.resume("k", approvals={request.id: True})
     assert (result.text, sent) == ("It is sent.", [1])
 
 

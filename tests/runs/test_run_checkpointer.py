@@ -27,7 +27,7 @@ def saver(store: RunStore) -> RunCheckpointer:
     return store.checkpointer
 
 
-def place(thread: str = "t", namespace: str = "", **more: object) -> RunnableConfig:
+def place(thread: str = "t", namespace: str = "", **more: Any) -> RunnableConfig:  # noqa: ANN401 - as it is called
     return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, **more}}
 
 
@@ -121,7 +121,7 @@ def test_it_can_be_used_without_a_loop(saver: RunCheckpointer) -> None:
 async def leased(store: RunStore, run: str = "r1") -> RunnableConfig:
     task = Task(messages=(Message.user("Hello"),), idempotency_key=run)
     lease = await store.begin(KeptTask.of(task, tools=(), agents=()), digest(task))
-    return place(run, **{EPOCH: lease.epoch})
+    return place(run, "", **{EPOCH: lease.epoch})
 
 
 async def test_who_has_lost_a_run_keeps_no_checkpoint_any_more(opened: Opener) -> None:
@@ -133,7 +133,7 @@ async def test_who_has_lost_a_run_keeps_no_checkpoint_any_more(opened: Opener) -
     with pytest.raises(RunBusy):
         await first.checkpointer.aput(config, checkpoint(word="too late"), {}, {})
     with pytest.raises(RunBusy):
-        await first.checkpointer.aput_writes(place("r1", checkpoint_id="x", **{EPOCH: 1}), [("word", 1)], "task")
+        await first.checkpointer.aput_writes(place("r1", "", checkpoint_id="x", **{EPOCH: 1}), [("word", 1)], "task")
     assert (await latest(second.checkpointer, place("r1"))).checkpoint["channel_values"] == {"word": "mine"}
     assert second.show("r1").steps == 1
 

@@ -1,0 +1,83 @@
+"""`nearfar runs resume`."""
+
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from ...protocols import ConfigError, InvalidRequest, NearfarError
+from ..config import Config
+from ..hybrid import Hybrid
+from ..runs.settings import RunsConfig
+from .approving import printable, terminal_approver
+from .console import EXIT_FAILED, execute, notes, output, print_json
+from .options import Selection
+from .run import summary
+from .selection import chosen_config, open_hybrid
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was said on the command line to calls that a run waits for, by the requests' ids."""
+
+    approved: tuple[str, ...]
+    denied: tuple[str, ...]
+
+    def of(self) -> dict[str, bool]:
+        """Raises `InvalidRequest` where one was approved and denied."""
+        both = sorted(set(self.approved) & set(self.denied))
+        if both:
+            raise InvalidRequest(f"{both[0]} is both approved and denied", hint="say one of them")
+        return {**dict.fromkeys(self.approved, True), **dict.fromkeys(self.denied, False)}
+
+
+def resume_run(run: str | None, selection: Selection, answers: Answers, *, user: str, as_json: bool) -> None:
+    """Go on with one run and print what came of it."""
+
+    async def work() -> None:
+        if run is None:
+            raise ConfigError("no run is named", hint="name one of `nearfar runs list`, or all whose process has died: --all")
+        async with _hybrid(selection, as_json=as_json) as hybrid:
+            result = await hybrid.resume(run, user=user, approvals=answers.of())
+        if as_json:
+            print_json(result.model_dump(mode="json"))
+            return
+        output.print(Text(result.text), soft_wrap=True)
+        notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
+
+    execute(work(), as_json=as_json)
+
+
+def resume_all(selection: Selection, run: str | None, *, as_json: bool) -> None:
+    """Go on with all runs whose process has died, the oldest first; one that fails does not stop the others."""
+
+    async def work() -> None:
+        if run is not None:
+            raise ConfigError("a run is named, and --all is given", hint="say one of them")
+        ended: list[dict[str, str]] = []
+        async with _hybrid(selection, as_json=as_json) as hybrid:
+            for orphan in hybrid.runs.orphans():
+                ended.append(await _outcome(hybrid, orphan.id, orphan.user))
+                if not as_json:
+                    notes.print(Text(printable(f"{orphan.id}: {ended[-1].get('error', 'done')}")), soft_wrap=True)
+        if as_json:
+            print_json({"runs": ended})
+        elif not ended:
+            notes.print("[dim]no run was interrupted[/dim]")
+        if any("error" in each for each in ended):
+            raise SystemExit(EXIT_FAILED)
+
+    execute(work(), as_json=as_json)
+
+
+async def _outcome(hybrid: Hybrid, run: str, user: str) -> dict[str, str]:
+    try:
+        result = await hybrid.resume(run, user=user)
+    except NearfarError as error:  # it is told, and the next one is gone on with
+        return {"run": run, "error": f"{type(error).__name__}: {error}"}
+    return {"run": run, "text": result.text}
+
+
+def _hybrid(selection: Selection, *, as_json: bool) -> Hybrid:
+    config: Config = chosen_config(selection)
+    config = config.model_copy(update={"runs": config.runs or RunsConfig()})
+    return open_hybrid(selection, config, None if as_json else terminal_approver())

@@ -1,0 +1,114 @@
+"""`nearfar runs list | show | cancel`."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from ...protocols import ConfigError
+from ..runs.details import RunDetails, details
+from ..runs.opening import open_store
+from ..runs.run import Run, RunState
+from ..runs.settings import RunsConfig
+from ..runs.store import RunStore
+from .approving import printable, shown_call
+from .configuration import read_config
+from .console import notes, output, print_json, reported
+
+_STYLES: Final = {RunState.DONE: "green", RunState.FAILED: "red", RunState.WAITING: "yellow", RunState.CANCELLED: "dim"}
+
+
+@contextmanager
+def opened(path: Path | None) -> Iterator[RunStore]:
+    """The store of runs of the configuration, or the user's own where it names none."""
+    config = read_config(path)
+    with closing(open_store((config.runs if config is not None else None) or RunsConfig())) as store:
+        yield store
+
+
+def list_runs(path: Path | None, *, state: str | None, user: str | None, limit: int, as_json: bool) -> None:
+    """Print the newest runs."""
+    with reported(as_json=as_json):
+        wanted = _state(state)
+        with opened(path) as store:
+            found = store.list(state=wanted, user=user, limit=limit)
+        if as_json:
+            print_json({"runs": [run.model_dump(mode="json") for run in found]})
+            return
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for column in ("run", "state", "strategy", "steps", "user", "task"):
+            table.add_column(column, justify="right" if column == "steps" else "left", overflow="fold")
+        for run in found:
+            table.add_row(
+                printable(run.id), _state_text(run), run.strategy, str(run.steps), printable(run.user), Text(printable(run.title))
+            )
+        output.print(table)
+        if any(run.is_orphaned for run in found):
+            notes.print("[dim]nearfar runs resume --all goes on with those whose process has died[/dim]")
+
+
+def show_run(run: str, path: Path | None, *, as_json: bool) -> None:
+    """Print everything about a run."""
+    with reported(as_json=as_json):
+        with opened(path) as store:
+            found = details(store, run)
+        if as_json:
+            print_json(found.model_dump(mode="json"))
+            return
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in _rows(found):
+            table.add_row(name, value)
+        output.print(table)
+
+
+def cancel_run(run: str, path: Path | None, *, as_json: bool) -> None:
+    """Ask for the end of a run."""
+    with reported(as_json=as_json):
+        with opened(path) as store:
+            found = store.cancel(run)
+        if as_json:
+            print_json({"run": found.id, "state": found.state})
+        elif found.state is RunState.RUNNING:
+            notes.print(f"run {printable(run)} ends behind the step that is under way", markup=False)
+        else:
+            notes.print(f"run {printable(run)} is {found.state}", markup=False)
+
+
+def _state(text: str | None) -> RunState | None:
+    try:
+        return None if text is None else RunState(text)
+    except ValueError:
+        raise ConfigError(f"there is no state {text!r}", hint=f"the states are {', '.join(RunState)}") from None
+
+
+def _state_text(run: Run) -> Text:
+    return Text("interrupted", style="yellow") if run.is_orphaned else Text(run.state, style=_STYLES.get(run.state, ""))
+
+
+def _rows(found: RunDetails) -> Iterator[tuple[str, Text]]:
+    run = found.run
+    yield "run", Text(printable(run.id))
+    yield "state", _state_text(run)
+    if run.user:
+        yield "user", Text(printable(run.user))
+    yield "task", Text(printable(found.prompt))
+    yield "strategy", Text(run.strategy)
+    yield "steps", Text(f"{run.steps} kept, {found.calls} calls of agents, owner {run.epoch}")
+    if found.next:
+        yield "next", Text(", ".join(found.next))
+    for attempt in found.attempts:
+        yield "attempt", Text(printable(f"{attempt.agent} {attempt.outcome}" + (f": {attempt.reason}" if attempt.reason else "")))
+    for request in found.waits_for:
+        yield "waits for", Text(f"{request.id}  {shown_call(request)}\n{printable(request.reason)}")
+    if found.waits_for:
+        yield "", Text(f"nearfar runs resume {run.id} --approve ID, or --deny ID", style="yellow")
+    if found.failure is not None:
+        yield "error", Text(printable(f"{found.failure.error}: {found.failure.message}"), style="red")
+    if found.answer is not None:
+        yield "answer", Text(found.answer)
