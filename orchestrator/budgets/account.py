@@ -27,6 +27,7 @@ _USEFUL_SECONDS: Final = 10.0
 _PATIENCE: Final = 30.0
 """Seconds of such waiting."""
 _LEAST_BYTES_PER_TOKEN: Final = 3
+_HINT: Final = "[policy.limits] sets the limits; nearfar budget show says what is spent"
 _INSTANT: Final = 1e-6
 """Seconds, or joules: what a call takes in any case."""
 
@@ -108,7 +109,7 @@ class Account:
         if self._whole is not None:
             return (*own, *self._whole._claims())
         session = () if self._session is None else (Claim(Scope("session", self._session), _caps(limits.session), allows),)
-        user = (Claim(Scope("user", self._user), _caps(limits.user), allows),) if self._user else ()
+        user = (Claim(Scope("user", self._user), _caps(limits.user), allows),) if self._user or limits.user != Amounts() else ()
         return (*own, *session, *user, Claim(Scope("day"), _caps(limits.day), allows))
 
     def _within_call(self, demand: "_Demand") -> Units:
@@ -157,11 +158,22 @@ class Account:
         """Give back what was reserved for a call that was cancelled meanwhile."""
         found = None if doing.cancelled() or doing.exception() is not None else doing.result()
         if isinstance(found, Reservation):
-            asyncio.get_running_loop().run_in_executor(None, self._book.settle, found, Units())
+            asyncio.get_running_loop().run_in_executor(None, self._give_back, found)
+
+    def _give_back(self, reservation: Reservation) -> None:
+        try:
+            self._book.settle(reservation, Units())
+        except StoreUnavailable as error:
+            logger.warning("what was reserved for a call that was not made could not be given back: %s", error)
+
+    def refusal_in_time(self, demand: "_Demand", seconds: float) -> BudgetExceeded:
+        """The error for a call that was given so many seconds, and needed more."""
+        message = f"{demand.card.name} was not done within the {seconds:.3g} seconds that the limits leave; the task has spent"
+        return BudgetExceeded(f"{message} {_said(self.spent)}", hint=_HINT)
 
     def _refusal(self, card: AgentCard, shortage: Shortage) -> BudgetExceeded:
         message = f"{card.name} was not asked: {described(shortage)}; the task has spent {_said(self.spent)}"
-        return BudgetExceeded(message, hint="[policy.limits] sets the limits; nearfar budget show says what is spent")
+        return BudgetExceeded(message, hint=_HINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +194,14 @@ class Allowance:
         """The limits leave it less to write than the task and the agent would."""
         bound, left = self._demand.bound, self.request.max_output_tokens
         return left is not None and (bound is None or left < bound)
+
+    @property
+    def out_of_time(self) -> BudgetExceeded | None:
+        """The error for a call that was not done in its time, where that is a matter of the limits; else None."""
+        seconds, wanted = self.request.timeout, self._demand.request.timeout
+        if seconds is None or (wanted is not None and wanted <= seconds):
+            return None
+        return self._account.refusal_in_time(self._demand, seconds)
 
     @property
     def most(self) -> Spent:

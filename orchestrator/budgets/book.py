@@ -33,6 +33,7 @@ ON CONFLICT (kind, name) DO UPDATE SET used = excluded.used,
 {", ".join(f"reserved_{measure} = budgets.reserved_{measure} - ?" for measure in MEASURES)},
 unpriced = budgets.unpriced + ?
 """
+_LEFT: Final = "SELECT id, scopes, unpriced, dollars, tokens, seconds, joules FROM budget_reservations WHERE owner = ?"
 _EMPTIED: Final = "dollars = 0, tokens = 0, seconds = 0, joules = 0, unpriced = 0"
 _FORGET: Final = f"""
 DELETE FROM budgets WHERE kind = ? AND {" AND ".join(f"reserved_{measure} = 0" for measure in MEASURES)}
@@ -139,9 +140,9 @@ class BudgetBook:
             reserved = reservation.granted if known else Units()
             added = spent if known else spent.beyond(reservation.granted)
             _move(session, reservation.scopes, reserved=reserved, spent=added, unpriced=int(is_unpriced and known))
-            self._settled += 1
-            if self._settled % _FORGOTTEN_EVERY == 0:
-                _forget(session)
+        self._settled += 1
+        if self._settled % _FORGOTTEN_EVERY == 0:
+            self._forget()
 
     def balance(self, scope: Scope) -> Balance:
         """Of one scope; nothing where it was never heard of."""
@@ -176,15 +177,9 @@ class BudgetBook:
         for owner in owners:
             if self._storage.is_alive(owner):
                 continue
-            with self._storage.writing() as session:
-                rows = session.execute(
-                    "SELECT id, scopes, unpriced, dollars, tokens, seconds, joules FROM budget_reservations WHERE owner = ?", (owner,)
-                ).fetchall()
-                for identifier, scopes, unpriced, *granted in rows:
-                    if session.execute("DELETE FROM budget_reservations WHERE id = ?", (identifier,)).rowcount:
-                        most, where = Units(*granted), [Scope(*scope) for scope in json.loads(scopes)]
-                        _move(session, where, reserved=most, spent=most, unpriced=unpriced)
-                        released += 1
+            with self._storage.reading() as session:
+                rows = session.execute(_LEFT, (owner,)).fetchall()
+            released += sum(self._is_released(*row) for row in rows)
         return released
 
     def close(self) -> None:
@@ -204,6 +199,21 @@ class BudgetBook:
             row = (reservation.id, owner, json.dumps(reservation.scopes), *amounts, int(is_unpriced))
             session.execute("INSERT INTO budget_reservations VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             return reservation
+
+    def _is_released(self, identifier: str, scopes: str, unpriced: int, *granted: int) -> bool:
+        """Whether it was we who counted the reservation of a dead process, and nobody else at the same moment."""
+        most = Units(*granted)
+        with self._storage.writing() as session:
+            if not session.execute("DELETE FROM budget_reservations WHERE id = ?", (identifier,)).rowcount:
+                return False
+            _move(session, [Scope(*scope) for scope in json.loads(scopes)], reserved=most, spent=most, unpriced=unpriced)
+        return True
+
+    def _forget(self) -> None:
+        """The tasks and sessions that nobody has used for longest, except for those in use."""
+        for kind in ("task", "session"):
+            with self._storage.writing() as session:
+                session.execute(_FORGET, (kind, kind, _KEPT))
 
     def _dated(self, session: Session, scope: Scope) -> Scope:
         """The scope itself, or the day that it is now."""
@@ -235,12 +245,6 @@ def _move(session: Session, scopes: Iterable[Scope], *, reserved: Units, spent: 
     """From what is reserved to what is spent."""
     for scope in scopes:
         session.execute(_SETTLE, (*scope, *spent, unpriced, *spent, *reserved, unpriced))
-
-
-def _forget(session: Session) -> None:
-    """The tasks and sessions that nobody has used for longest, except for those in use."""
-    for kind in ("task", "session"):
-        session.execute(_FORGET, (kind, kind, _KEPT))
 
 
 def granted(found: Sequence[tuple[Claim, Balance]], least: Units, most: Units) -> Units | Shortage:

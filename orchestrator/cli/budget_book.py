@@ -80,8 +80,8 @@ def _chosen(book: BudgetBook) -> list[tuple[Scope, Balance]]:
 
 
 def _scope(text: str) -> Scope:
-    kind, _, name = text.partition(":")
-    if kind not in _KINDS or (kind == "day") != (not name):
+    kind, mark, name = text.partition(":")
+    if kind not in _KINDS or (kind == "day") is bool(mark):
         raise ConfigError(f"there is no scope {text!r}", hint="it is day, user:NAME, session:NAME or task:ID")
     return Scope(kind, name)
 

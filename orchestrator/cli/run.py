@@ -177,9 +177,10 @@ def summary(result: Result) -> str:
     tokens = f"{result.near.usage.total_tokens} near / {result.far.usage.total_tokens} far tokens"
     hits = sum(call.saved is not None for call in result.calls)
     cached = f", {hits} of {len(result.calls)} calls from the cache" if hits else ""
+    cut = ", as far as its budget went" if result.budget_exceeded is not None else ""
     energy = result.energy
     joules = f", {energy.joules:.3g} J {energy.source}" if energy.joules else ""
-    return f"{result.model} {where}{fallback}{confidence}{interventions}; {tokens}, {dollars}{joules}{cached}, {result.seconds:.2f} s"
+    return f"{result.model} {where}{fallback}{cut}{confidence}{interventions}; {tokens}, {dollars}{joules}{cached}, {result.seconds:.2f} s"
 
 
 def _read_context(path: Path) -> str:

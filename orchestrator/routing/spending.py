@@ -52,9 +52,9 @@ class Spending:
 
 
 def _limited(limits: Limits, task: Task) -> Iterator[tuple[Scope, Amounts]]:
-    named = ((Scope("session", task.session or ""), limits.session), (Scope("user", task.user), limits.user), (Scope("day"), limits.day))
-    for scope, amounts in named:
-        if amounts != Amounts() and (scope.name or scope.kind == "day"):
+    session = () if task.session is None else ((Scope("session", task.session), limits.session),)
+    for scope, amounts in (*session, (Scope("user", task.user), limits.user), (Scope("day"), limits.day)):
+        if amounts != Amounts():
             yield scope, amounts
 
 

@@ -12,6 +12,7 @@ import anyio
 from ...protocols import (
     Agent,
     AgentCard,
+    BudgetExceeded,
     Cancelled,
     ContentFiltered,
     DeadlineExceeded,
@@ -31,7 +32,7 @@ from ...protocols import (
     Usage,
     stream,
 )
-from ..budgets.account import Account, Allowance
+from ..budgets.account import Allowance
 from ..budgets.amounts import Spent
 from ..events import CallEnded
 from ..labels import Label
@@ -90,10 +91,10 @@ class CallLog:
             await allowance.settle(spent_by(call, None if is_heard else allowance.most))
         emit(self._runtime, CallEnded(call=call))
 
-    @property
-    def _account(self) -> Account | None:
+    async def _reserved(self, request: StepRequest, card: AgentCard) -> Allowance | None:
+        """What the call may take; None where nobody keeps account."""
         given: TaskContext | None = self._runtime.context
-        return given.account if given is not None else None
+        return None if given is None or given.account is None else await given.account.reserve(request, card)
 
     @property
     def as_json(self) -> list[Json]:
@@ -129,9 +130,8 @@ class CallLog:
         patience = self._patience(member, request)
         departing = await self._privacy.departing(member, request, label or self._label, role=role)
         request = departing.request
-        account = self._account
-        allowance = await account.reserve(request, agent.card) if account is not None else None
-        request = allowance.request if allowance is not None else request
+        allowance = await self._reserved(request, agent.card)
+        request = request if allowance is None else allowance.request
         listening = _Listening(None if listener is None else departing.listener(listener))
         started = time.monotonic()
         verdict: Verdict | None = None
@@ -145,6 +145,8 @@ class CallLog:
         except (Exception, anyio.get_cancelled_exc_class()) as caught:  # recorded, and raised again
             error = caught
             verdict = Verdict.UNREADABLE if reading is not None and isinstance(caught, InvalidOutput) else None
+            if (refusal := _of_limits(caught, allowance)) is not None:
+                raise refusal from caught
             raise
         finally:
             call = Call(
@@ -189,6 +191,11 @@ class CallLog:
         given: TaskContext | None = self._runtime.context
         known = None if given is None else given.privacy
         return known if known is not None else RunPrivacy.of(Task.model_validate(self._task))
+
+
+def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExceeded | None:
+    """The error that a call's end stands for, where it had less time than it wanted because of a limit."""
+    return allowance.out_of_time if allowance is not None and isinstance(error, DeadlineExceeded) else None
 
 
 class _Listening:

@@ -1,7 +1,11 @@
 """What a call may take by the limits, and what counts for it."""
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 
 import anyio
 import pytest
@@ -12,9 +16,12 @@ from nearfar.orchestrator.budgets import account as accounts
 from nearfar.orchestrator.budgets.account import Account, Allowance
 from nearfar.orchestrator.budgets.amounts import Spent
 from nearfar.orchestrator.budgets.book import BudgetBook, Scope
+from nearfar.orchestrator.budgets.opening import open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.settings import Amounts, Limits
-from nearfar.protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest
+from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.tables import Session
+from nearfar.protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +126,13 @@ async def test_what_is_free_may_follow_when_all_dollars_are_spent() -> None:
         await spender.reserve(request(), card())
 
 
+async def test_tasks_without_a_user_share_the_limit_of_one() -> None:
+    book, limits = BudgetBook(MemoryStorage()), Limits(user=Amounts(tokens=300))
+    await spend(account(limits, book=book), Spent(tokens=300))
+    with pytest.raises(BudgetExceeded, match="limit for the user"):
+        await account(limits, book=book).reserve(request(), card())
+
+
 @pytest.mark.parametrize(("kind", "name"), [("session", "one"), ("user", "ana")])
 async def test_sessions_and_users_are_limited_each_by_itself(kind: str, name: str) -> None:
     book, limits = BudgetBook(MemoryStorage()), Limits.model_validate({kind: {"tokens": 300}})
@@ -157,6 +171,77 @@ async def test_a_call_waits_for_those_under_way_rather_than_to_be_cut_short() ->
             assert not second
             await first.settle(Spent(dollars=0.001))
     assert second[0].most.dollars == pytest.approx(0.009)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_calls_side_by_side_get_to_the_cap_and_no_further(is_shared: bool, tmp_path: Path) -> None:
+    book = open_budgets(RunsConfig(folder=tmp_path)) if is_shared else BudgetBook(MemoryStorage())
+    spender = account(Limits(task=Amounts(tokens=5000)), book=book)
+    asked = request(100, max_output_tokens=100, timeout=20)
+    refused = 0
+
+    async def call() -> None:
+        nonlocal refused
+        try:
+            allowance = await spender.reserve(asked, card())
+        except BudgetExceeded:
+            refused += 1
+            return
+        await anyio.lowlevel.checkpoint()
+        await allowance.settle(Spent(tokens=allowance.most.tokens))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(60):
+                tasks.start_soon(call)
+    balance = book.balance(Scope("task", "a task"))
+    assert refused
+    assert 4900 < balance.spent.tokens <= 5000
+    assert not any(balance.reserved)
+    book.close()
+
+
+async def test_a_call_that_is_cancelled_while_it_reserves_gives_back_what_it_got(tmp_path: Path) -> None:
+    book = open_budgets(RunsConfig(folder=tmp_path))
+    spender = account(Limits(task=Amounts(tokens=5000)), book=book)
+    with anyio.fail_after(60):
+        for _ in range(20):
+            asking = asyncio.create_task(spender.reserve(request(), card()))
+            await anyio.lowlevel.checkpoint()
+            asking.cancel()
+            await asyncio.wait([asking])
+            while (balance := book.balance(Scope("task", "a task"))).reserved.tokens:
+                await anyio.lowlevel.checkpoint()
+    assert not any(balance.spent)
+    book.close()
+
+
+class Broken(MemoryStorage):
+    """A storage whose disk is full from some moment on."""
+
+    is_full = False
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        if self.is_full:
+            raise StoreUnavailable("the disk is full")
+        with super().writing() as session:
+            yield session
+
+
+async def test_where_nothing_can_be_written_limited_calls_are_not_made_and_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    storage = Broken()
+    book = BudgetBook(storage)
+    limited = account(Limits(day=Amounts(tokens=5000)), book=book)
+    allowance = await limited.reserve(request(), card())
+    storage.is_full = True
+    await allowance.settle(Spent(tokens=50))
+    assert "stays reserved" in caplog.text
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await limited.reserve(request(), card())
+    await (await account(Limits(), book=book).reserve(request(), card())).settle(Spent(tokens=50))
+    assert "is not counted" in caplog.text
+    assert book.balance(Scope("day")).reserved.tokens == 5000
 
 
 async def test_a_part_is_held_to_its_share_and_to_what_its_whole_has_left() -> None:

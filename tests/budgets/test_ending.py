@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import anyio
 import pytest
 
 from nearfar.orchestrator import Hybrid, Policy, tool
@@ -64,6 +65,12 @@ async def test_a_draft_that_was_doubted_stands_where_nobody_can_be_paid_to_do_be
     assert (result.text, far.requests) == ("Lima.", [])
     assert result.budget_exceeded is not None
     assert "far was not asked: the limit for the call" in result.budget_exceeded
+
+
+async def test_a_call_that_needs_more_time_than_its_limit_leaves_says_so() -> None:
+    async with far_alone([anyio.Event(), "Never."], limits={"task": {"seconds": 0.05}}) as hybrid:
+        with pytest.raises(BudgetExceeded, match=r"far was not done within the 0\.05 seconds that the limits leave"):
+            await hybrid.run("What is the capital of Peru?")
 
 
 async def test_a_near_agent_that_takes_over_is_not_cut_short() -> None:
