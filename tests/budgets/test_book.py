@@ -149,8 +149,8 @@ def test_what_a_process_had_reserved_that_was_killed_counts_as_spent_and_what_it
 def test_processes_that_spend_at_the_same_time_get_to_the_cap_and_no_further(config: RunsConfig) -> None:
     command = [sys.executable, "-c", SPEND, config.model_dump_json()]
     with ExitStack() as stack:
-        pipes: dict[str, int] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        workers = [stack.enter_context(subprocess.Popen(command, **pipes, text=True)) for _ in range(4)]
+        pipe = subprocess.PIPE
+        workers = [stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)) for _ in range(4)]
         assert [worker.stdout.readline() for worker in workers if worker.stdout] == ["ready\n"] * 4
         for worker in workers:
             assert worker.stdin is not None
