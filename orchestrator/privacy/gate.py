@@ -17,8 +17,7 @@ class Gate:
     """Of one run: a text that was looked through once is not looked through again."""
 
     def __init__(self, detector: Detector, policy: PrivacyPolicy) -> None:
-        self._detector = Detectors([detector])
-        self._counted = {*policy.detect, UNCHECKED}
+        self._detector = Detectors([detector], policy.detect)
         self._patience = policy.patience
         self._seen: dict[str, list[Finding]] = {}
 
@@ -34,8 +33,7 @@ class Gate:
 
         def look() -> None:
             for text in texts:
-                findings = self._detector.find(text)
-                found[text] = [finding for finding in findings if finding.type in self._counted]
+                found[text] = self._detector.find(text)
 
         with anyio.move_on_after(self._patience):
             await run_in_daemon_thread(look)

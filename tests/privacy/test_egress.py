@@ -14,9 +14,10 @@ from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.labels import Label
 from nearfar.orchestrator.memory import Tier
+from nearfar.orchestrator.privacy.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.privacy.detection.composite import Detectors
 from nearfar.orchestrator.privacy.detection.finding import UNCHECKED, Finding, resolved
-from nearfar.orchestrator.privacy.detection.structured import CARD, EMAIL, IBAN, passes_iban, passes_luhn
+from nearfar.orchestrator.privacy.detection.internet import EMAIL
 from nearfar.orchestrator.privacy.gate import Gate
 from nearfar.orchestrator.privacy.needles import Needles
 from nearfar.orchestrator.privacy.run_privacy import RunPrivacy
@@ -181,7 +182,7 @@ async def test_what_detectors_found_is_not_let_through_in_another_form_later() -
     @tool(effect="read")
     def spell() -> str:
         """The address, letter by letter."""
-        return FORMS["spaced hex"]
+        return "|".join(SECRET)
 
     def script(request: StepRequest) -> ToolCall | str:
         return ToolCall(id="1", name="spell", arguments={}) if len(request.messages) == 1 else "never reached"

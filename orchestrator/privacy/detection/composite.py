@@ -1,7 +1,7 @@
 """Several detectors as one, which fails closed."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from .finding import UNCHECKED, Detector, Finding, resolved
 
@@ -9,10 +9,15 @@ logger = logging.getLogger(__name__)
 
 
 class Detectors:
-    """All that any of the detectors finds. Where one of them fails, the whole text counts as a finding."""
+    """All that any of the detectors finds. Where one of them fails, the whole text counts as a finding.
 
-    def __init__(self, detectors: Sequence[Detector]) -> None:
+    Args:
+        types: what is looked for, all if nothing is said. What else is found does not hide any of it.
+    """
+
+    def __init__(self, detectors: Sequence[Detector], types: Container[str] | None = None) -> None:
         self._detectors = tuple(detectors)
+        self._types = types
 
     def find(self, text: str) -> list[Finding]:
         """The findings in their order, none overlapping another one."""
@@ -23,4 +28,7 @@ class Detectors:
             except Exception as error:  # a task boundary: a detector may be anybody's code, and one that fails must not let anything pass
                 logger.warning("the detector %s has failed: %s", type(detector).__name__, type(error).__name__)
                 return [Finding(0, len(text), UNCHECKED, text)]
-        return resolved(found)
+        return resolved(finding for finding in found if self._counts(finding))
+
+    def _counts(self, finding: Finding) -> bool:
+        return self._types is None or finding.type == UNCHECKED or finding.type in self._types

@@ -5,6 +5,9 @@ from typing import Final, NamedTuple, Protocol
 
 UNCHECKED: Final = "unchecked"
 """Type of a whole text that a detector could not look through: it may hold anything."""
+_SPECIFIC: Final = ("key", "iban", "card", "ssn", "national_id", "email", "ip", "birth_date", "phone", "url")
+"""Types, the ones that say most first. It decides between findings of the same length."""
+_RANKS: Final = {type: rank for rank, type in enumerate(_SPECIFIC)}
 
 
 class Finding(NamedTuple):
@@ -27,9 +30,17 @@ class Detector(Protocol):
 
 
 def resolved(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings in the order of the text, of those that overlap the longest one."""
-    kept: list[Finding] = []
-    for finding in sorted(findings, key=lambda each: (each.start - each.end, each.start, each.type)):
-        if all(finding.end <= other.start or other.end <= finding.start for other in kept):
-            kept.append(finding)
-    return sorted(kept)
+    """The findings in the order of the text. Those that overlap become one, of the type of the longest and then most specific one."""
+    joined: list[Finding] = []
+    best = (0, 0)
+    for finding in sorted(findings):
+        weight = (finding.end - finding.start, -_RANKS.get(finding.type, len(_RANKS)))
+        if not joined or finding.start >= joined[-1].end:
+            joined.append(finding)
+            best = weight
+            continue
+        last = joined[-1]
+        type, best = (finding.type, weight) if weight > best else (last.type, best)
+        rest = finding.text[last.end - finding.start :] if finding.end > last.end else ""
+        joined[-1] = Finding(last.start, max(last.end, finding.end), type, last.text + rest)
+    return joined

@@ -1,0 +1,59 @@
+"""Private data that can be told by their form, by a check of it, and by the words around.
+
+Patterns take time in proportion to the text, whatever it is: each repetition has a limit or is possessive (it gives nothing back, so
+that no text is tried in two ways), and each check looks at a limited part of the text.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from .finding import Finding
+
+Check = Callable[[re.Match[str]], bool]
+_REACH: Final = 48
+"""Characters before a match in which words may tell what it is."""
+
+
+def always(match: re.Match[str]) -> bool:
+    """No check: the form says enough."""
+    return True
+
+
+class PatternDetector:
+    """Finds what matches a pattern and passes a check.
+
+    Args:
+        group: the part of a match that is private.
+        hints: one of these is in any text that has a match: without them the pattern is not tried.
+    """
+
+    def __init__(self, type: str, pattern: re.Pattern[str], check: Check = always, *, group: int = 0, hints: Sequence[str] = ("",)) -> None:
+        self._type = type
+        self._pattern = pattern
+        self._check = check
+        self._group = group
+        self._hints = hints
+
+    def find(self, text: str) -> list[Finding]:
+        if not any(hint in text for hint in self._hints):
+            return []
+        return [self._finding(match) for match in self._pattern.finditer(text) if self._check(match)]
+
+    def _finding(self, match: re.Match[str]) -> Finding:
+        return Finding(*match.span(self._group), self._type, match[self._group])
+
+
+def follows(words: re.Pattern[str], match: re.Match[str]) -> bool:
+    """Whether one of the words stands in what comes before a match."""
+    return words.search(match.string, max(0, match.start() - _REACH), match.start()) is not None
+
+
+def precedes(words: re.Pattern[str], match: re.Match[str]) -> bool:
+    """Whether one of the words stands directly behind a match."""
+    return words.match(match.string, match.end(), match.end() + _REACH) is not None
+
+
+def digits_of(text: str) -> str:
+    """The digits of a number, of any script, as ASCII."""
+    return "".join(str(int(character)) for character in text if character.isdecimal())

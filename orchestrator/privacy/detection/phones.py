@@ -1,0 +1,105 @@
+"""Phone numbers: by their form, by the words around, and with the extra `privacy` by the numbering plans of many countries."""
+
+import re
+from importlib.util import find_spec
+from typing import Final
+
+from .finding import Finding
+from .patterns import digits_of, follows, precedes
+
+_NUMBER: Final = re.compile(
+    r"(?<![\w@+])(?<!\w[.:/,=-])(?:\+[ (]?|\()?\d(?:[ .()\u00a0/-]{0,3}+\d){5,16}+(?!\d)(?:[ ,;]{0,2}+(?:x|ext\.?|#)[ .:]?\d{1,6}+)?"
+)
+_DATE: Final = re.compile(
+    r"\(?(?:(?:19|20)\d\d([-/. ])[01]?\d\1[0-3]?\d|[0-3]?\d([-/.])[0-3]?\d\2(?:19|20)?\d\d|(?:19|20)\d\d ?- ?(?:19|20)\d\d)(?!\d|[-/.]\d)"
+)
+_NAMED: Final = re.compile(
+    r"(?i)(?:phone|\btel\b|telef|téléf|mobil|móvil|movil|m[oó]vel|portable|\bcell|celul|cellul|handy|\bfax|hotline|whatsapp|\bsms\b|\bring\b|\bdial|puhelin|"
+    r"landline|switchboard|\bdesk:|\boffice:|rufnummer|numéro de|номер|тел|電話|电话|手机|携帯)[^\d\n]{0,24}\n?[^\d\n]{0,4}\Z"
+)
+_SPOKEN_OF: Final = re.compile(
+    r"(?i)\b(?:call|calls|called|calling|reach|reached|contact|text|texts|texted|message|messages|answer|answering|answers|anrufen|erreich\w*|appel\w*|"
+    r"llam\w*|chiam\w*|ligue|lig[ao]r|bellen|ringa?|soita)\b[^\d\n]{0,32}\Z"
+)
+_NAMED_AFTER: Final = re.compile(r"(?i)[\s,;:(\[-]{0,3}(?:office|fax|mobile|cell|phone|tel\b|landline|handy)")
+_NORTH_AMERICAN: Final = re.compile(r"\(?[2-9]\d\d[). -]{1,2}[2-9]\d\d[. -]\d{4}")
+_GROUPS: Final = re.compile(r"[ ()\u00a0-]|\..*\.|/")
+_SEVERAL_GROUPS: Final = re.compile(r"\(|\d[ ().\u00a0/-]+\d+[ ().\u00a0/-]+\d")
+_LEAST_SPOKEN_OF: Final = 7
+_LEAST_ALONE: Final = 9
+"""Digits of a number that nothing around calls a phone's. Shorter ones may be anything."""
+_MOST: Final = 15
+"""Digits of an international number (ITU-T E.164)."""
+_LOOKED_UP: Final = 500
+"""Numbers of one text that are held against numbering plans, which takes about a millisecond each. For more of them the form is enough."""
+_REGIONS: Final = (
+    *("US", "GB", "IE", "AU", "NZ", "ZA", "IN", "DE", "AT", "CH", "FR", "BE", "NL", "ES", "PT", "IT", "GR"),
+    *("SE", "FI", "PL", "CZ", "HU", "RO", "TR", "JP", "KR", "CN", "BR", "MX", "AR"),
+)
+"""Countries whose national numbers are recognised without a word around them."""
+
+
+class PhoneDetector:
+    """Finds phone numbers.
+
+    Args:
+        numbering_plans: numbers are held against the plans of countries, which takes the extra `privacy`. Without it, what nothing around
+            calls a phone number is found only if it is written as in North America.
+    """
+
+    def __init__(self, *, numbering_plans: bool) -> None:
+        self._numbering_plans = numbering_plans
+
+    def find(self, text: str) -> list[Finding]:
+        plans = _Plans() if self._numbering_plans else None
+        return [Finding(*match.span(), "phone", match[0]) for match in _NUMBER.finditer(text) if _is_phone(match, plans)]
+
+
+class _Plans:
+    """The numbering plans of many countries, for the numbers of one text."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] = {}
+
+    def allow(self, number: str) -> bool:
+        """Whether a number with `+` has a length that its country has."""
+        import phonenumbers
+
+        try:
+            return phonenumbers.is_possible_number(phonenumbers.parse(number))
+        except phonenumbers.NumberParseException:
+            return False
+
+    def have(self, number: str) -> bool:
+        """Whether some country has such a number and writes it in such groups."""
+        if number not in self._known:
+            self._known[number] = len(self._known) >= _LOOKED_UP or _is_in_a_plan(number)
+        return self._known[number]
+
+
+def _is_in_a_plan(number: str) -> bool:
+    from phonenumbers import Leniency, PhoneNumberMatcher
+
+    return any(PhoneNumberMatcher(number, region, leniency=Leniency.STRICT_GROUPING).has_next() for region in _REGIONS)
+
+
+def _is_phone(match: re.Match[str], plans: _Plans | None) -> bool:
+    number = match[0]
+    digits = len(digits_of(number))
+    if _DATE.match(number):
+        return False
+    if follows(_NAMED, match) or precedes(_NAMED_AFTER, match):
+        return True
+    if number.startswith("+"):
+        return plans.allow(number) if plans else _LEAST_SPOKEN_OF < digits <= _MOST
+    is_grouped = _GROUPS.search(number) is not None
+    if follows(_SPOKEN_OF, match) and digits >= _LEAST_SPOKEN_OF:
+        return is_grouped or digits > _LEAST_ALONE
+    if not _SEVERAL_GROUPS.search(number) or not _LEAST_ALONE <= digits <= _MOST:
+        return False
+    return _NORTH_AMERICAN.fullmatch(number) is not None or (plans is not None and plans.have(number))
+
+
+def has_numbering_plans() -> bool:
+    """Whether the extra `privacy` is installed."""
+    return find_spec("phonenumbers") is not None

@@ -1,0 +1,163 @@
+"""A text as somebody may read it who knows how it was disguised: with other digits, invisible characters, spaces in between, or encoded.
+
+Each reading knows where its characters stand in the text itself. There are a few of them, each at most a few times as long as the text.
+"""
+
+import re
+import unicodedata
+from binascii import a2b_base64, a2b_hex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from .finding import Finding
+
+_SUSPICIOUS: Final = re.compile(
+    r"[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2010-\u2015\u2060-\u2064\u2212\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]"
+)
+"""Characters that Unicode's normal form leaves as they are: what nobody sees, and dashes of all lengths."""
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_TAGS: Final = 0xE0000
+"""Invisible copies of the ASCII characters begin here; models read them."""
+_SPACED: Final = re.compile(r"(?<!\w)\w(?!\S)(?:\s\S(?!\S)){7,}+(?:\s\w(?=[^\w\s]))?")
+_ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\x([0-9A-Fa-f]{2})|&#(?:x([0-9A-Fa-f]{2,6})|(\d{2,7}));")
+_PRINTABLE: Final = re.compile(rb"[\t\n\r\x20-\x7e]{8,}+")
+_LAYERS: Final = 2
+"""Layers of encoding that are undone."""
+_LONGEST_SIGN: Final = 3
+"""Characters that one sign stands for, as `㎢` does. Whole phrases in one sign are left as they are."""
+_BETWEEN: Final = "\x00"
+"""Stands between what was decoded from different places, so that no number goes on from one into the next."""
+
+
+class Reading(NamedTuple):
+    """A text as it may be read, and from where to where each of its characters stands in the original."""
+
+    text: str
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+    def place(self, finding: Finding, original: str) -> Finding:
+        """Where in the original a finding is."""
+        start, end = self.starts[finding.start], self.ends[finding.end - 1]
+        return Finding(start, end, finding.type, original[start:end])
+
+
+class _Piece(NamedTuple):
+    text: str
+    start: int
+    end: int
+    """What it stands for, in the reading that it was made of."""
+
+
+class _Code(NamedTuple):
+    """A way to write bytes as characters, each of which stands for some bits."""
+
+    pattern: re.Pattern[str]
+    bits: int
+    group: int
+    """Characters that stand for whole bytes together: where the first ones begin is not known."""
+    decode: Callable[[str], bytes]
+
+
+_URL_SAFE: Final = str.maketrans("-_", "+/")
+_CODES: Final = (
+    _Code(
+        re.compile(r"[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{16,}+)*+"), 6, 4, lambda digits: a2b_base64(digits.translate(_URL_SAFE))
+    ),
+    _Code(re.compile(r"[0-9A-Fa-f]{2}(?:[ :]?[0-9A-Fa-f]{2}){7,}+"), 4, 2, a2b_hex),
+)
+_BETWEEN_DIGITS: Final = "\r\n :"
+
+
+def readings(text: str) -> Iterator[Reading]:
+    """The text as it is seen, and other readings where there are any."""
+    seen = _seen(Reading(text, range(len(text)), range(1, len(text) + 1)))
+    yield seen
+    if _ESCAPE.search(seen.text):
+        yield _replaced(seen, _ESCAPE, _unescaped)
+    if _SPACED.search(seen.text):
+        yield _replaced(seen, _SPACED, _closed_up)
+    decoded = seen
+    for _ in range(_LAYERS):
+        decoded = _made(decoded, _decoded(decoded.text))
+        if not decoded.text:
+            return
+        yield decoded
+
+
+def _seen(reading: Reading) -> Reading:
+    text = reading.text
+    if text.isascii() or (unicodedata.is_normalized("NFKC", text) and not _SUSPICIOUS.search(text)):
+        return reading
+    return _replaced(reading, _NOT_ASCII, lambda match: [_Piece(_shown(match[0]), *match.span())])
+
+
+@lru_cache(maxsize=4096)
+def _shown(character: str) -> str:
+    """What a character looks like, in ASCII where it can be; nothing if it is invisible."""
+    if _TAGS < ord(character) < _TAGS + 0x7F:
+        return chr(ord(character) - _TAGS)
+    shown = unicodedata.normalize("NFKC", character)
+    if len(shown) > _LONGEST_SIGN:
+        return character
+    if unicodedata.category(shown[0]) == "Pd" or shown == "\u2212":
+        return "-"
+    return "" if _SUSPICIOUS.match(shown) or unicodedata.category(shown[0]) == "Cf" else shown
+
+
+def _unescaped(match: re.Match[str]) -> list[_Piece]:
+    code = int(match[match.lastindex or 0], 10 if match[5] else 16)
+    return [_Piece(chr(min(code, 0x10FFFF)), *match.span())]
+
+
+def _closed_up(match: re.Match[str]) -> list[_Piece]:
+    return [_Piece(match.string[place], place, place + 1) for place in range(match.start(), match.end(), 2)]
+
+
+def _decoded(text: str) -> Iterator[_Piece]:
+    """What can be read of encoded bytes, whose first character may belong to what stands before them."""
+    for code in _CODES:
+        for run in code.pattern.finditer(text):
+            places = [place for place in range(*run.span()) if text[place] not in _BETWEEN_DIGITS]
+            digits = "".join(text[place] for place in places)
+            for first in range(code.group):
+                yield from _printable(code, digits[first:], places[first:])
+
+
+def _printable(code: _Code, digits: str, places: Sequence[int]) -> Iterator[_Piece]:
+    whole = digits[: len(digits) - len(digits) % code.group]
+    for readable in _PRINTABLE.finditer(code.decode(whole)):
+        for place, byte in enumerate(readable[0], readable.start()):
+            yield _Piece(chr(byte), places[8 * place // code.bits], places[(8 * place + 7) // code.bits] + 1)
+        yield _Piece(_BETWEEN, places[0], places[0] + 1)
+
+
+def _replaced(reading: Reading, pattern: re.Pattern[str], pieces: Callable[[re.Match[str]], Iterable[_Piece]]) -> Reading:
+    """A reading with other pieces in place of what matches a pattern."""
+
+    def all_pieces() -> Iterator[_Piece]:
+        end = 0
+        for match in pattern.finditer(reading.text):
+            yield _Piece(reading.text[end : match.start()], end, match.start())
+            yield from pieces(match)
+            end = match.end()
+        yield _Piece(reading.text[end:], end, len(reading.text))
+
+    return _made(reading, all_pieces())
+
+
+def _made(reading: Reading, pieces: Iterable[_Piece]) -> Reading:
+    """The pieces of a reading as another one."""
+    texts: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    for text, start, end in pieces:
+        texts.append(text)
+        if len(text) == end - start:
+            starts += reading.starts[start:end]
+            ends += reading.ends[start:end]
+        else:
+            starts += [reading.starts[start]] * len(text)
+            ends += [reading.ends[end - 1]] * len(text)
+    return Reading("".join(texts), starts, ends)
