@@ -494,6 +494,7 @@ class Hybrid:
         assert context.recollection is not None, "every task is prepared with one"
         assert context.privacy is not None, "and with this"
         state = context.privacy.filled_state(state, is_json=task.output_schema is not None)
+        context.recollection.restore(state.get("recalled", ()))
         result = _result(task, state, seconds).model_copy(update={"recalled": tuple(context.recollection.items)})
         self._router.conclude(task, result, tools=list(context.tools))
         self._sessions.note(task, result.label)

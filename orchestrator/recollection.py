@@ -1,9 +1,11 @@
 """What a running task has recalled: whatever it writes down is derived from that, and what may not leave the device it is not told."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from ..protocols import Sensitivity
 from .labels import Integrity, Label, joined
@@ -41,6 +43,10 @@ class Recollection:
 
     def add(self, recalled: Sequence[RecalledItem]) -> None:
         self.items += [item for item in recalled if item not in self.items]
+
+    def restore(self, kept: Sequence[Mapping[str, JsonValue]]) -> None:
+        """Add what another process was told, as the state of the task has it."""
+        self.add([RecalledItem.model_validate(item) for item in kept])
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -175,6 +175,7 @@ class TaskNodes:
         draft = state["draft"]
         assert draft is not None, "an attempt is under way"
         recollection = context.recollection or Recollection.of(Task.model_validate(state["task"]))
+        recollection.restore(state.get("recalled", ()))
         before = Occurrences(state["made"], turn=len(state["calls"]))
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before)
         label = label_of(state)
@@ -194,6 +195,7 @@ class TaskNodes:
             "draft": draft,
             "acted": state["acted"] + 1,
             "made": calls.made,
+            "recalled": [as_json(item) for item in recollection.items],
             **after_tools(state, calls, results, recollection.label, context),
         }
 

@@ -54,6 +54,8 @@ class TaskState(TypedDict, total=False):
     """The current agent was sent less than its whole conversation, and the reasons say so."""
     label: Json
     """The `Label` of all that any agent of the run has been told; it only ever becomes stricter."""
+    recalled: list[Json]
+    """What tools have told of the memory, as `RecalledItem`s; absent until one has run."""
     made: dict[str, int]
     """How many calls of each action the ledger of effects was told of, since the conversation began."""
     opening: Json

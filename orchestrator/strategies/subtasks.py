@@ -106,7 +106,9 @@ class SubtasksNodes:
             ended = {"subtasks": as_json(done), "label": as_json(running.label)}
             if running.answer is not None:
                 ended |= {"attempts": running.answer["attempts"], "messages": running.answer["messages"]}
-        return {**ended, "calls": parts.log.as_json, "reasons": [*state["reasons"], *parts.reasons]}
+        told = parts.context.recollection
+        recalled = [] if told is None else [as_json(item) for item in told.items]
+        return {**ended, "recalled": recalled, "calls": parts.log.as_json, "reasons": [*state["reasons"], *parts.reasons]}
 
     async def aggregate(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the answer made from what the subtasks came to, failed ones included."""
