@@ -13,11 +13,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from nearfar.orchestrator.budgets.amounts import Caps, Units
-from nearfar.orchestrator.budgets.book import BudgetBook, Claim, Scope, Shortage
-from nearfar.orchestrator.budgets.opening import open_budgets
-from nearfar.orchestrator.runs.settings import RunsConfig
-
 CALL_SECONDS = 0.0005
 """Of each call: far less than any model takes, but time enough for another process to look."""
 
@@ -40,7 +35,12 @@ def _call(bill: int, price: int) -> None:
 
 def _reserving(folder: Path, price: int, cap: int, call: Callable[[], None]) -> Callable[[], bool]:
     """Each call is made between its reservation and its settlement."""
-    book: BudgetBook = open_budgets(RunsConfig(folder=folder))
+    from nearfar.orchestrator.budgets.amounts import Caps, Units
+    from nearfar.orchestrator.budgets.book import Claim, Scope, Shortage
+    from nearfar.orchestrator.budgets.opening import open_budgets
+    from nearfar.orchestrator.runs.settings import RunsConfig
+
+    book = open_budgets(RunsConfig(folder=folder))
     claims = [Claim(Scope("user", "all"), Caps(tokens=cap)), Claim(Scope("day"))]
     amount = Units(tokens=price)
 
