@@ -21,8 +21,8 @@ def inspected_by(inspector: Inspector) -> Iterator[None]:
         _INSPECTOR.reset(token)
 
 
-def inspect(message: bytes) -> None:
+def inspect(serialize: Callable[[], bytes]) -> None:
     """Show a message to whoever inspects what leaves now, if anybody does. Raises what they raise."""
     inspector = _INSPECTOR.get()
     if inspector is not None:
-        inspector(message)
+        inspector(serialize())

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from .channel import MAX_MESSAGE_BYTES
+from .egress import inspect
 from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, RateLimited, Stalled, Unavailable
 from .heartbeat import Heartbeat, Pulse
 from .hub_wire import Registration, device_state_from_proto, failure_from_proto
@@ -188,6 +189,7 @@ class Session:
         )
         if message.ByteSize() > MAX_MESSAGE_BYTES:
             raise InvalidRequest(f"the request is larger than {MAX_MESSAGE_BYTES} bytes", hint="shorten the conversation")
+        inspect(message.SerializeToString)
         self._running[step.number] = step
         self.outbox.put(message)
         return step

@@ -69,7 +69,7 @@ class RemoteStep:
         )
         if self._message.ByteSize() > MAX_MESSAGE_BYTES:
             raise InvalidRequest(f"the request is larger than {MAX_MESSAGE_BYTES} bytes", hint="shorten the conversation")
-        inspect(self._message.SerializeToString())
+        inspect(self._message.SerializeToString)
         self._deadline = _NEVER if request.timeout is None else self._loop.time() + request.timeout
         self._received = 0
         self._is_finished = False

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from ...protocols import Message, PrivacyViolation, Sensitivity, Side, StepRequest, StoreError, ToolResult
+from ...protocols.messages import Value
 from ..labels import Label
 from ..memory.item import Tier
 from ..task import Task
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+V = TypeVar("V", bound=Value)
 
 _READ = ("messages", "attempts", "guidance")
 """Parts of a task's state that its user, its memory and its plans are made from."""
@@ -108,6 +110,14 @@ class RunPrivacy:
         filled: dict[str, Any] = {name: changed(state[name], self.placeholders.filled) for name in _READ if name in state}
         filled["messages"][-1]["text"] = self.placeholders.filled(state["messages"][-1]["text"], in_json=is_json)
         return {**state, **filled}
+
+    def filled_event(self, event: V) -> V:
+        """An event of the run with placeholders filled in, as its user hears of it."""
+        if not len(self.placeholders):
+            return event
+        told = event.model_dump(mode="json")
+        filled = changed(told, self.placeholders.filled)
+        return event if filled == told else event.model_validate(filled)
 
     async def forget_placeholders(self) -> None:
         """The run has ended: nobody fills any in any more."""

@@ -144,6 +144,8 @@ def recursion_limit(policy: Policy, *, agents: int) -> int:
 def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
     given: TaskContext | None = runtime.context  # none where a graph runs by itself in another app
     listener = given.listener if given is not None else None
+    if given is not None and given.privacy is not None:
+        event = given.privacy.filled_event(event)
     (listener or runtime.stream_writer)(event)
 
 

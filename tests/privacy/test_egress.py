@@ -4,6 +4,7 @@ import base64
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from itertools import count
 from urllib.parse import quote
 
 import pytest
@@ -27,6 +28,11 @@ from nearfar.orchestrator.team import Member
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.agent import complete
 from nearfar.protocols.client import RemoteAgent
+from nearfar.protocols.device_state import DeviceState
+from nearfar.protocols.egress import inspected_by
+from nearfar.protocols.heartbeat import Heartbeat
+from nearfar.protocols.hub_session import Session
+from nearfar.protocols.hub_wire import Registration
 from nearfar.protocols.server import serve
 
 pytestmark = pytest.mark.anyio
@@ -222,3 +228,18 @@ def test_checksums_reject_single_wrong_digits() -> None:
     assert not any(passes_luhn(f"411111111111111{digit}") for digit in "023456789")
     assert passes_iban("DE89370400440532013000")
     assert not any(passes_iban(f"DE8937040044053201300{digit}") for digit in "123456789")
+
+
+async def test_what_goes_to_an_agent_on_another_device_is_looked_at_before_it_is_put_into_its_stream() -> None:
+    seen: list[bytes] = []
+
+    def refuse(message: bytes) -> None:
+        seen.append(message)
+        raise PrivacyViolation("it must not leave")
+
+    registration = Registration(instance="1", cards=(pair()[0].card,), state=DeviceState())
+    session = Session("laptop", registration, heartbeat=Heartbeat(interval=10.0, silence_limit=30.0), numbers=count(1))
+    with inspected_by(refuse), pytest.raises(PrivacyViolation):
+        session.start("near", StepRequest(messages=(Message.user(SECRET),)), idle_timeout=1.0)
+    assert SECRET.encode() in seen[0]
+    assert session.outbox.size == 0

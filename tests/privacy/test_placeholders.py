@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nearfar.orchestrator import Hybrid, Tool, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.compression.policy import CompressionPolicy, CompressionUse
-from nearfar.orchestrator.events import AgentText
+from nearfar.orchestrator.events import AgentText, AttemptEnded
 from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.policy import Strategy
@@ -382,3 +382,10 @@ async def test_no_cache_keeps_answers_with_placeholders(tmp_path: Path) -> None:
         answers = [(await hybrid.run("Write to tomas@example.org", **FAR)).text for _ in range(2)]
     assert answers == ["Written to tomas@example.org."] * 2
     assert len(cloud.requests) == 2
+
+
+async def test_events_tell_the_user_what_placeholders_stand_for() -> None:
+    cloud = scripted(lambda request: READ if len(request.messages) == 1 else f"It says {shown(request)[0]}.")
+    async with Hybrid(far=cloud, tools=[read_diary], policy=COVERED) as hybrid, aclosing(hybrid.stream("Say it", **FAR)) as events:
+        ended = [event.attempt.answer async for event in events if isinstance(event, AttemptEnded)]
+    assert ended == [f"It says {DIARY}."]
