@@ -1,12 +1,15 @@
 """The agents of one `Hybrid`, each opened when it is first needed."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 
 import anyio
 
-from ..protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, Prices, Side, Unavailable
-from .resilience.health import Health
+from ..protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, NearfarError, Prices, Side, Unavailable
+from .cancellation import end
+from .resilience.health import Health, Trial
 from .routing.running import Pace
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,8 @@ class Member:
         self._pace = pace
         self._source = source
         self._agent: Agent | None = source if isinstance(source, Agent) else None
+        self._unwrapped = self._agent
+        self._looking: asyncio.Task[None] | None = None
         self._opening = anyio.Lock()
         self._failed_to_open: list[AgentError] = []
         """The last failure, for those who waited for it; a new list each time."""
@@ -84,8 +89,12 @@ class Member:
             if self._agent is None:
                 if self._failed_to_open is not before:
                     raise _again(self._failed_to_open[0])
-                self._agent = self._wrapper(await self._opened())
+                self._keep(await self._opened())
+            assert self._agent is not None, "it was kept"
             return self._agent
+
+    def _keep(self, agent: Agent) -> None:
+        self._unwrapped, self._agent = agent, self._wrapper(agent)
 
     async def _opened(self) -> Agent:
         assert not isinstance(self._source, Agent), "a borrowed agent is open from the start"
@@ -96,8 +105,34 @@ class Member:
             self._failed_to_open = [error]
             raise
 
+    @property
+    def is_worth_a_look(self) -> bool:
+        """It could not be reached, may be back by now, and can be looked for without giving it a task."""
+        return (self._agent is None or self._description is not None) and self.health.is_worth_a_look
+
+    def look(self) -> None:
+        """Find out in the background whether it is back, so that no task has to wait for that."""
+        with suppress(Unavailable):  # somebody else has just begun to
+            self._looking = asyncio.create_task(self._look(self.health.admit()))
+
+    async def _look(self, trial: Trial) -> None:
+        with suppress(NearfarError), self.health.trying(trial):
+            if (describe := self._description) is not None:
+                await describe()
+                return
+            async with self._opening:
+                if self._agent is None and not self._is_closed and not isinstance(self._source, Agent):
+                    self._keep(await self._source())
+
+    @property
+    def _description(self) -> Callable[[], Awaitable[object]] | None:
+        """Asks an agent on the other side of a connection who it is; None: it is not open, or not there."""
+        return getattr(self._unwrapped, "describe", None)
+
     async def aclose(self) -> None:
         """Close the agent if this member opened it; a failure to do so is logged, since nobody could act on it."""
+        if self._looking is not None:
+            await end(self._looking)
         async with self._opening:
             self._is_closed = True
             if self._agent is None or isinstance(self._source, Agent):

@@ -1,6 +1,7 @@
 """`Breaker`: one agent, one kind of error. Closed while all is well, open while nobody asks, half-open while one call finds out."""
 
 from collections import deque
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -58,6 +59,23 @@ def kind_of(error: BaseException) -> ErrorKind | None:
     return next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A call that failed."""
+
+    why: str
+    is_probe: bool
+    is_costly: bool
+    """It took so long that nobody should wait for the next one."""
+    retry_after: float | None
+    """Seconds, where the other side has said when to come back."""
+
+    @property
+    def is_enough(self) -> bool:
+        """It opens the breaker by itself."""
+        return self.is_probe or self.is_costly or self.retry_after is not None
+
+
 class Breaker:
     """The books of one breaker. Times are seconds of a clock that never runs backwards; whoever keeps it sees to threads."""
 
@@ -101,16 +119,16 @@ class Breaker:
             if self._successes >= settings.successes_to_close:
                 self._close()
 
-    def failed(self, settings: BreakerPolicy, *, is_probe: bool, why: str, now: float, retry_after: float | None, chance: float) -> None:
+    def failed(self, settings: BreakerPolicy, failure: Failure, *, now: float, chance: float) -> None:
         """Take in a failure. `chance`, 0 to 1, spreads the time that the breaker is open."""
         if self.open_until is None:
             self._count(True, settings)
             self._in_a_row += 1
-        if self.open_until is not None and not is_probe:
-            self._wait_as_told(now, retry_after)
-        elif is_probe or retry_after is not None or self._has_failed_enough(settings):
-            self.reason = why if is_probe or retry_after is not None else f"{self._extent(settings)}: {why}"
-            self._open(settings, now=now, retry_after=retry_after, chance=chance)
+        if self.open_until is not None and not failure.is_probe:
+            self._wait_as_told(now, failure.retry_after)
+        elif failure.is_enough or self._has_failed_enough(settings):
+            self.reason = failure.why if failure.is_enough else f"{self._extent(settings)}: {failure.why}"
+            self._open(settings, now=now, retry_after=failure.retry_after, chance=chance)
 
     def _count(self, failed: bool, settings: BreakerPolicy) -> None:
         self._latest.append(failed)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from ...protocols import NearfarError, Unavailable
-from .breaker import ANSWERED, Breaker, ErrorKind, kind_of
+from ...protocols import NearfarError, Unavailable, WorkerCrashed
+from .breaker import ANSWERED, Breaker, ErrorKind, Failure, kind_of
 from .settings import BreakerPolicy
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class Objection:
 class Trial:
     """A call that may say something of its agent's health."""
 
+    began: float
     is_telling: bool = True
     """What comes of it counts. False of an answer that the agent has not computed, or a time-out that no agent could have kept."""
     probed: dict[ErrorKind, int] = field(default_factory=dict)
@@ -71,11 +72,18 @@ class Health:
             tried = [f"{kind} ({breaker.reason})" for kind, breaker in self._breakers.items() if breaker.is_half_open(now)]
         return f"{self._name} is tried again: half-open after {', '.join(tried)}" if tried else None
 
+    @property
+    def is_worth_a_look(self) -> bool:
+        """All that was wrong is that the agent could not be reached, and nobody is finding out now whether that is still so."""
+        now = self._monotonic()
+        with self._lock:
+            opened = {kind for kind, breaker in self._breakers.items() if breaker.open_until is not None}
+            return opened == {ErrorKind.UNREACHABLE} and self._objection(now) is None
+
     @contextmanager
-    def trying(self) -> Iterator[Trial]:
-        """Around a call of the agent; what comes of the call is noted. Raises `Unavailable` where the agent may not be asked now."""
-        trial = Trial()
-        self._admit(trial)
+    def trying(self, admitted: Trial | None = None) -> Iterator[Trial]:
+        """Around a call of the agent, whose outcome is noted. Raises what `admit` raises, where it was not `admitted` before."""
+        trial = admitted or self.admit()
         try:
             yield trial
         except BaseException as error:
@@ -102,9 +110,11 @@ class Health:
             return Objection("its breaker is half-open, and another call is finding out whether it is back", max(probed))
         return None
 
-    def _admit(self, trial: Trial) -> None:
+    def admit(self) -> Trial:
+        """Let a call begin, for `trying`. Raises `Unavailable` where the agent may not be asked now."""
         with self._lock:
             now = self._monotonic()
+            trial = Trial(began=now)
             objection = self._objection(now)
             if objection is not None:
                 hint = "another agent may serve meanwhile; [policy.breakers] sets when agents are left alone"
@@ -113,6 +123,7 @@ class Health:
                 if breaker.open_until is not None:
                     breaker.probe, breaker.probe_until = trial, now + _LONGEST_PROBE
                     trial.probed[kind] = breaker.openings
+        return trial
 
     def _note(self, trial: Trial, error: BaseException | None) -> None:
         kind = None if error is None else kind_of(error)
@@ -125,7 +136,7 @@ class Health:
             if error is None or isinstance(error, ANSWERED):
                 self._succeeded(probed)
             elif kind is not None:
-                self._failed(kind, error, is_probe=kind in probed)
+                self._failed(kind, error, trial, probed)
 
     def _succeeded(self, probed: set[ErrorKind]) -> None:
         for kind, breaker in self._breakers.items():
@@ -134,11 +145,17 @@ class Health:
             if was_open and breaker.open_until is None:
                 logger.info("%s is back: its breaker %r is closed", self._name, kind.value)
 
-    def _failed(self, kind: ErrorKind, error: BaseException, *, is_probe: bool) -> None:
+    def _failed(self, kind: ErrorKind, error: BaseException, trial: Trial, probed: set[ErrorKind]) -> None:
         breaker = self._breakers.setdefault(kind, Breaker())
         before, now = breaker.open_until, self._monotonic()
-        told = _told(error.retry_after) if isinstance(error, NearfarError) else None
-        breaker.failed(self.settings, is_probe=is_probe, why=type(error).__name__, now=now, retry_after=told, chance=self._chance())
+        was_there = kind is not ErrorKind.UNREACHABLE or isinstance(error, WorkerCrashed)
+        failure = Failure(
+            why=type(error).__name__,
+            is_probe=kind in probed,
+            is_costly=not was_there and now - trial.began >= self.settings.costly_seconds,
+            retry_after=_told(error.retry_after) if isinstance(error, NearfarError) else None,
+        )
+        breaker.failed(self.settings, failure, now=now, chance=self._chance())
         if breaker.open_until is not None and breaker.open_until != before:
             logger.warning("%s is left alone for %.1f s, %s: %s", self._name, breaker.open_until - now, kind.value, breaker.reason)
 

@@ -17,6 +17,8 @@ class BreakerPolicy(Value):
 
     failures_in_a_row: int = Field(default=3, gt=0)
     """Of one kind, after which the breaker opens."""
+    costly_seconds: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    """An agent that cannot be reached is left alone at once if it took so long to find that out."""
     window: int = Field(default=20, gt=0, le=1000)
     """Latest calls of which the share of failures is taken."""
     failure_share: float = Field(default=0.5, gt=0, le=1)

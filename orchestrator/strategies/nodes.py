@@ -49,6 +49,7 @@ class TaskNodes:
         spent = Spent() if context.account is None else context.account.spent
         ruled = self.router.ruled(task, tools=context.tools).policy
         task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
+        self._look_for_those_who_may_be_back(task, context, spent)
         decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent)
         emit(runtime, Routed(decision=decision))
         label = as_json(starting_label(task, context.tools))
@@ -64,6 +65,16 @@ class TaskNodes:
             "watch": None,
         }
         return {"task": as_json(task), "decision": as_json(decision), **empty, **fresh_start(task, position=0)}
+
+    def _look_for_those_who_may_be_back(self, task: Task, context: TaskContext, spent: Spent) -> None:
+        """In the background, where others can serve meanwhile: no task has to wait until an agent turns out to be still out of reach."""
+        doubtful = {member.name for member in self.team if member.is_worth_a_look}
+        if not doubtful:
+            return
+        candidates = self.router.explain(task, list(self.team), tools=context.tools, spent=spent).candidates
+        if not doubtful.issuperset(candidates):
+            for name in doubtful.intersection(candidates):
+                self.team[name].look()
 
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""

@@ -21,6 +21,7 @@ from nearfar.protocols import (
     RateLimited,
     Stalled,
     Unavailable,
+    WorkerCrashed,
 )
 
 SETTINGS = BreakerPolicy()
@@ -34,9 +35,10 @@ class Patient:
         self.health = Health("far", monotonic=self.clock, chance=lambda: chance)
         self.health.settings = BreakerPolicy.model_validate(settings)
 
-    def call(self, error: BaseException | None = None) -> None:
-        """One call that ends so."""
+    def call(self, error: BaseException | None = None, *, seconds: float = 0.0) -> None:
+        """One call that takes so long and ends so."""
         with contextlib.suppress(*([type(error)] if error is not None else [])), self.health.trying():
+            self.clock.now += seconds
             if error is not None:
                 raise error
 
@@ -68,6 +70,15 @@ def test_an_agent_that_fails_every_other_time_is_left_alone_too() -> None:
         patient.call()
         assert patient.wait == 0
     patient.fail()
+    assert patient.wait == pytest.approx(SETTINGS.open_seconds)
+
+
+def test_an_agent_that_takes_long_to_turn_out_unreachable_is_left_alone_at_once() -> None:
+    patient = Patient()
+    for error, seconds in ((Unavailable("down"), 1.9), (WorkerCrashed("gone"), 60), (Stalled("silent"), 60)):
+        patient.call(error, seconds=seconds)
+        assert patient.wait == 0
+    patient.call(Unavailable("gone quiet"), seconds=2.0)
     assert patient.wait == pytest.approx(SETTINGS.open_seconds)
 
 

@@ -7,11 +7,14 @@ import pytest
 from moved_clock import MovedClock
 
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
+from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.orchestrator.events import AgentText, TaskEvent, TaskFinished
 from nearfar.orchestrator.resilience.health import Health
 from nearfar.orchestrator.resilience.settings import BreakerPolicy
 from nearfar.protocols import RateLimited, ScriptedAgent, Side, Stalled, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.server import serve
+from nearfar.protocols.testing.chaos import chaos_proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -212,3 +215,26 @@ async def test_a_call_without_words_shows_nothing() -> None:
 async def _collect(hybrid: Hybrid, shown: list[TaskEvent], *, tools: Sequence[Tool] = ()) -> None:
     async for event in hybrid.stream("hello", tools=tools):
         shown.append(event)
+
+
+async def test_a_gateway_that_is_back_is_found_in_the_background_and_no_task_waits_for_one_that_is_not() -> None:
+    clock = MovedClock()
+    near, far = ScriptedAgent(lambda _: "near", name="near"), ScriptedAgent(lambda _: "far", name="far", side=Side.FAR)
+    policy = Policy.model_validate({"strategy": "cloud", "sensitivity": "public"})
+    async with serve(far) as server, chaos_proxy(server.address) as proxy:
+        gateway = GatewayConfig(provider="gateway", address=proxy.address)
+        with anyio.fail_after(60):
+            async with Hybrid(near=near, far=gateway, policy=policy) as hybrid:
+                hybrid.team["far"].health = Health("far", monotonic=clock, chance=lambda: 0.5)
+                assert (await hybrid.run("hello")).text == "far"
+                await proxy.refuse()
+                proxy.reset()
+                assert [(await hybrid.run("hello")).text for _ in range(3)] == ["near"] * 3
+                clock.now += 5
+                results = [await hybrid.run("hello")]
+                await proxy.resume()
+                while results[-1].text == "near":  # until gRPC, too, tries to connect again
+                    clock.now += BreakerPolicy().longest_open_seconds
+                    results.append(await hybrid.run("hello"))
+    assert [len(result.attempts) for result in results] == [1] * len(results)
+    assert len(far.requests) == 2
