@@ -223,10 +223,10 @@ class _Demand:
         self._limited = {name for claim in claims for name, cap in claim.caps._asdict().items() if cap is not None}
         self._dollar_limits = [claim for claim in claims if claim.caps.dollars is not None]
         self._prompt = most_prompt_tokens(request)
-        bounds = (request.max_output_tokens, card.limits.max_output_tokens, card.limits.context_tokens)
-        self.bound = min((bound for bound in bounds if bound is not None), default=None)
+        stated = _least(request.max_output_tokens, card.limits.max_output_tokens)
+        self.bound = _least(stated, card.limits.context_tokens)
         """Tokens that it may write, whatever it costs; None: nobody says."""
-        output = USUAL_OUTPUT if self.bound is None else self.bound
+        output = _least(USUAL_OUTPUT if stated is None else stated, card.limits.context_tokens) or 0
         self.is_unpriced = card.prices is None and card.side is Side.FAR
         self.least = self._units(1, _INSTANT)
         self.most = self._units(output, request.timeout or _USUAL_SECONDS)
@@ -246,10 +246,15 @@ class _Demand:
             raise BudgetExceeded(f"{self.card.name} was not asked: {reason}", hint=hint)
 
     def bounded(self, amounts: Units) -> StepRequest:
-        """The request, such that it takes no more than these amounts of what is limited."""
+        """The request, such that it takes no more than these amounts of what is limited.
+
+        One that may write less than it would is another request to the server, which would refuse it under the same key.
+        """
         changes: dict[str, object] = {}
         if self._limited & {"dollars", "tokens"}:
-            changes["max_output_tokens"] = max(self._output(amounts), 1)
+            output = changes["max_output_tokens"] = max(self._output(amounts), 1)
+            if output < self._output(self.most):
+                changes["idempotency_key"] = f"{self.request.idempotency_key}/{output}"
         if "seconds" in self._limited:
             changes["timeout"] = amounts.of("seconds")
         return self.request.model_copy(update=changes) if changes else self.request
@@ -286,6 +291,10 @@ def most_prompt_tokens(request: StepRequest) -> int:
     rest = request.model_dump_json(include={"tools", "output_schema"}, exclude_defaults=True)
     by_words = conversation_tokens(request.messages) + estimated_tokens(rest)
     return max(len(form.encode()) // _LEAST_BYTES_PER_TOKEN, by_words)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
 
 
 def _dollars(prices: Prices | None, read: int, written: int) -> float:

@@ -22,6 +22,7 @@ from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.tables import Session
 from nearfar.protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
+from nearfar.protocols.cards import Limits as CardLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +56,25 @@ async def test_a_call_may_write_no_more_than_its_dollars_pay_for() -> None:
     bounded = (await account(Limits(call=Amounts(dollars=0.002))).reserve(request(400), card())).request
     assert bounded.max_output_tokens is not None
     assert 0 < bounded.max_output_tokens <= 100  # 200 tokens for $0.002, of which the prompt takes 100 or more
+
+
+async def test_a_large_context_window_does_not_reserve_a_large_answer() -> None:
+    spender = account(Limits(day=Amounts(dollars=10)))
+    allowance = await spender.reserve(request(), card().model_copy(update={"limits": CardLimits(context_tokens=1_000_000)}))
+    assert allowance.request.max_output_tokens == accounts.USUAL_OUTPUT
+    allowance = await spender.reserve(request(), card().model_copy(update={"limits": CardLimits(max_output_tokens=20_000)}))
+    assert allowance.request.max_output_tokens == 20_000
+    allowance = await spender.reserve(request(), card().model_copy(update={"limits": CardLimits(context_tokens=500)}))
+    assert allowance.request.max_output_tokens == 500
+
+
+async def test_a_call_that_is_bounded_anew_is_a_step_of_its_own_and_one_that_is_not_stays_the_same() -> None:
+    spender, asked = account(Limits(task=Amounts(tokens=20_000))), request()
+    first = await spender.reserve(asked, card())
+    assert first.request.idempotency_key == asked.idempotency_key
+    await first.settle(Spent(tokens=15_000))
+    second = await spender.reserve(asked, card())
+    assert second.request.idempotency_key == f"{asked.idempotency_key}/{second.request.max_output_tokens}"
 
 
 async def test_a_call_whose_prompt_alone_is_too_dear_is_not_made() -> None:
