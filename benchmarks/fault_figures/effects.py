@@ -32,7 +32,7 @@ class Tally:
     """Effects that are not there, and of which the model was not told so."""
     repeated: int = 0
     unfinished: int = 0
-    """Runs without exactly one end."""
+    """Runs that never came to their end."""
     told_unknown: int = 0
     """Results that said that nobody knows, as of calls that can neither be repeated nor looked up."""
 
@@ -121,7 +121,7 @@ class Trial:
         done = {name: Counter(self._lines(f"{name}.txt")) for name in ("append", "send")} | {"insert": self._inserted()}
         for run in self._runs:
             lost = {name: self._differs(done[name], run, -1) for name in done}
-            tally.unfinished += finished[run] != 1
+            tally.unfinished += not finished[run]
             tally.told_unknown += told.get(run, 0)
             tally.lost += lost["append"] + lost["insert"] + max(lost["send"] - told.get(run, 0), 0)
             tally.repeated += sum(self._differs(counts, run, 1) for counts in done.values())
