@@ -1,6 +1,8 @@
 """A run whose budget is used up ends with what it has, and says so."""
 
+import contextlib
 import json
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -65,6 +67,23 @@ async def test_a_draft_that_was_doubted_stands_where_nobody_can_be_paid_to_do_be
     assert (result.text, far.requests) == ("Lima.", [])
     assert result.budget_exceeded is not None
     assert "far was not asked: the limit for the call" in result.budget_exceeded
+
+
+async def test_tasks_side_by_side_spend_no_more_than_the_day_may_have() -> None:
+    paid: list[Decimal] = []
+
+    async def run(hybrid: Hybrid) -> None:
+        with contextlib.suppress(BudgetExceeded):
+            result = await hybrid.run("Go on for ever.")
+            assert result.dollars is not None
+            paid.append(result.dollars)
+
+    with anyio.fail_after(60):
+        async with far_alone(*["word " * 400] * 30, limits={"day": {"dollars": 0.05}}) as hybrid, anyio.create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(run, hybrid)
+    assert len(paid) >= 5
+    assert 0.04 < sum(paid) <= 0.05
 
 
 async def test_a_call_that_needs_more_time_than_its_limit_leaves_says_so() -> None:
