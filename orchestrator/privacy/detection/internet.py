@@ -17,10 +17,12 @@ _DOMAIN: Final = re.compile(
 )
 _LOCAL: Final = re.compile(r"[\w.+%'~-]{1,64}+")
 _NOT_FIRST: Final = ".+%'~-"
-_AT_HINTS: Final = ("@", "%40", "&#64;", "at", "AT", "At")
+_AT_HINTS: Final = ("@", "%40", "&#64;", "at")
 _IP4: Final = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)")
 _IP6: Final = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}(?:(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]{1,4}|)(?![\w:])")
 _VERSION: Final = re.compile(r"(?i)(?:\bversion|\brelease|\bv)[\s:=.-]{0,3}\Z")
+_GROUPS: Final = 4
+"""Of an IPv6 address; with fewer, the first one has to have all of its digits."""
 _URL: Final = re.compile(r"(?i)(?:(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,20}+://|(?<![\w.@-])www\.)[\w\[][^\s<>\"'`{}|\\^\x00]*+")
 _URL_TAIL: Final = ".,;:!?*"
 _BRACKETS: Final = {")": "(", "]": "["}
@@ -30,7 +32,8 @@ class EmailDetector:
     """Finds e-mail addresses, also where `@` and `.` are spelled: it goes back from what follows the name."""
 
     def find(self, text: str) -> list[Finding]:
-        if not any(hint in text for hint in _AT_HINTS):
+        lowered = text.lower()
+        if not any(hint in lowered for hint in _AT_HINTS):
             return []
         return [finding for domain in _DOMAIN.finditer(text) if (finding := self._finding(text, domain)) is not None]
 
@@ -78,8 +81,10 @@ def _is_ip6(match: re.Match[str]) -> bool:
         address = IPv6Address(match[0])
     except AddressValueError:
         return False
-    has_digit = any(character.isdecimal() for character in match[0])  # `add::bed` is a name in a program
-    return has_digit and not (address.is_loopback or address.is_unspecified)
+    groups = match[0].replace("::", ":").strip(":").split(":")
+    is_slice = len(groups) < _GROUPS and len(groups[0]) < 4  # as of a list: `1::2`
+    has_digit = any(character.isdecimal() for character in match[0])  # `face::bed` is a name in a program
+    return has_digit and not (is_slice or address.is_loopback or address.is_unspecified)
 
 
 EMAIL: Final = EmailDetector()

@@ -46,6 +46,7 @@ _PASSWORD: Final = re.compile(
     r"|contrase[ñn]a|mot de passe|kennwort|senha|wachtwoord|salasana|hasło|lösenord)"
     r"(?:[\"']?\s{0,3}+(?::=|=>|[:=])\s{0,3}+|\s{1,3}+(?:is|was|ist|es|est)\s{1,3}+:?\s?)[\"'`]?([^\s\"'`,;<>\x00]{5,128})"
 )
+_PASSWORD_HINTS: Final = ("pass", "pwd", "contrase", "kennwort", "senha", "wachtwoord", "salasana", "hasło", "lösenord")
 _AUTHORIZATION: Final = re.compile(r"(?i)\b(?:bearer|basic)\s{1,3}+([A-Za-z0-9._~+/-]{16,4096}={0,2})")
 _REFERENCE: Final = re.compile(r"[$%{(\[*.]|os\.|env\.|process\.|self\.|get\w{0,20}\(|x{4}|\.{3}")
 """How what is assigned begins where it is no secret, but a place where one is found, or one that was crossed out."""
@@ -74,10 +75,10 @@ def entropy(text: str) -> float:
 
 KEYS: Final = (
     PatternDetector("key", _PREFIXED),
-    PatternDetector("key", _JWT, hints=("eyJ",)),
-    PatternDetector("key", _PEM, hints=("PRIVATE KEY",)),
+    PatternDetector("key", _JWT, hints=("eyj",)),
+    PatternDetector("key", _PEM, hints=("private key",)),
     PatternDetector("key", _IN_URL, group=1, hints=("://",)),
-    PatternDetector("key", _ASSIGNED, _is_random, group=1),
-    PatternDetector("key", _PASSWORD, _is_password, group=1),
-    PatternDetector("key", _AUTHORIZATION, _is_random, group=1),
+    PatternDetector("key", _ASSIGNED, _is_random, group=1, hints=("key", "token", "secret", "credential")),
+    PatternDetector("key", _PASSWORD, _is_password, group=1, hints=_PASSWORD_HINTS),
+    PatternDetector("key", _AUTHORIZATION, _is_random, group=1, hints=("bearer", "basic")),
 )

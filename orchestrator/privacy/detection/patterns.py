@@ -25,7 +25,7 @@ class PatternDetector:
 
     Args:
         group: the part of a match that is private.
-        hints: one of these is in any text that has a match: without them the pattern is not tried.
+        hints: one of these is in any text that has a match, in lower case: without them the pattern is not tried.
     """
 
     def __init__(self, type: str, pattern: re.Pattern[str], check: Check = always, *, group: int = 0, hints: Sequence[str] = ("",)) -> None:
@@ -36,7 +36,8 @@ class PatternDetector:
         self._hints = hints
 
     def find(self, text: str) -> list[Finding]:
-        if not any(hint in text for hint in self._hints):
+        lowered = text.lower()
+        if not any(hint in lowered for hint in self._hints):
             return []
         return [self._finding(match) for match in self._pattern.finditer(text) if self._check(match)]
 

@@ -29,6 +29,28 @@ _BIRTH: Final = (
 )
 _BORN: Final = re.compile(rf"(?i)(?:{_BIRTH})[^\d]{{0,24}}\Z")
 _WAS_BORN: Final = re.compile(rf"(?i)[\s,;:(\[-]{{0,4}}(?:{_BIRTH})")
+_BIRTH_HINTS: Final = (
+    *(
+        "birth",
+        "born",
+        "b-day",
+        "bday",
+        "dob",
+        "d.o",
+        "d. o",
+        "gebor",
+        "geb.",
+        "geburt",
+        "né",
+        "ne le",
+        "nee le",
+        "naissance",
+        "naci",
+        "nato il",
+        "nata il",
+    ),
+    *("nasc", "geboorte", "fød", "föd", "fodt", "fods", "synty", "urodz", "narozen", "szület", "рожд", "родил", "出生", "生日", "生年月日"),
+)
 _FIRST_YEAR: Final = 1900
 
 
@@ -66,4 +88,4 @@ def _is_day(year: int, month: int, day: int) -> bool:
 
 
 SSN: Final = PatternDetector("ssn", _SSN, _is_ssn)
-BIRTH_DATE: Final = PatternDetector("birth_date", _DATE, _is_birth_date)
+BIRTH_DATE: Final = PatternDetector("birth_date", _DATE, _is_birth_date, hints=_BIRTH_HINTS)

@@ -14,12 +14,13 @@ _DATE: Final = re.compile(
     r"\(?(?:(?:19|20)\d\d([-/. ])[01]?\d\1[0-3]?\d|[0-3]?\d([-/.])[0-3]?\d\2(?:19|20)?\d\d|(?:19|20)\d\d ?- ?(?:19|20)\d\d)(?!\d|[-/.]\d)"
 )
 _NAMED: Final = re.compile(
-    r"(?i)(?:phone|\btel\b|telef|téléf|mobil|móvil|movil|m[oó]vel|portable|\bcell|celul|cellul|handy|\bfax|hotline|whatsapp|\bsms\b|\bring\b|\bdial|puhelin|"
-    r"landline|switchboard|\bdesk:|\boffice:|rufnummer|numéro de|номер|тел|電話|电话|手机|携帯)[^\d\n]{0,24}\n?[^\d\n]{0,4}\Z"
+    r"(?i)(?:(?<![a-z])(?:tele|cell|mobile)?phones?(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w*nummer|móvil|m[oó]vel"
+    r"|portable ?:|(?<![a-z])cell(?![a-z])|celular|cellulare|handy(?:nummer)?\b|(?<![a-z])fax|hotline|whatsapp|\bsms\b|\bring\b|\bdial|puhelin"
+    r"|landline|switchboard|\bdesk:|\boffice:|rufnummer|numéro de|номер|тел|電話|电话|手机|携帯)[^\d\n]{0,24}\n?[^\d\n]{0,4}\Z"
 )
 _SPOKEN_OF: Final = re.compile(
-    r"(?i)\b(?:call|calls|called|calling|reach|reached|contact|text|texts|texted|message|messages|answer|answering|answers|anrufen|erreich\w*|appel\w*|"
-    r"llam\w*|chiam\w*|ligue|lig[ao]r|bellen|ringa?|soita)\b[^\d\n]{0,32}\Z"
+    r"(?i)\b(?:call|calls|called|calling|reach|reached|contact|text|texts|texted|messages?|answering|anrufen|erreich\w*|appel\w*"
+    r"|llam\w*|chiam\w*|ligue|lig[ao]r|bellen|ringa?|soita)\b[^\d\n\"':=()\[\]{}]{0,32}\Z"
 )
 _NAMED_AFTER: Final = re.compile(r"(?i)[\s,;:(\[-]{0,3}(?:office|fax|mobile|cell|phone|tel\b|landline|handy)")
 _NORTH_AMERICAN: Final = re.compile(r"\(?[2-9]\d\d[). -]{1,2}[2-9]\d\d[. -]\d{4}")

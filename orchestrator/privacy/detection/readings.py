@@ -26,6 +26,8 @@ _LAYERS: Final = 2
 """Layers of encoding that are undone."""
 _LONGEST_SIGN: Final = 3
 """Characters that one sign stands for, as `㎢` does. Whole phrases in one sign are left as they are."""
+_AROUND: Final = 256
+"""Characters around an escape that are read again with it."""
 _BETWEEN: Final = "\x00"
 """Stands between what was decoded from different places, so that no number goes on from one into the next."""
 
@@ -75,9 +77,9 @@ def readings(text: str) -> Iterator[Reading]:
     seen = _seen(Reading(text, range(len(text)), range(1, len(text) + 1)))
     yield seen
     if _ESCAPE.search(seen.text):
-        yield _replaced(seen, _ESCAPE, _unescaped)
+        yield _replaced(seen, _ESCAPE, _unescaped, around=_AROUND)
     if _SPACED.search(seen.text):
-        yield _replaced(seen, _SPACED, _closed_up)
+        yield _replaced(seen, _SPACED, _closed_up, around=_AROUND)
     decoded = seen
     for _ in range(_LAYERS):
         decoded = _made(decoded, _decoded(decoded.text))
@@ -90,7 +92,7 @@ def _seen(reading: Reading) -> Reading:
     text = reading.text
     if text.isascii() or (unicodedata.is_normalized("NFKC", text) and not _SUSPICIOUS.search(text)):
         return reading
-    return _replaced(reading, _NOT_ASCII, lambda match: [_Piece(_shown(match[0]), *match.span())])
+    return _replaced(reading, _NOT_ASCII, lambda match: [_Piece(_shown(match[0]), *match.span())], around=len(text))
 
 
 @lru_cache(maxsize=4096)
@@ -133,18 +135,28 @@ def _printable(code: _Code, digits: str, places: Sequence[int]) -> Iterator[_Pie
         yield _Piece(_BETWEEN, places[0], places[0] + 1)
 
 
-def _replaced(reading: Reading, pattern: re.Pattern[str], pieces: Callable[[re.Match[str]], Iterable[_Piece]]) -> Reading:
-    """A reading with other pieces in place of what matches a pattern."""
+def _replaced(reading: Reading, pattern: re.Pattern[str], pieces: Callable[[re.Match[str]], Iterable[_Piece]], *, around: int) -> Reading:
+    """A reading with other pieces in place of what matches a pattern, and what stands around them."""
 
     def all_pieces() -> Iterator[_Piece]:
         end = 0
         for match in pattern.finditer(reading.text):
-            yield _Piece(reading.text[end : match.start()], end, match.start())
+            yield from _surroundings(reading.text, end, match.start(), around)
             yield from pieces(match)
             end = match.end()
-        yield _Piece(reading.text[end:], end, len(reading.text))
+        yield from _surroundings(reading.text, end, len(reading.text), around)
 
     return _made(reading, all_pieces())
+
+
+def _surroundings(text: str, start: int, end: int, around: int) -> Iterator[_Piece]:
+    """The beginning and the end of what is between two places."""
+    if end - start <= 2 * around:
+        yield _Piece(text[start:end], start, end)
+        return
+    yield _Piece(text[start : start + around], start, start + around)
+    yield _Piece(_BETWEEN, start, start + 1)
+    yield _Piece(text[end - around : end], end - around, end)
 
 
 def _made(reading: Reading, pieces: Iterable[_Piece]) -> Reading:

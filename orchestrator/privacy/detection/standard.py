@@ -12,7 +12,9 @@ from .people import BIRTH_DATE, SSN
 from .phones import PhoneDetector, has_numbering_plans
 from .readings import readings
 
-_OF_OUR_OWN: Final = (EMAIL, CARD, IBAN, SSN, IP4, IP6, URL, BIRTH_DATE, *KEYS)
+_BY_FORM: Final = (EMAIL, CARD, IBAN, SSN, IP4, IP6, URL, BIRTH_DATE, *KEYS)
+STRUCTURED: Final[Sequence[Detector]] = (*_BY_FORM, PhoneDetector(numbering_plans=False))
+"""What works without any extra."""
 
 
 class StandardDetectors:
@@ -33,4 +35,4 @@ class StandardDetectors:
 @cache
 def standard_detectors() -> StandardDetectors:
     """All that are there, made once."""
-    return StandardDetectors([*_OF_OUR_OWN, PhoneDetector(numbering_plans=has_numbering_plans())])
+    return StandardDetectors([*_BY_FORM, PhoneDetector(numbering_plans=has_numbering_plans())])
