@@ -1,4 +1,4 @@
-"""How much of the private data of a recorded set of sentences the detectors find, how much of what they find is right, and how long it takes.
+"""How much of the private data in recorded sentences the detectors find, how much of what they find is right, and how long that takes.
 
 A labelled span counts as found if a finding of its type overlaps it; a finding counts as right if it overlaps a labelled span of its type.
 Only types that can be told by their form take part. Names, addresses, organisations and dates of the set are labelled too, and not looked

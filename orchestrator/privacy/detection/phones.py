@@ -15,8 +15,9 @@ _DATE: Final = re.compile(
 )
 _NAMED: Final = re.compile(
     r"(?i)(?:(?<![a-z])(?:tele|cell|mobile)?phones?(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w*nummer|móvil|m[oó]vel"
-    r"|portable ?:|(?<![a-z])cell(?![a-z])|celular|cellulare|handy(?:nummer)?\b|(?<![a-z])fax|hotline|whatsapp|\bsms\b|\bring\b|\bdial|puhelin"
-    r"|landline|switchboard|\bdesk:|\boffice:|rufnummer|numéro de|номер|тел|電話|电话|手机|携帯)[^\d\n]{0,24}\n?[^\d\n]{0,4}\Z"
+    r"|portable ?:|(?<![a-z])cell(?![a-z])|celular|cellulare|handy(?:nummer)?\b|(?<![a-z])fax|hotline"
+    r"|whatsapp|\bsms\b|\bring\b|\bdial|puhelin|landline|switchboard|\bdesk:|\boffice:|rufnummer"
+    r"|numéro de|номер|тел|電話|电话|手机|携帯)[^\d\n]{0,24}\n?[^\d\n]{0,4}\Z"
 )
 _SPOKEN_OF: Final = re.compile(
     r"(?i)\b(?:call|calls|called|calling|reach|reached|contact|text|texts|texted|messages?|answering|anrufen|erreich\w*|appel\w*"
