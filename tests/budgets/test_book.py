@@ -146,6 +146,28 @@ def test_what_a_process_had_reserved_that_was_killed_counts_as_spent_and_what_it
     book.close()
 
 
+def test_a_process_that_the_server_has_lost_goes_on_and_what_it_had_reserved_counts(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    monkeypatch.setenv("RUNS_DATABASE", postgres_database)
+    book = open_budgets(RunsConfig(postgres_variable="RUNS_DATABASE"), clock=lambda: NOON)
+    held = reserved(book, DAY, tokens=30)
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        found = (
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        assert connection.execute(found).fetchall()
+    again = reserved(book, DAY, tokens=50)
+    assert book.release_dead() == 1
+    assert book.balance(Scope("day")) == Balance(spent=Units(tokens=30), reserved=Units(tokens=50))
+    book.settle(again, Units(tokens=20))
+    book.settle(held, Units(tokens=10))  # it counts as the most already
+    assert book.balance(Scope("day")) == Balance(spent=Units(tokens=50))
+    book.close()
+
+
 def test_processes_that_spend_at_the_same_time_get_to_the_cap_and_no_further(config: RunsConfig) -> None:
     command = [sys.executable, "-c", SPEND, config.model_dump_json()]
     with ExitStack() as stack:
