@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from ...protocols import ApprovalRequest
 from ...protocols.messages import Value
 from ..effects.approvals import waiting
 from ..results import Attempt, Result
-from ..tool_calls import ApprovalRequest
 from .run import Failure, Run, damaged
 from .store import RunStore
 

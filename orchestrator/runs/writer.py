@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from ...protocols import NearfarError, StoreError, StoreUnavailable
@@ -68,21 +69,32 @@ class Writer:
         try:
             with self._database.writing() as session:
                 outcomes = [_applied(session, change) for change, _ in changes]
-        except StoreError as error:
-            if len(changes) == 1:
-                changes[0][1].set_exception(error)
-                return
-            for each in changes:  # one that cannot be kept, such as one too large for the disk, is not the others' fault
-                self._write([each])
-        except BaseException as error:
-            for _, future in changes:
-                future.set_exception(error)
+        except Exception:  # a thread's boundary: each that fails by itself is told below
+            self._write_each(changes)
         else:
             for (_, future), (value, failure) in zip(changes, outcomes, strict=True):
-                if failure is None:
-                    future.set_result(value)
-                else:
-                    future.set_exception(failure)
+                _settle(future, value, failure)
+
+    def _write_each(self, changes: list[tuple[Change[Any], "Future[Any]"]]) -> None:
+        """One that cannot be kept, such as one too large for the disk, is not the others' fault. The log is emptied, which makes room."""
+        with suppress(StoreError):
+            self._database.scrub()
+        for change, future in changes:
+            value: Any = None
+            failure: Exception | None
+            try:
+                with self._database.writing() as session:
+                    value, failure = _applied(session, change)
+            except Exception as error:  # a thread's boundary: raised by whoever waits
+                failure = error
+            _settle(future, value, failure)
+
+
+def _settle(future: "Future[Any]", value: object, failure: Exception | None) -> None:
+    if failure is None:
+        future.set_result(value)
+    else:
+        future.set_exception(failure)
 
 
 def _applied(session: Session, change: Change[T]) -> tuple[T | None, NearfarError | None]:

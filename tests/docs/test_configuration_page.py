@@ -23,6 +23,7 @@ from nearfar.orchestrator.privacy.settings import PrivacyPolicy
 from nearfar.orchestrator.resilience.settings import BreakerPolicy, HedgePolicy
 from nearfar.orchestrator.routing.rules import Rule, When
 from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
+from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.selection.settings import AutoPolicy
 from nearfar.orchestrator.strategies.minions_policy import MinionsPolicy
 from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
@@ -45,6 +46,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "sleep": SleepPolicy,
     "peer": PeerConfig,
     "cache": CacheSettings,
+    "runs": RunsConfig,
     "category": CategorySettings,
     "policy": Policy,
     "rule": Rule,
@@ -85,7 +87,7 @@ def shown_default(field: FieldInfo) -> str:
     """A default as TOML writes it."""
     if field.is_required():
         return "required"
-    if field.default is None:
+    if field.default is None or field.default_factory is not None:
         return "not set"
     if isinstance(field.default, BaseModel):
         return "section"

@@ -7,13 +7,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.orchestrator import ApprovalRequest, Hybrid, Policy, Strategy, Tool, tool
+from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.protocols import (
     ApprovalNeeded,
+    ApprovalRequest,
     Cancelled,
     ConfigError,
     DeadlineExceeded,
