@@ -47,6 +47,10 @@ class TableDatabase(Protocol):
 
     def reading(self) -> AbstractContextManager[Session]: ...
 
+    def sync(self) -> None:
+        """Return when what was committed before outlives a power cut, too."""
+        ...
+
     def scrub(self) -> None:
         """Let what was deleted be in no file any more."""
         ...

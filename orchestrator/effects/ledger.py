@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ...protocols import ApprovalRequest, ToolCall, ToolResult
 from ..tables import Session
+from ..threads import in_thread
 from ..tool_calls import Approver, Asked
 from ..tools import Effect, Tool
 from .canonical import digest
@@ -96,6 +97,8 @@ class EffectLedger:
         return await self._run(call, tool, intent)
 
     async def _run(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
+        if tool.declared.effect is Effect.AT_MOST_ONCE:  # also where the power fails
+            await in_thread(self._records.sync)
         running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
         result = (await running.run(call)).model_copy(update={"call_id": call.id})
         is_made_again = running.is_made_again and tool.declared.effect in REPEATABLE

@@ -117,6 +117,10 @@ class EffectRecords:
         transaction = alone(driver.of(None).connect(database.path)) if isinstance(database, Database) else database.writing()
         return EffectConnection(transaction, lambda session, result: self.finish(session, key, result))
 
+    def sync(self) -> None:
+        """Return when what was written before outlives a power cut, too."""
+        self._database.sync()
+
     def ask(self, session: Session, asked: Sequence[tuple[Intent, ApprovalRequest]]) -> None:
         """Write down what somebody is to decide."""
         self._fence(session)

@@ -68,6 +68,9 @@ class PostgresDatabase:
         """A connection outside of transactions, for what its session holds."""
         return self._connections.connection()
 
+    def sync(self) -> None:
+        """Unless its administrator wants otherwise, a commit of the server's is on its disk."""
+
     def scrub(self) -> None:
         """The server's own vacuum overwrites what was deleted."""
 

@@ -9,6 +9,7 @@ from ...protocols import StoreUnavailable
 from ..tables import Tables, newer, statements
 from . import driver, files
 from .connections import Connection, Connections
+from .disk import Disk
 from .errors import Naming
 
 APPLICATION: Final = 0x4E667264
@@ -26,6 +27,7 @@ class Database:
         self.path = os.path.abspath(path)
         self.naming = naming
         files.prepare(self.path, naming)
+        self._disk = Disk(self.path)
         self._connections = Connections(self.path, driver.of(None), naming, lambda _: None)
         try:
             with self.writing() as connection:
@@ -55,6 +57,13 @@ class Database:
         """A connection that sees one state of the database for the whole block, while others write."""
         with self._connections.reading() as connection:
             yield connection
+
+    def sync(self) -> None:
+        """Return when what was committed before outlives a power cut, too."""
+        try:
+            self._disk.sync()
+        except OSError as error:
+            raise StoreUnavailable(f"{self.path} cannot be kept: {error.strerror}", hint="look at the disk") from error
 
     def scrub(self) -> None:
         """Empty the write-ahead log too, so that what was deleted is in no file any more."""

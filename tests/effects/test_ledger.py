@@ -10,6 +10,7 @@ from ledgers import Run, made
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.effects import effect_key
 from nearfar.orchestrator.effects.occurrences import Occurrences
+from nearfar.orchestrator.effects.records import EffectRecords
 from nearfar.orchestrator.tools import Tool
 from nearfar.protocols import ApprovalRequest, LedgerConflict, RunBusy, ToolCall
 
@@ -239,3 +240,14 @@ async def test_a_failure_is_a_result_too_and_a_new_try_is_a_new_effect(run: Run)
         assert (await made(ledger, fragile)).is_error
         assert (await made(ledger, fragile, times=2)).content == "done"
     assert len(tries) == 2
+
+
+@pytest.mark.parametrize(("effect", "times"), [("at_most_once", 1), ("idempotent", 0), ("read", 0)])
+async def test_what_must_not_be_repeated_is_begun_when_a_power_cut_cannot_take_its_intent(
+    run: Run, effect: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payments, synced = Payments(), list[int]()
+    monkeypatch.setattr(EffectRecords, "sync", lambda _: synced.append(len(payments.paid)))
+    async with run.owner() as ledger:
+        await made(ledger, payments.tool(effect), to="ann")
+    assert synced == [0] * times, "before the tool acts, and only where that matters"
