@@ -495,7 +495,9 @@ class Hybrid:
         assert context.privacy is not None, "and with this"
         state = context.privacy.filled_state(state, is_json=task.output_schema is not None)
         context.recollection.restore(state.get("recalled", ()))
-        result = _result(task, state, seconds).model_copy(update={"recalled": tuple(context.recollection.items)})
+        result = _result(task, state, seconds)
+        told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
+        result = result.model_copy(update=told)
         self._router.conclude(task, result, tools=list(context.tools))
         self._sessions.note(task, result.label)
         if self._memory is not None:

@@ -173,11 +173,13 @@ class ToolCalls:
         """Of each result: that of its tool, and of what went into the call; that a call was not run says nothing."""
         return [self._label(call, filled) for call, filled in zip(self._calls, self._filled, strict=True)]
 
-    def spill(self, *, is_told: bool) -> bool:
-        """Whether private data go into a tool that changes something. `is_told`: whoever made the calls has seen such data."""
+    def spilled(self, seen: Label) -> Label:
+        """Of the private data that go into tools which change something. `seen`: of what whoever made the calls has been told."""
         made = [(call, filled) for call, filled in zip(self._calls, self._filled, strict=True) if call.id not in self._refused]
-        tools = [self._tools.get(call.name) for call, filled in made if is_told or filled.tier is not Tier.SHARED]
-        return any(tool is not None and tool.declared.effect is not Effect.READ for tool in tools)
+        tools = [(self._tools.get(call.name), filled) for call, filled in made]
+        changing = [filled for tool, filled in tools if tool is not None and tool.declared.effect is not Effect.READ]
+        private = [label for label in (seen.joined(filled) for filled in changing) if label.tier is not Tier.SHARED]
+        return joined(Label(tier=label.tier, origins=label.origins) for label in private)
 
     def _label(self, call: ToolCall, filled: Label) -> Label:
         tool = self._tools.get(call.name)

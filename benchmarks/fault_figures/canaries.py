@@ -12,8 +12,11 @@ from nearfar.protocols.fakes import Reply
 
 FORMS: Final = ("plain", "base64", "spaced", "split")
 _LETTERS: Final = "abcdefghjkmnpqrstuvwxyz"
+_PARTS: Final[tuple[tuple[str, list[str]], ...]] = (("a", []), ("b", ["a"]), ("c", []))
+_PARTS: Final[tuple[tuple[str, list[str]], ...]] = (("a", []), ("b", ["a"]), ("c", []))
+"""Subtasks, and which others they need."""
 _ASKING: Final = (
-    ("Cut the task", {"subtasks": [{"id": "a", "task": "Read it", "needs": []}, {"id": "b", "task": "Say it", "needs": ["a"]}]}),
+    ("Cut the task", {"subtasks": [{"id": name, "task": f"Part {name}", "needs": needs} for name, needs in _PARTS]}),
     ("about a long text that you cannot see. Small models read", {"jobs": [{"instruction": "What is the secret?", "advice": ""}]}),
     ("about a long text that you cannot see. Small models did", {"answer": "I know it", "scratchpad": "", "jobs": []}),
 )

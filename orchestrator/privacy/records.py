@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..labels import Label
 from ..memory.encoding import Subject
 from ..memory.operation import Dot
 from ..memory.sync.keys import SubjectKeys, tag_of
@@ -19,6 +20,7 @@ _TABLES: Final = Tables(
     1,
     "CREATE TABLE departures (number INTEGER PRIMARY KEY, run TEXT NOT NULL, departure TEXT NOT NULL);\n"
     "CREATE INDEX departures_of_run ON departures (run, number);\n"
+    "CREATE TABLE spills (run TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID;\n"
     "CREATE TABLE placeholders (run TEXT NOT NULL, number INTEGER NOT NULL, sealed BLOB NOT NULL, PRIMARY KEY (run, number)) WITHOUT ROWID",
 )
 
@@ -47,7 +49,8 @@ class PrivacyRecords:
         """Remove all that is kept of a run."""
         self.of(run).forget_placeholders()
         with self.database.writing() as connection:
-            connection.execute("DELETE FROM departures WHERE run = ?", (run,))
+            for table in ("departures", "spills"):
+                connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def _older_than(self, keep: int) -> list[str]:
         with self.database.reading() as connection:
@@ -80,6 +83,18 @@ class RunRecords:
             (text,) = connection.execute("SELECT departure FROM departures WHERE number = ?", (number,)).fetchone()
             departure = Departure.model_validate_json(text).model_copy(update={"outcome": "cached"})
             connection.execute("UPDATE departures SET departure = ? WHERE number = ?", (departure.model_dump_json(), number))
+
+    def spill(self, label: Label) -> None:
+        """Private data with this label have gone into the world that the run's tools act on."""
+        with self.kept.database.writing() as connection:
+            row = (self.run, label.model_dump_json())
+            connection.execute("INSERT INTO spills VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET label = excluded.label", row)
+
+    def spilled(self) -> Label:
+        """Of all such data."""
+        with self.kept.database.reading() as connection:
+            row = connection.execute("SELECT label FROM spills WHERE run = ?", (self.run,)).fetchone()
+        return Label() if row is None else Label.model_validate_json(row[0])
 
     def keep(self, placeholder: Placeholder) -> None:
         """Keep a placeholder, encrypted."""

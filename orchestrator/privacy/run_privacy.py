@@ -56,6 +56,10 @@ class RunPrivacy:
         known = [] if records is None else records.placeholders()
         self.placeholders = Placeholders(known, keep=None if records is None else records.keep)
         self._needles = Needles(public)
+        self.found = Label()
+        """Of what detectors found that has to stay: from then on the run stays, too."""
+        self.world = Label() if records is None else records.spilled()
+        """Of private data that went into tools which change something, and may come back from any tool, in whatever part of the run."""
         for placeholder in known:
             self._needles.add_text(placeholder.value)
 
@@ -72,6 +76,15 @@ class RunPrivacy:
     def covers(self, member: Member, label: Label) -> bool:
         """Whether an agent that may not be told all of a run with this label goes on with placeholders."""
         return self._policy.placeholders and not self.may_hear(member, label)
+
+    async def spill(self, label: Label) -> None:
+        """Private data with this label are about to go into a tool that changes something."""
+        world = self.world.joined(label)
+        if world == self.world:
+            return
+        self.world = world
+        if self._records is not None:
+            await in_thread(self._records.spill, world)
 
     def saw(self, results: Iterable[ToolResult]) -> None:
         """Tools have returned this, and it may not leave: no part of it is let through from now on."""
@@ -91,6 +104,7 @@ class RunPrivacy:
 
         Raises `PrivacyViolation` where it may not go there in any form.
         """
+        label = label.joined(self.found)
         if not self.may_hear(member, label):
             because = f"{member.name} may not be told what the run has seen since {', '.join(label.origins)}"
             await self._hold(member, request, label, role, because, {})
@@ -146,6 +160,7 @@ class RunPrivacy:
         for finding in _all(found):
             self._needles.add(finding.text)
         if choice is OnFinding.STAY or UNCHECKED in counts:
+            self.found = Label(tier=Tier.USER, origins=(_DETECTORS,))
             await self._hold(member, request, label, role, _objection(member, counts), counts)
         return await self._kept(member, self._hidden, request, found), "placeholders stand where the detectors found something"
 

@@ -32,22 +32,34 @@ def seen_by(side: Side, state: TaskState) -> Label:
     return label.model_copy(update={"tier": opening.tier})
 
 
-def after_tools(state: TaskState, calls: ToolCalls, results: Sequence[ToolResult], recalled: Label, context: TaskContext) -> TaskState:
-    """What the state is to remember of calls that were run. `recalled`: of what they have told of the memory.
+async def before_tools(state: TaskState, calls: ToolCalls, context: TaskContext) -> None:
+    """Write down, before they run, that private data go into tools that change something.
 
-    Once private data have gone into a tool that changes something, they may come back from any tool: its results count as private too.
+    From then on they may come back from any tool, in whatever part of the run, and so its results count as private too.
     """
-    before, draft = label_of(state), state["draft"]
-    assert draft is not None, "an attempt is under way"
-    is_told = draft["side"] == Side.NEAR and before.tier is not Tier.SHARED
-    spilled = state["is_spilled"] or calls.spill(is_told=is_told)
-    labels = [label.joined(before) if spilled else label for label in calls.labels]
-    private = [place for place, label in enumerate(labels) if label.tier is not Tier.SHARED]
     if context.privacy is not None:
-        context.privacy.saw(results[place] for place in private)
+        await context.privacy.spill(_spilled(state, calls))
+
+
+def after_tools(state: TaskState, calls: ToolCalls, results: Sequence[ToolResult], recalled: Label, context: TaskContext) -> TaskState:
+    """What the state is to remember of calls that were run. `recalled`: of what they have told of the memory."""
+    privacy = context.privacy
+    elsewhere, found = (Label(), Label()) if privacy is None else (privacy.world, privacy.found)
+    world = joined((Label.model_validate(state["world"]), elsewhere, _spilled(state, calls)))
+    labels = [label.joined(world) for label in calls.labels]
+    private = [place for place, label in enumerate(labels) if label.tier is not Tier.SHARED]
+    if privacy is not None:
+        privacy.saw(results[place] for place in private)
     behind = len(state["messages"])
     return {
-        "label": as_json(joined((before, recalled, *labels))),
+        "label": as_json(joined((label_of(state), recalled, found, *labels))),
         "private": [*state["private"], *(behind + place for place in private)],
-        "is_spilled": spilled,
+        "world": as_json(world),
     }
+
+
+def _spilled(state: TaskState, calls: ToolCalls) -> Label:
+    """Of the private data that go into tools which change something: what placeholders stand for, and whatever a near agent was told."""
+    draft = state["draft"]
+    assert draft is not None, "an attempt is under way"
+    return calls.spilled(label_of(state) if draft["side"] == Side.NEAR else Label())

@@ -9,6 +9,7 @@ from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError,
 from ..budgets.amounts import Spent
 from ..effects.occurrences import Occurrences
 from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
+from ..labels import Label
 from ..privacy.starting import starting_label
 from ..recollection import Recollection
 from ..results import Call
@@ -20,7 +21,7 @@ from ..team import Team
 from ..tool_calls import ToolCalls
 from ..tools import Tool
 from .calls import CallLog
-from .exposure import after_tools, seen_by, shown
+from .exposure import after_tools, before_tools, seen_by, shown
 from .fitting import Fitting, summarizer_of
 from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
@@ -57,7 +58,7 @@ class TaskNodes:
             "attempts": [],
             "label": label,
             "opening": label,
-            "is_spilled": False,
+            "world": as_json(Label()),
             "standby": None,
             "calls": [],
             "reasons": [],
@@ -193,6 +194,7 @@ class TaskNodes:
         await calls.clear(
             conversation, seen_by(draft["side"], state), lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests)))
         )
+        await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             with recollection.in_use(draft["agent"], label.joined(calls.label)):

@@ -62,8 +62,8 @@ class TaskState(TypedDict, total=False):
     """The `Label` of what attempts start from: the task, and a supervisor's words."""
     private: list[int]
     """Positions in `messages` of what tools have returned that may not leave the device."""
-    is_spilled: bool
-    """Private data may have gone into the world that the tools act on, and come back from it by any of them."""
+    world: Json
+    """The `Label` of private data that may have gone into the world that the tools act on, and come back from it by any of them."""
     attempts: list[Json]
     """The attempts that ended."""
     standby: list[Json] | None

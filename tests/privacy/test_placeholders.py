@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -389,3 +390,65 @@ async def test_events_tell_the_user_what_placeholders_stand_for() -> None:
     async with Hybrid(far=cloud, tools=[read_diary], policy=COVERED) as hybrid, aclosing(hybrid.stream("Say it", **FAR)) as events:
         ended = [event.attempt.answer async for event in events if isinstance(event, AttemptEnded)]
     assert ended == [f"It says {DIARY}."]
+
+
+async def test_part_of_a_task_that_reads_what_another_part_has_kept_is_told_nothing_private() -> None:
+    """The two parts need nothing of each other, and act on one world."""
+    log: list[str] = []
+    kept = anyio.Event()
+
+    @tool
+    async def keep(text: str) -> str:
+        """Keep a text."""
+        log.append(text)
+        kept.set()
+        return "kept"
+
+    @tool(effect="read")
+    async def read_kept() -> str:
+        """All that was kept."""
+        await kept.wait()
+        return " ".join(log)
+
+    def script(request: StepRequest) -> Reply:
+        text, turns = request.messages[0].text, len(request.messages)
+        if "Cut the task" in text:
+            parts = [{"id": "a", "task": "Keep my diary", "needs": []}, {"id": "b", "task": "Look around", "needs": []}]
+            return json.dumps({"subtasks": parts})
+        if text == "Look around":
+            return ToolCall(id="1", name="read_kept", arguments={}) if turns == 1 else "I looked around"
+        if text == "Keep my diary" and turns == 1:
+            return READ
+        return ToolCall(id="2", name="keep", arguments={"text": f"spelt: {'-'.join(DIARY)}"}) if turns == 3 else "Done"
+
+    cloud, device = scripted(script), scripted(script, Side.NEAR)
+    policy = Policy.model_validate(
+        {
+            "strategy": "subtasks",
+            "sensitivity": "public",
+            "mode": "prefer_in_cloud",
+            "subtasks": {"strategy": "route", "aggregate": "always"},
+        }
+    )
+    async with Hybrid(near=device, far=cloud, tools=[read_diary, keep, read_kept], policy=policy) as hybrid:
+        result = await hybrid.run("Keep my diary, and look around")
+    assert log, "the near agent kept it"
+    assert "t-h-e" not in told(cloud)
+    assert result.label.tier is Tier.DEVICE
+
+
+async def test_task_in_which_something_private_was_found_stays_for_good() -> None:
+    """The near agent spells what was found such that no detector knows it, and a supervisor far away was to look at its work."""
+    cloud = scripted(lambda _: "CONTINUE")
+    device = scripted(lambda request: READ if len(request.messages) == 1 else "tomas at example dot org", Side.NEAR)
+    policy = Policy.model_validate({"strategy": "eva", "sensitivity": "public", "supervision": {"interval": 1, "executor": "near"}})
+
+    @tool(effect="read", name="read_diary")
+    def read() -> str:
+        """What was written."""
+        return "nothing"
+
+    async with Hybrid(near=device, far=cloud, tools=[read], policy=policy) as hybrid:
+        result = await hybrid.run("Write to tomas@example.org")
+    assert cloud.requests == []
+    assert (result.label.tier, result.label.origins) == (Tier.USER, ("the detectors",))
