@@ -419,7 +419,7 @@ async def test_part_of_a_task_that_reads_what_another_part_has_kept_is_told_noth
             return ToolCall(id="1", name="read_kept", arguments={}) if turns == 1 else "I looked around"
         if text == "Keep my diary" and turns == 1:
             return READ
-        return ToolCall(id="2", name="keep", arguments={"text": f"spelt: {'-'.join(DIARY)}"}) if turns == 3 else "Done"
+        return ToolCall(id="2", name="keep", arguments={"text": DIARY[::-1]}) if turns == 3 else "Done"
 
     cloud, device = scripted(script), scripted(script, Side.NEAR)
     policy = Policy.model_validate(
@@ -432,8 +432,8 @@ async def test_part_of_a_task_that_reads_what_another_part_has_kept_is_told_noth
     )
     async with Hybrid(near=device, far=cloud, tools=[read_diary, keep, read_kept], policy=policy) as hybrid:
         result = await hybrid.run("Keep my diary, and look around")
-    assert log, "the near agent kept it"
-    assert "t-h-e" not in told(cloud)
+    assert log == [DIARY[::-1]], "the near agent kept it, such that no look at the bytes could tell"
+    assert DIARY[::-1] not in told(cloud)
     assert result.label.tier is Tier.DEVICE
 
 
