@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -42,6 +42,7 @@ from .cancellation import cancelled_at_once, end
 from .compose import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
 from .config import Config, load_config
 from .events import TaskEvent, TaskFinished
+from .guarding.run_guard import RunGuard, allowed, with_data_quoted
 from .hub import AttachedConfig
 from .labels import Label
 from .memory.settings import MemoryConfig
@@ -84,6 +85,9 @@ class TaskOptions(TypedDict, total=False):
     """What the agents may call for this task, beside the `Hybrid`'s own tools."""
     approver: Approver | None
     """Stands in for the `Hybrid`'s."""
+    allowed_tools: Iterable[str]
+    """Names of the only tools that the task may call; then nobody is asked about these because of what strangers wrote, unless their
+    arguments come from there."""
 
     context: str
     """A long text that the task is about. Under `minions` it stays on this device, read there in chunks; under any other strategy it
@@ -124,7 +128,19 @@ class Resuming(TypedDict, total=False):
     approver: Approver | None
 
 
-_OF_TASK: Final = ("cache", "context", "idempotency_key", "language", "session", "tags", "task_class", "timeout", "unstick", "user")
+_OF_TASK: Final = (
+    "allowed_tools",
+    "cache",
+    "context",
+    "idempotency_key",
+    "language",
+    "session",
+    "tags",
+    "task_class",
+    "timeout",
+    "unstick",
+    "user",
+)
 """Options that are part of the task itself."""
 
 
@@ -352,8 +368,10 @@ class Hybrid:
         """What the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
         privacy = RunPrivacy.of(task, records=None if self._privacy is None else self._privacy.of(task.idempotency_key))
-        context = replace(self._context(options), account=self._router.account(task), recollection=recollection)
-        return replace(context, privacy=privacy, boundary=replace(context.boundary, vault=privacy.placeholders))
+        context = replace(self._context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
+        tools = allowed(context.tools, task.allowed_tools)
+        guard = RunGuard.of(task, tools)
+        return replace(context, tools=tools, boundary=replace(context.boundary, vault=privacy.placeholders, guard=guard))
 
     @property
     def _durable(self) -> DurableRuns:
@@ -439,7 +457,8 @@ class Hybrid:
 
     def _prepared(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """The task, with its strategy settled, and what it runs with."""
-        task = self._settled(task, self._context(options))
+        context = self._context(options)
+        task = self._settled(with_data_quoted(task, context.tools), context)
         context = self._equipped(task, options=options)
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context

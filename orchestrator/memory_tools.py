@@ -35,7 +35,7 @@ def memory_tools(
     only what may leave it, too.
     """
 
-    @tool(effect="idempotent")
+    @tool(effect="idempotent", sinks=())
     def remember(text: str) -> str:
         """Keep a note for later tasks: one fact or decision, in a full sentence."""
         task = running()

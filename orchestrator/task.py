@@ -9,6 +9,7 @@ from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .cache.scope import Caching
 from .compression.policy import CompressionPolicy
+from .guarding.settings import GuardPolicy
 from .labels import OF_CONTEXT, Label
 from .memory.item import Namespace, Source, Tier
 from .policy import Mode, Needs, Strategy
@@ -57,6 +58,8 @@ class Policy(Value):
     """What keeps a session with one agent."""
     privacy: PrivacyPolicy = PrivacyPolicy()
     """What becomes of private data on the way to a far agent."""
+    guard: GuardPolicy = GuardPolicy()
+    """What a model may do once the run has read what strangers wrote."""
     evidence: EvidencePolicy = EvidencePolicy()
     """What a cascade looks at before it accepts a draft."""
     router: RouterPolicy = RouterPolicy()
@@ -116,6 +119,12 @@ class Task(Value):
     """Whether it may be answered from a cache and its answers be stored."""
     unstick: bool = False
     """Choose anew, whoever answered last in the session."""
+    allowed_tools: frozenset[str] | None = None
+    """The only tools that it may call, which are then not asked about for their own sake; None: all, as far as the guard lets it."""
+    planned_tools: frozenset[str] = frozenset()
+    """Tools that a plan names which was made before the run had read what strangers wrote."""
+    prompt: str | None = None
+    """The last prompt as the user wrote it, where something stands behind it; None: it is that."""
     label: Label = Label()
     """Of what went into it and cannot be told by looking at it: its session, the memory, a context, the results of other parts."""
     reasons: tuple[str, ...] = ()
@@ -128,6 +137,13 @@ class Task(Value):
         if self.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS):
             return Needs()
         return Needs(tools=has_tools, json_schema=self.output_schema is not None)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What the user and the app have said, in their own words."""
+        said = [message for message in self.messages if message.role in ("user", "system")]
+        last = max(index for index, message in enumerate(said) if message.role == "user")
+        return tuple(self.prompt if index == last and self.prompt is not None else message.text for index, message in enumerate(said))
 
     def with_context_in_prompt(self) -> "Task":
         """The task with its context behind its last prompt, as strategies see it that do not keep it apart."""
@@ -142,7 +158,8 @@ class Task(Value):
     def _extended(self, text: str) -> "Task":
         place = max(index for index, message in enumerate(self.messages) if message.role == "user")
         prompt = Message.user(f"{self.messages[place].text}\n\n{text}")
-        return self.model_copy(update={"messages": (*self.messages[:place], prompt, *self.messages[place + 1 :])})
+        own = self.messages[place].text if self.prompt is None else self.prompt
+        return self.model_copy(update={"messages": (*self.messages[:place], prompt, *self.messages[place + 1 :]), "prompt": own})
 
 
 def conversation(prompt: str | Sequence[Message]) -> tuple[Message, ...]:

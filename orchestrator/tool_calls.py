@@ -10,7 +10,7 @@ from ..protocols import ApprovalRequest, Message, NearfarError, PrivacyViolation
 from ..protocols.messages import Value
 from .effects.occurrences import Occurrence, Occurrences
 from .effects.running import run_unrecorded
-from .labels import Label, joined
+from .labels import Integrity, Label, joined
 from .memory.item import TIERS, Tier
 from .tools import Effect, Tool, run_tool_call
 
@@ -24,11 +24,29 @@ class Clearance(Value):
     """Why not at once, as a sentence for the user and the model."""
 
 
-class Guard(Protocol):
-    """Decides about calls by where their arguments come from."""
+@dataclass(frozen=True)
+class Standing:
+    """What a run has seen when it is about to run calls, and what of that may be acted upon."""
 
-    def clearance(self, call: ToolCall, tool: Tool, conversation: Sequence[Message], label: Label) -> Clearance:
-        """Whether the call may run, behind this conversation. `label`: of all that whoever makes the call has seen."""
+    conversation: Sequence[Message]
+    """The last message is the one with the calls."""
+    label: Label
+    """Of all that whoever makes the calls has seen."""
+    chosen: frozenset[str] = frozenset()
+    """Tools that were asked for before the run had read what strangers wrote."""
+    trusted: Sequence[int] = ()
+    """Places of the messages in the conversation that strangers had no hand in."""
+
+
+class Guard(Protocol):
+    """Decides about calls by where they and their arguments come from."""
+
+    def clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
+        """Whether the call may run."""
+        ...
+
+    def is_grounded(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+        """Whether all that the call says comes from the user's words or from trusted data."""
         ...
 
 
@@ -112,9 +130,7 @@ class ToolCalls:
         """Labels of what goes into the calls beside the words of whoever made them."""
         self._calls = [self._opened(call) for call in calls]
 
-    async def clear(
-        self, conversation: Sequence[Message], label: Label, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None
-    ) -> None:
+    async def clear(self, standing: Standing, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None) -> None:
         """Settle which calls may run, before any of them does: while somebody is asked, nothing has happened yet.
 
         Raises LangGraph's interrupt where the run has to stop until somebody has decided. `asking` hears what somebody is asked.
@@ -124,7 +140,7 @@ class ToolCalls:
             tool = self._tools.get(call.name)
             if tool is None or call.id in self._refused:
                 continue  # it is told which tools there are, or why not
-            clearance = self._clearance(call, tool, conversation, label)
+            clearance = self._clearance(call, tool, standing)
             if clearance.outcome == "refused":
                 self._refused[call.id] = clearance.reason
                 continue
@@ -181,6 +197,24 @@ class ToolCalls:
         private = [label for label in (seen.joined(filled) for filled in changing) if label.tier is not Tier.SHARED]
         return joined(Label(tier=label.tier, origins=label.origins) for label in private)
 
+    @property
+    def ran(self) -> list[bool]:
+        """Of each call: whether a tool was called at all, rather than the model told why not."""
+        return [call.name in self._tools and call.id not in self._refused for call in self._calls]
+
+    def grounded(self, standing: Standing) -> list[bool]:
+        """Of each call: whether strangers had no hand in it."""
+        guard = self._boundary.guard
+        if guard is None or standing.label.integrity is Integrity.TRUSTED:
+            return [True] * len(self._calls)
+        tools = [self._tools.get(call.name) for call in self._calls]
+        return [tool is not None and guard.is_grounded(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
+
+    def taints(self, standing: Standing) -> bool:
+        """Whether what strangers chose goes into a tool that changes something."""
+        calls = zip(self._calls, self.ran, self.grounded(standing), strict=True)
+        return any(ran and not fits and self._tools[call.name].declared.effect is not Effect.READ for call, ran, fits in calls)
+
     def _label(self, call: ToolCall, filled: Label) -> Label:
         tool = self._tools.get(call.name)
         return Label() if tool is None or call.id in self._refused else tool.declared.label(tool.name).joined(filled)
@@ -212,12 +246,15 @@ class ToolCalls:
         assert approver is not None, "somebody can be asked"
         return await approver(requests)
 
-    def _clearance(self, call: ToolCall, tool: Tool, conversation: Sequence[Message], label: Label) -> Clearance:
+    def _clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
         guard = self._boundary.guard
-        clearance = Clearance() if guard is None else guard.clearance(call, tool, conversation, label)
-        if clearance.outcome == "allowed" and TIERS.index(tool.declared.sends) > TIERS.index(label.tier):
-            because = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(label.origins)})"
-            return Clearance(outcome="ask", reason=because)
+        if guard is not None:
+            clearance = guard.clearance(call, tool, standing)
+        elif TIERS.index(tool.declared.sends) > TIERS.index(standing.label.tier):
+            reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(standing.label.origins)})"
+            clearance = Clearance(outcome="ask", reason=reason)
+        else:
+            clearance = Clearance()
         if clearance.outcome == "allowed" and tool.declared.approval:
             return Clearance(outcome="ask", reason=f"{tool.name} is not run before somebody says yes")
         return clearance

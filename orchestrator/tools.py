@@ -60,7 +60,8 @@ class ToolOptions(TypedDict, total=False):
     sends: Tier | str
     """How far its arguments go: `shared` for one that shows them to strangers, as a web search does. `device` unless given."""
     sinks: Sequence[str]
-    """Arguments that decide what is done, and to whom; all of them unless given, and none of a tool that only reads on this device."""
+    """Arguments that decide what is done, and to whom; all of them unless given, and none of a tool that only reads on this device. Where
+    a tool has arguments and none of them is one, anybody may have it called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,11 @@ def _labels(task: Task, tools: Mapping[str, Tool]) -> Iterator[Label]:
         yield Label(tier=Tier.USER, origins=(THE_TASK,))
     if task.context is not None:
         yield OF_CONTEXT
-    yield from (_label_of_result(message, tools) for message in task.messages if message.tool_result is not None)
+    yield from (label_of_result(message, tools) for message in task.messages if message.tool_result is not None)
 
 
-def _label_of_result(message: Message, tools: Mapping[str, Tool]) -> Label:
+def label_of_result(message: Message, tools: Mapping[str, Tool]) -> Label:
+    """Of a tool's message in a conversation that somebody brought along."""
     assert message.tool_result is not None, "the caller has looked"
     name = message.tool_result.name
     tool = tools.get(name)

@@ -18,7 +18,7 @@ from ..routing.running import StepTaken
 from ..routing.settings import FALLBACK_ERRORS, SHOWN
 from ..task import Task
 from ..team import Team
-from ..tool_calls import ToolCalls
+from ..tool_calls import Standing, ToolCalls
 from ..tools import Tool
 from .calls import CallLog
 from .exposure import after_tools, before_tools, seen_by, shown
@@ -26,6 +26,7 @@ from .fitting import Fitting, summarizer_of
 from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
 from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start, label_of
+from .trust import Trust
 from .turn import Turn
 
 
@@ -59,6 +60,8 @@ class TaskNodes:
             "label": label,
             "opening": label,
             "world": as_json(Label()),
+            "chosen": sorted(task.planned_tools),
+            "is_tainted": False,
             "standby": None,
             "calls": [],
             "reasons": [],
@@ -191,9 +194,8 @@ class TaskNodes:
         before = Occurrences(state["made"], turn=len(state["calls"]))
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before)
         label = label_of(state)
-        await calls.clear(
-            conversation, seen_by(draft["side"], state), lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests)))
-        )
+        standing = Standing(conversation, seen_by(draft["side"], state), chosen=frozenset(state["chosen"]), trusted=state["trusted"])
+        await calls.clear(standing, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
         await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
@@ -201,7 +203,8 @@ class TaskNodes:
                 results = await calls.run(
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
-        answers = [as_json(Message.tool(result)) for result in results]
+        trust = Trust(state, calls, standing, recollection.label)
+        answers = [as_json(Message.tool(result)) for result in trust.shown(results)]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {
             "messages": [*state["messages"], *answers],
@@ -210,6 +213,7 @@ class TaskNodes:
             "made": calls.made,
             "recalled": [as_json(item) for item in recollection.items],
             **after_tools(state, calls, results, recollection.label, context),
+            **trust.noted,
         }
 
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:

@@ -64,6 +64,12 @@ class TaskState(TypedDict, total=False):
     """Positions in `messages` of what tools have returned that may not leave the device."""
     world: Json
     """The `Label` of private data that may have gone into the world that the tools act on, and come back from it by any of them."""
+    chosen: list[str]
+    """Tools that were called before the run had read what strangers wrote, or that a plan from before names."""
+    trusted: list[int]
+    """Positions in `messages` of what strangers had no hand in: whatever was made of it may be acted upon."""
+    is_tainted: bool
+    """What strangers chose may have gone into the world that the tools act on, and come back from it by any of them."""
     attempts: list[Json]
     """The attempts that ended."""
     standby: list[Json] | None
@@ -121,7 +127,7 @@ TaskGraph = CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
 def fresh_start(task: Task, *, position: int, guidance: str = "") -> TaskState:
     """The state in which the candidate at `position` begins."""
     messages = [as_json(message) for message in opening(task, guidance)]
-    anew: TaskState = {"counts": [], "is_shortened": False, "private": []}
+    anew: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": []}
     return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
 
 

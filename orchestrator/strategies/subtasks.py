@@ -23,6 +23,7 @@ from .subtasks_plan import SubtaskPlan, read_plan
 from .subtasks_prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, answer_form, plan_subtasks_request
 from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy
 from .supervised import task_text
+from .trust import chosen_by_plan
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:
@@ -77,7 +78,10 @@ class SubtasksNodes:
         if plan is not None:
             emit(runtime, SubtasksPlanned(subtasks=plan.subtasks))
         work = SubtasksWork(plan=plan)
-        return {"subtasks": as_json(work), "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
+        chosen = state["chosen"]
+        if plan is not None and log.made:  # one of an earlier task may have been made in worse company
+            chosen = chosen_by_plan(state, "\n".join(part.task for part in plan.subtasks), self._nodes.context(runtime))
+        return {"subtasks": as_json(work), "chosen": chosen, "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
 
     async def _recalled(self, task: Task, runtime: TaskRuntime, *, maximum_subtasks: int) -> SubtaskPlan | None:
         """The plan of an earlier task of the same intent, where it fits this one without more ado."""
@@ -159,6 +163,7 @@ class SubtasksNodes:
             task=task,
             graph=self._graph(task.policy.subtasks.strategy),
             label=label_of(state),
+            planned=frozenset(state["chosen"]),
             context=replace(context, turn_taking=anyio.Lock()) if task.policy.subtasks.exclusive_tools else context,
             agents=len(self._nodes.team),
             log=CallLog(state, runtime),

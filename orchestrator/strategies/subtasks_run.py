@@ -52,6 +52,8 @@ class Parts:
     context: TaskContext
     label: Label
     """Of what the task begins with."""
+    planned: frozenset[str]
+    """Tools that the plan names, where it was made before the run had read what strangers wrote."""
     agents: int
     """In the team."""
     log: CallLog
@@ -207,6 +209,7 @@ class PlanRun:
             "idempotency_key": sha256(f"{self._task.idempotency_key}/{subtask.id}".encode()).hexdigest(),
             "policy": part_policy(self._task, turns=turns).model_copy(update={"limits": limits}),
             "label": self._label(subtask),
+            "planned_tools": self._parts.planned,
             "reasons": (),
             "unstick": True,  # each part is routed by itself; the session is that of the whole
         }

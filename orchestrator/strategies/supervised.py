@@ -19,6 +19,7 @@ from .single import after_act as unsupervised_after_act
 from .state import TaskRuntime, TaskState, as_json, emit, label_of, opening
 from .supervision import Cause, Supervision, Verdict
 from .triggers import Evidence, cause_of_check
+from .trust import chosen_by_plan
 from .verdicts import Judgement, plan_problem, read_verdict
 
 _PLAN_TRIES = 2
@@ -151,6 +152,8 @@ class SupervisorNodes:
         else:
             over = {}
         anew = _planned_start(view, plan) if plan else {}
+        if plan and any(call.role == "plan" for call in log.made):  # one of an earlier task may have been made in worse company
+            anew["chosen"] = chosen_by_plan(state, plan, self._nodes.context(runtime))
         return {**over, **anew, "reasons": [*reasons, *problems], "calls": log.as_json}
 
     async def verify(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
@@ -259,7 +262,7 @@ def _planned_start(view: Oversight, plan: str) -> TaskState:
 
 def _spoken(view: Oversight) -> TaskState:
     """The conversation starts anew, from the words of somebody who was told what the run has seen."""
-    return {"opening": as_json(label_of(view.state)), "private": [], "made": {}}
+    return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}}
 
 
 def after_act(state: TaskState) -> str:

@@ -1,0 +1,160 @@
+"""Texts that may be acted upon, and whether a value comes from them.
+
+A value does where a text says it: in either case and any spacing, a number or a date in any notation. A part of a longer word, address or
+path is another value, which somebody else may have chosen. Nothing is made equal that only looks so: an argument reaches its tool as it is.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from enum import IntEnum
+from functools import cached_property
+from typing import Final
+
+from pydantic import JsonValue
+
+from .common_words import COMMON
+from .moments import Moments, moments
+
+_JOINING: Final = frozenset("-_.@/\\:+#~=&%?*")
+"""What holds an address, a path or a name together where no space is."""
+_OPENING: Final = frozenset("/\\~*@=&?%+")
+"""Before or behind a value these make another one of it, whatever is on their other side."""
+_NUMBER: Final = re.compile(r"(?<![\w.,])(?<!\w[-/:@])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w|[-/:.,@]\d)", re.ASCII)
+_AS_NUMBER: Final = re.compile(r"[$€£]?(-?(?:[1-9]\d{0,2}(?:,\d{3})+|0|[1-9]\d*)(?:\.\d+)?)", re.ASCII)
+"""A text that means a number: with zeros in front it is a name."""
+_GROUPED: Final = re.compile(r"(?<![\w.@/-])\+?\d(?:[ ().-]{0,2}\d){5,}(?![\w@/-])", re.ASCII)
+"""Figures in groups, as those of telephones and accounts are."""
+_LIST: Final = re.compile(r" ?[,;] ?")
+_SCHEME: Final = re.compile(r"https?://|#")
+"""What may stand before a value that was said without it."""
+_FAR: Final = 64
+"""Characters beside a value that are looked at."""
+_LEAST: Final = 3
+"""Letters of a word that names anything."""
+
+
+class Strength(IntEnum):
+    """What it says that a value was found."""
+
+    NONE = 0
+    """It was not."""
+    WEAK = 1
+    """So short or common a value may stand there for something else."""
+    STRONG = 2
+
+
+class Grounds:
+    """The texts. A text of JSON is taken for the values in it."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._text = "\0".join(_normalised(part) for text in texts for part in _parts(text))
+
+    def strength(self, value: str | float) -> Strength:
+        """Of a value's being found in the texts."""
+        if not isinstance(value, str):
+            return self._of_number(Decimal(str(value)))
+        value = _normalised(value)
+        found = self._of_text(value)
+        if found is Strength.NONE and len(parts := [part for part in _LIST.split(value) if part]) > 1:
+            return min(map(self._of_text, parts))
+        return found
+
+    def _of_number(self, number: Decimal) -> Strength:
+        if number not in self._numbers:
+            return Strength.NONE
+        is_lone = number == int(number) and abs(number) < 10
+        return Strength.WEAK if is_lone else Strength.STRONG
+
+    def _of_text(self, value: str) -> Strength:
+        if not value:
+            return Strength.WEAK  # it says nothing, or everything
+        if not any(letter.isalnum() for letter in value):
+            return Strength.NONE  # `*` and `/` say a lot
+        if (number := _AS_NUMBER.fullmatch(value)) is not None:
+            return self._of_number(_decimal(number[1]))
+        if not (self._says(value) or self._says_figures(value) or self._moments.has(value)):
+            return Strength.NONE
+        words = re.findall(r"\w+", value)
+        return Strength.WEAK if all(len(word) < _LEAST or word in COMMON for word in words) else Strength.STRONG
+
+    def _says(self, value: str) -> bool:
+        said = {value, _SCHEME.sub("", value, count=1) if _SCHEME.match(value) else value}
+        places = (found.span() for each in said for found in re.finditer(re.escape(each), self._text))
+        return any(_stands_alone(self._text, start, end) for start, end in places)
+
+    def _says_figures(self, value: str) -> bool:
+        return _GROUPED.fullmatch(value) is not None and _figures(value) in self._figures
+
+    @cached_property
+    def _numbers(self) -> frozenset[Decimal]:
+        return frozenset(_decimal(found.group()) for found in _NUMBER.finditer(self._text))
+
+    @cached_property
+    def _figures(self) -> frozenset[str]:
+        return frozenset(_figures(found.group()) for found in _GROUPED.finditer(self._text))
+
+    @cached_property
+    def _moments(self) -> Moments:
+        return moments(self._text)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The text, or the values in it where it is JSON."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        yield text
+        return
+    yield from _values(value)
+
+
+def _values(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, member in value.items():
+            yield name
+            yield from _values(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _values(member)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
+
+
+def _normalised(text: str) -> str:
+    """In small letters and with single spaces. Line ends stay: a command may end there."""
+    text = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", text.strip()))
+    return "".join(map(_small, text))
+
+
+def _small(letter: str) -> str:
+    """The small letter, unless that is one of another alphabet: the sign for kelvin is no k."""
+    small = letter.lower()
+    return small if letter.isascii() or not small.isascii() else letter
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    """Whether what is there is no part of a longer word, number, address or path."""
+    before, behind = text[max(start - _FAR, 0) : start], text[end : end + _FAR]
+    return _ends(before[::-1], is_figure=text[start].isdigit()) and _ends(behind, is_figure=text[end - 1].isdigit())
+
+
+def _ends(beside: str, *, is_figure: bool) -> bool:
+    """Whether a value ends before these characters, which are those next to it, the nearest one first."""
+    if is_figure and beside[:1] == "," and beside[1:2].isdigit():
+        return False
+    for place, letter in enumerate(beside):
+        if letter.isalnum() or (place == 0 and letter in _OPENING):
+            return False
+        if letter not in _JOINING:
+            return True
+    return len(beside) < _FAR
+
+
+def _decimal(text: str) -> Decimal:
+    return Decimal(text.replace(",", ""))
+
+
+def _figures(text: str) -> str:
+    return re.sub(r"[ ().-]", "", text)

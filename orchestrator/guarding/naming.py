@@ -1,0 +1,14 @@
+"""Which tools a plan names."""
+
+import re
+from collections.abc import Iterable
+
+
+def named_tools(plan: str, tools: Iterable[str]) -> frozenset[str]:
+    """Those that the plan calls, as in `send(to="Ann")`, or names by a name that is no plain word, as in `send_mail`."""
+    return frozenset(name for name in tools if re.search(_pattern(name), plan))
+
+
+def _pattern(name: str) -> str:
+    end = r"\(" if name.isalpha() and name.islower() else r"(?![\w-])"
+    return rf"(?<![\w-]){re.escape(name)}{end}"

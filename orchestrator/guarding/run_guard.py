@@ -1,0 +1,142 @@
+"""The guard of one run: it decides by where a call comes from, whatever the model that makes it has been talked into.
+
+Until the run has read what strangers wrote, the model does what the user and the app have told it, and its calls are theirs. From then on
+it may do what the strangers say: it may call the tools that it had chosen before, with arguments that the user or trusted data name. Tools
+that only read and show their arguments to nobody are free, and so are those that are declared to have no sinks.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...protocols import InvalidRequest, Message, ToolCall
+from ..labels import Integrity, Label
+from ..memory.item import TIERS
+from ..privacy.starting import label_of_result
+from ..task import Task
+from ..tool_calls import Clearance, Standing
+from ..tools import Effect, Tool
+from .arguments import free_values
+from .grounds import Grounds, Strength
+from .quoting import quoted
+from .settings import GuardPolicy, OnDoubt
+
+
+class RunGuard:
+    """Decides about the calls of one run.
+
+    Args:
+        policy: the task's.
+        said: what the user and the app have said, in their own words.
+        trusted: what else stood in the task and may be acted upon.
+        chosen: tools that the task lists, or that were called in its conversation before that had read what strangers wrote.
+    """
+
+    def __init__(
+        self, policy: GuardPolicy, *, said: Sequence[str], trusted: Sequence[str] = (), chosen: frozenset[str] = frozenset()
+    ) -> None:
+        self._policy = policy
+        self._said = tuple(said)
+        self._trusted = (*said, *trusted)
+        self._chosen = chosen
+
+    @classmethod
+    def of(cls, task: Task, tools: Mapping[str, Tool]) -> "RunGuard":
+        """That of a task which has these tools."""
+        before = list(_before_strangers(task, tools))
+        results = [message.tool_result.content for message in before if message.tool_result is not None]
+        memory = [task.memory] if task.memory is not None and task.label.integrity is Integrity.TRUSTED else []
+        called = {call.name for message in before for call in message.tool_calls}
+        chosen = frozenset(called | (task.allowed_tools or frozenset()))
+        return cls(task.policy.guard, said=task.said, trusted=(*results, *memory), chosen=chosen)
+
+    def clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
+        """Whether the call may run."""
+        objections = list(self._objections(call, tool, standing))
+        refused = any(choice is OnDoubt.REFUSE for choice, _ in objections)
+        if not objections:
+            return Clearance()
+        return Clearance(outcome="refused" if refused else "ask", reason=f"{tool.name}: {'; '.join(reason for _, reason in objections)}")
+
+    def is_grounded(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+        """Whether all that the call says comes from the user's words or from trusted data."""
+        return not _doubtful(call, tool, list(call.arguments), self._grounds(standing))
+
+    def _objections(self, call: ToolCall, tool: Tool, standing: Standing) -> Iterator[tuple[OnDoubt, str]]:
+        tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
+        if label.integrity is Integrity.UNTRUSTED and not _is_free(tool):
+            read = f"the run has read what strangers may have written ({', '.join(label.origins)})"
+            if tools is not OnDoubt.ALLOW and tool.name not in self._chosen | standing.chosen:
+                yield tools, f"it was not asked for before {read}"
+            sinks = [name for name in call.arguments if name in tool.declared.sinks]
+            doubtful = [] if arguments is OnDoubt.ALLOW else _doubtful(call, tool, sinks, self._grounds(standing))
+            if doubtful:
+                yield arguments, f"{_listed(doubtful)} not from the user's words or trusted data, and {read}"
+        if arguments is not OnDoubt.ALLOW and _tells_more(tool, label):
+            shown = _doubtful(call, tool, list(call.arguments), Grounds(self._said))
+            if shown:
+                further = f"further than what the run has read may go ({', '.join(label.origins)})"
+                yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
+
+    def _grounds(self, standing: Standing) -> Grounds:
+        conversation = [standing.conversation[place] for place in standing.trusted]
+        return Grounds((*self._trusted, *(text for message in conversation for text in _texts(message))))
+
+
+def allowed(tools: Mapping[str, Tool], names: frozenset[str] | None) -> dict[str, Tool]:
+    """The tools that a task lists; all of them where it has no list. Raises `InvalidRequest` for names that none has."""
+    if names is None:
+        return dict(tools)
+    if unknown := sorted(names - set(tools)):
+        raise InvalidRequest(f"allowed_tools: there is no tool {unknown[0]!r}", hint=f"the tools are: {', '.join(sorted(tools)) or 'none'}")
+    return {name: tool for name, tool in tools.items() if name in names}
+
+
+def with_data_quoted(task: Task, tools: Mapping[str, Tool]) -> Task:
+    """The task with what strangers wrote in its own conversation shown as data."""
+    return task.model_copy(update={"messages": tuple(_with_data_quoted(message, tools) for message in task.messages)})
+
+
+def _with_data_quoted(message: Message, tools: Mapping[str, Tool]) -> Message:
+    if message.tool_result is None or label_of_result(message, tools).integrity is Integrity.TRUSTED:
+        return message
+    return Message.tool(quoted(message.tool_result))
+
+
+def _before_strangers(task: Task, tools: Mapping[str, Tool]) -> Iterator[Message]:
+    """The messages of the task's own conversation that come before anything strangers wrote: of those that tools have to do with."""
+    if task.label.integrity is Integrity.UNTRUSTED or task.context is not None:
+        return
+    for message in task.messages:
+        if message.tool_result is not None and label_of_result(message, tools).integrity is Integrity.UNTRUSTED:
+            return
+        yield message
+
+
+def _doubtful(call: ToolCall, tool: Tool, names: Sequence[str], grounds: Grounds) -> list[str]:
+    """The arguments among these that come from nowhere. One that is short or common counts only beside another one that is not."""
+    schema = tool.spec.parameters
+    free = {name: free_values({name: call.arguments[name]}, schema, schema) for name in names}
+    found = {name: [grounds.strength(value) for value in values] for name, values in free.items()}
+    if any(Strength.STRONG in strengths for strengths in found.values()):
+        return [name for name, strengths in found.items() if Strength.NONE in strengths]
+    return [name for name, strengths in found.items() if strengths]
+
+
+def _is_free(tool: Tool) -> bool:
+    """Whether it does not matter who has it called. A tool without arguments that changes something has no sinks, and does."""
+    return not tool.declared.sinks and (tool.declared.effect is Effect.READ or bool(tool.spec.parameters["properties"]))
+
+
+def _tells_more(tool: Tool, label: Label) -> bool:
+    """Whether a tool shows its arguments to more people than may see what the run has been told."""
+    return TIERS.index(label.tier) < TIERS.index(tool.declared.sends)
+
+
+def _texts(message: Message) -> Iterator[str]:
+    """What a message says, its calls included."""
+    yield message.text if message.tool_result is None else message.tool_result.content
+    yield from (json.dumps(call.arguments, ensure_ascii=False) for call in message.tool_calls)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names)} {'comes' if len(names) == 1 else 'come'}"
