@@ -1,11 +1,13 @@
 """The values in a call's arguments that somebody has chosen freely: what the tool's schema does not say itself."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import JsonValue
 
-from ...protocols import JsonSchema
+from ...protocols import JsonSchema, ToolCall
+from ..tools import Tool
+from .grounds import Grounds, Strength
 
 _DEPTH: Final = 32
 """Schemas may refer to themselves."""
@@ -19,6 +21,16 @@ def free_values(value: JsonValue, schema: JsonSchema, root: JsonSchema) -> list[
     `root`: the schema of all arguments, to which references in that of one refer.
     """
     return list(_free(value, schema, root, _DEPTH))
+
+
+def doubtful(call: ToolCall, tool: Tool, names: Sequence[str], grounds: Grounds) -> list[str]:
+    """The arguments among these that come from nowhere. One that is short or common counts only beside another one that is not."""
+    schema = tool.spec.parameters
+    free = {name: free_values({name: call.arguments[name]}, schema, schema) for name in names}
+    found = {name: [grounds.strength(value) for value in values] for name, values in free.items()}
+    if any(Strength.STRONG in strengths for strengths in found.values()):
+        return [name for name, strengths in found.items() if Strength.NONE in strengths]
+    return [name for name, strengths in found.items() if strengths]
 
 
 def _free(value: JsonValue, schema: Mapping[str, Any], root: JsonSchema, depth: int) -> Iterator[Free]:

@@ -15,8 +15,9 @@ from ..privacy.starting import label_of_result
 from ..task import Task
 from ..tool_calls import Clearance, Standing
 from ..tools import Effect, Tool
-from .arguments import free_values
-from .grounds import Grounds, Strength
+from .arguments import doubtful
+from .grounds import Grounds
+from .history import History
 from .quoting import quoted
 from .settings import GuardPolicy, OnDoubt
 
@@ -28,7 +29,7 @@ class RunGuard:
         policy: the task's.
         said: what the user and the app have said, in their own words.
         trusted: what else stood in the task and may be acted upon.
-        chosen: tools that the task lists, or that were called in its conversation before that had read what strangers wrote.
+        chosen: tools that the task lists, or that were called in its conversation before what strangers wrote.
     """
 
     def __init__(
@@ -42,12 +43,10 @@ class RunGuard:
     @classmethod
     def of(cls, task: Task, tools: Mapping[str, Tool]) -> "RunGuard":
         """That of a task which has these tools."""
-        before = list(_before_strangers(task, tools))
-        results = [message.tool_result.content for message in before if message.tool_result is not None]
+        history = History(task, tools)
         memory = [task.memory] if task.memory is not None and task.label.integrity is Integrity.TRUSTED else []
-        called = {call.name for message in before for call in message.tool_calls}
-        chosen = frozenset(called | (task.allowed_tools or frozenset()))
-        return cls(task.policy.guard, said=task.said, trusted=(*results, *memory), chosen=chosen)
+        chosen = frozenset(history.chosen | (task.allowed_tools or frozenset()))
+        return cls(task.policy.guard, said=task.said, trusted=(*history.trusted, *memory), chosen=chosen)
 
     def clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
         """Whether the call may run."""
@@ -59,7 +58,7 @@ class RunGuard:
 
     def is_grounded(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
         """Whether all that the call says comes from the user's words or from trusted data."""
-        return not _doubtful(call, tool, list(call.arguments), self._grounds(standing))
+        return not doubtful(call, tool, list(call.arguments), self._grounds(standing))
 
     def _objections(self, call: ToolCall, tool: Tool, standing: Standing) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
@@ -68,11 +67,11 @@ class RunGuard:
             if tools is not OnDoubt.ALLOW and tool.name not in self._chosen | standing.chosen:
                 yield tools, f"it was not asked for before {read}"
             sinks = [name for name in call.arguments if name in tool.declared.sinks]
-            doubtful = [] if arguments is OnDoubt.ALLOW else _doubtful(call, tool, sinks, self._grounds(standing))
-            if doubtful:
-                yield arguments, f"{_listed(doubtful)} not from the user's words or trusted data, and {read}"
+            foreign = [] if arguments is OnDoubt.ALLOW else doubtful(call, tool, sinks, self._grounds(standing))
+            if foreign:
+                yield arguments, f"{_listed(foreign)} not from the user's words or trusted data, and {read}"
         if arguments is not OnDoubt.ALLOW and _tells_more(tool, label):
-            shown = _doubtful(call, tool, list(call.arguments), Grounds(self._said))
+            shown = doubtful(call, tool, list(call.arguments), Grounds(self._said))
             if shown:
                 further = f"further than what the run has read may go ({', '.join(label.origins)})"
                 yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
@@ -100,26 +99,6 @@ def _with_data_quoted(message: Message, tools: Mapping[str, Tool]) -> Message:
     if message.tool_result is None or label_of_result(message, tools).integrity is Integrity.TRUSTED:
         return message
     return Message.tool(quoted(message.tool_result))
-
-
-def _before_strangers(task: Task, tools: Mapping[str, Tool]) -> Iterator[Message]:
-    """The messages of the task's own conversation that come before anything strangers wrote: of those that tools have to do with."""
-    if task.label.integrity is Integrity.UNTRUSTED or task.context is not None:
-        return
-    for message in task.messages:
-        if message.tool_result is not None and label_of_result(message, tools).integrity is Integrity.UNTRUSTED:
-            return
-        yield message
-
-
-def _doubtful(call: ToolCall, tool: Tool, names: Sequence[str], grounds: Grounds) -> list[str]:
-    """The arguments among these that come from nowhere. One that is short or common counts only beside another one that is not."""
-    schema = tool.spec.parameters
-    free = {name: free_values({name: call.arguments[name]}, schema, schema) for name in names}
-    found = {name: [grounds.strength(value) for value in values] for name, values in free.items()}
-    if any(Strength.STRONG in strengths for strengths in found.values()):
-        return [name for name, strengths in found.items() if Strength.NONE in strengths]
-    return [name for name, strengths in found.items() if strengths]
 
 
 def _is_free(tool: Tool) -> bool:

@@ -1,0 +1,55 @@
+"""What of the conversation that a task brings along may be acted upon: as if its calls had been made within the run."""
+
+import json
+from collections.abc import Mapping
+
+from ...protocols import Message, ToolCall, ToolResult
+from ..labels import Integrity
+from ..privacy.starting import label_of_result
+from ..task import Task
+from ..tools import Effect, Tool
+from .arguments import doubtful
+from .grounds import Grounds
+
+
+class History:
+    """Of the messages before the task begins."""
+
+    def __init__(self, task: Task, tools: Mapping[str, Tool]) -> None:
+        self.trusted: list[str] = []
+        """What trusted tools have returned that strangers had no hand in, and what was called before any of them was heard."""
+        self.chosen: set[str] = set()
+        """Tools that were called before that."""
+        self._said = task.said
+        self._tools = tools
+        self._is_clean = task.label.integrity is Integrity.TRUSTED and task.context is None
+        self._is_tainted = False
+        self._grounded: set[str] = set()
+        """Ids of the calls that strangers had no hand in."""
+        for message in task.messages:
+            self._read(message)
+
+    def _read(self, message: Message) -> None:
+        for call in message.tool_calls:
+            self._note(call, self._tools.get(call.name))
+        if message.tool_result is None:
+            return
+        if label_of_result(message, self._tools).integrity is Integrity.UNTRUSTED:
+            self._is_clean = False
+        elif self._is_believed(message.tool_result):
+            self.trusted.append(message.tool_result.content)
+
+    def _note(self, call: ToolCall, tool: Tool | None) -> None:
+        if self._is_clean:
+            self.chosen.add(call.name)
+            self.trusted.append(json.dumps(call.arguments, ensure_ascii=False))
+        if tool is None:
+            return
+        if self._is_clean or not doubtful(call, tool, list(call.arguments), Grounds((*self._said, *self.trusted))):
+            self._grounded.add(call.id)
+        else:
+            self._is_tainted = self._is_tainted or tool.declared.effect is not Effect.READ
+
+    def _is_believed(self, result: ToolResult) -> bool:
+        """An error may tell of a call that was not run, in whoever's words that was made."""
+        return result.call_id in self._grounded and not self._is_tainted and not result.is_error
