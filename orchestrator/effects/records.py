@@ -134,8 +134,13 @@ class EffectRecords:
             self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
 
     def standings(self, session: Session, intents: Sequence[Intent]) -> list[Standing | None]:
-        """What is known of each; None: nothing."""
-        return [_find(session, intent) for intent in intents]
+        """What is known of each; None: nothing. What somebody said no to is denied whenever it is tried again."""
+        return [_find(session, intent) or self._denied_before(session, intent) for intent in intents]
+
+    def _denied_before(self, session: Session, intent: Intent) -> Standing | None:
+        before = "SELECT count(*) FROM effects WHERE run = ? AND action = ? AND ordinal < ? AND state = ?"
+        (denied,) = session.execute(before, (self.run, intent.action, intent.ordinal, EffectState.DENIED)).fetchone()
+        return Standing(EffectState.DENIED, intent.turn) if denied else None
 
     def _is_doubtful(self, session: Session, intent: Intent, at_work: Collection[str]) -> bool:
         before = "SELECT key, epoch FROM effects WHERE run = ? AND action = ? AND ordinal < ? AND state = ?"

@@ -129,6 +129,16 @@ async def test_what_somebody_says_no_to_is_not_run_and_the_model_is_told(tmp_pat
     assert letters.sent == []
 
 
+async def test_a_model_that_does_not_take_a_no_for_an_answer_asks_nobody_again(tmp_path: Path) -> None:
+    letters = Letters()
+    error = await needed(tmp_path, letters, letter("ann"))
+    near = ScriptedAgent([letter("ann"), letter("ann"), "I was told not to"])
+    async with Hybrid(near=near, tools=letters.tools, runs=RunsConfig(folder=tmp_path)) as hybrid:
+        result = await hybrid.resume(RUN, approvals={_id(error): False})
+    assert result.text == "I was told not to"
+    assert letters.sent == []
+
+
 async def test_of_two_calls_each_is_decided_about_and_both_before_one_runs(tmp_path: Path) -> None:
     letters = Letters()
     error = await needed(tmp_path, letters, letter("ann"), letter("eve"))
