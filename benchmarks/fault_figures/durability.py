@@ -74,18 +74,20 @@ def _graph(saver: Checkpointer) -> CompiledStateGraph[_Conversation, None, _Conv
 
 
 async def _many(runs: int, *, stock: int) -> dict[str, Any]:
-    """Runs per second, begun and ended in the store too, and beside them LangGraph's own saver, which knows threads and no runs."""
+    """Runs per second, begun and ended in the store too, and beside them LangGraph's own saver, and none at all."""
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     with tempfile.TemporaryDirectory() as folder:
         with closing(RunStore.open(RunsConfig(folder=Path(folder)))) as store:
             ours, errors = await _timed(_durable(store), runs)
+        unsaved, _ = await _timed(_stock(None), stock)
         async with AsyncSqliteSaver.from_conn_string(str(Path(folder, "stock.db"))) as saver:
             theirs, their_errors = await _timed(_stock(saver), stock)
     return {
         "runs_per_s": round(ours, 1),
         "runs_per_s_errors": errors,
         "runs_per_s_runs": runs,
+        "runs_per_s_unsaved": round(unsaved, 1),
         "runs_per_s_stock": round(theirs, 1),
         "runs_per_s_stock_errors": their_errors,
     }

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ...protocols import NearfarError, StoreError, StoreUnavailable
@@ -20,13 +21,41 @@ _MOST: Final = 500
 """Changes in one transaction."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Somebody who waits for a change to be kept."""
+
+    change: Change[Any]
+    future: "Future[Any] | asyncio.Future[Any]"
+    loop: asyncio.AbstractEventLoop | None
+    """The future's; None: it belongs to a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of it."""
+
+    waiting: _Waiting
+    value: object
+    failure: Exception | None
+
+    def tell(self) -> None:
+        future = self.waiting.future
+        if future.done():  # whoever waited was cancelled; what they wrote is kept all the same
+            return
+        if self.failure is None:
+            future.set_result(self.value)
+        else:
+            future.set_exception(self.failure)
+
+
 class Writer:
     """One thread that writes for all of this process."""
 
     def __init__(self, database: TableDatabase) -> None:
         self._database = database
         self._process = os.getpid()
-        self._waiting: queue.SimpleQueue[tuple[Change[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="nearfar-runs", daemon=True)
         self._is_closed = False
         self._lock = threading.Lock()
@@ -35,14 +64,15 @@ class Writer:
     def submit(self, change: Change[T]) -> "Future[T]":
         """Done when what the change wrote is kept. Fails as the change does, or with a `StoreError`, and then nothing of it is kept."""
         future: Future[T] = Future()
-        with self._lock:
-            if self._is_closed or self._process != os.getpid():
-                raise StoreUnavailable("the store of runs is closed, or belongs to the process that this one was forked from")
-            self._waiting.put((change, future))
+        self._put(_Waiting(change, future, None))
         return future
 
     async def write(self, change: Change[T]) -> T:
-        return await asyncio.wrap_future(self.submit(change))
+        """The same for a coroutine. Where it is cancelled, what it wrote is kept all the same."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._put(_Waiting(change, future, loop))
+        return await future
 
     def close(self) -> None:
         """Wait until everything is written."""
@@ -51,50 +81,62 @@ class Writer:
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
-                self._waiting.put(None)
+                self._queue.put(None)
         self._thread.join()
+
+    def _put(self, waiting: _Waiting) -> None:
+        with self._lock:
+            if self._is_closed or self._process != os.getpid():
+                raise StoreUnavailable("the store of runs is closed, or belongs to the process that this one was forked from")
+            self._queue.put(waiting)
 
     def _work(self) -> None:
         is_open = True
         while is_open:
-            batch = [self._waiting.get()]
-            while len(batch) < _MOST and not self._waiting.empty():
-                batch.append(self._waiting.get())
+            batch = [self._queue.get()]
+            while len(batch) < _MOST and not self._queue.empty():
+                batch.append(self._queue.get())
             is_open = None not in batch
-            changes = [each for each in batch if each is not None and each[1].set_running_or_notify_cancel()]
-            if changes:
-                self._write(changes)
+            _tell(self._written([each for each in batch if each is not None]))
 
-    def _write(self, changes: list[tuple[Change[Any], "Future[Any]"]]) -> None:
+    def _written(self, batch: list[_Waiting]) -> list[_Outcome]:
         try:
             with self._database.writing() as session:
-                outcomes = [_applied(session, change) for change, _ in changes]
+                return [_Outcome(each, *_applied(session, each.change)) for each in batch]
         except Exception:  # a thread's boundary: each that fails by itself is told below
-            self._write_each(changes)
-        else:
-            for (_, future), (value, failure) in zip(changes, outcomes, strict=True):
-                _settle(future, value, failure)
+            return self._written_each(batch)
 
-    def _write_each(self, changes: list[tuple[Change[Any], "Future[Any]"]]) -> None:
+    def _written_each(self, batch: list[_Waiting]) -> list[_Outcome]:
         """One that cannot be kept, such as one too large for the disk, is not the others' fault. The log is emptied, which makes room."""
         with suppress(StoreError):
             self._database.scrub()
-        for change, future in changes:
-            value: Any = None
-            failure: Exception | None
+        outcomes = []
+        for each in batch:
             try:
                 with self._database.writing() as session:
-                    value, failure = _applied(session, change)
+                    outcome = _Outcome(each, *_applied(session, each.change))
             except Exception as error:  # a thread's boundary: raised by whoever waits
-                failure = error
-            _settle(future, value, failure)
+                outcome = _Outcome(each, None, error)
+            outcomes.append(outcome)
+        return outcomes
 
 
-def _settle(future: "Future[Any]", value: object, failure: Exception | None) -> None:
-    if failure is None:
-        future.set_result(value)
-    else:
-        future.set_exception(failure)
+def _tell(outcomes: list[_Outcome]) -> None:
+    """Wake each event loop once, however many of its coroutines have waited."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.waiting.loop is None:
+            outcome.tell()
+        else:
+            by_loop.setdefault(outcome.waiting.loop, []).append(outcome)
+    for loop, its in by_loop.items():
+        with suppress(RuntimeError):  # It was closed, and nobody waits in it any more.
+            loop.call_soon_threadsafe(_tell_all, its)
+
+
+def _tell_all(outcomes: list[_Outcome]) -> None:
+    for outcome in outcomes:
+        outcome.tell()
 
 
 def _applied(session: Session, change: Change[T]) -> tuple[T | None, NearfarError | None]:
