@@ -427,7 +427,7 @@ async def test_part_of_a_task_that_reads_what_another_part_has_kept_is_told_noth
             "strategy": "subtasks",
             "sensitivity": "public",
             "mode": "prefer_in_cloud",
-            "subtasks": {"strategy": "route", "aggregate": "always"},
+            "subtasks": {"strategy": "route", "aggregate": "always", "exclusive_tools": False},
         }
     )
     async with Hybrid(near=device, far=cloud, tools=[read_diary, keep, read_kept], policy=policy) as hybrid:
