@@ -20,16 +20,13 @@ def decide(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> 
 
     Raises `NotFound`, and writes nothing, where the run waits for no such request.
     """
-    known = [request.id for request in waiting(database, run)]
-    unknown = [identifier for identifier in approvals if identifier not in known]
-    if unknown:
-        listed = ", ".join(known) or "nothing"
-        raise NotFound(f"run {run} does not wait for {unknown[0]}", hint=f"it waits for: {listed}")
+    listed = ", ".join(request.id for request in waiting(database, run)) or "nothing"
+    statement = "UPDATE effects SET state = ? WHERE run = ? AND state = 'asked' AND substr(key, 1, 12) = ?"
     with database.writing() as session:
         for identifier, is_approved in approvals.items():
             state = EffectState.APPROVED if is_approved else EffectState.DENIED
-            statement = "UPDATE effects SET state = ? WHERE run = ? AND state = 'asked' AND substr(key, 1, 12) = ?"
-            session.execute(statement, (state, run, identifier))
+            if session.execute(statement, (state, run, identifier)).rowcount != 1:
+                raise NotFound(f"run {run} does not wait for {identifier}", hint=f"it waits for: {listed}")
 
 
 def needed(run: str, state: Mapping[str, Any]) -> ApprovalNeeded | None:

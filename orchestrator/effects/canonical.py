@@ -3,9 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
 
 
@@ -17,7 +18,8 @@ def digest(*values: object) -> str:
 def canonical(value: object) -> str:
     """JSON with sorted keys, no white space, and one way to write each number.
 
-    Beside RFC 8785, whole numbers of any size keep all their digits, sets are sorted, and what is no JSON is written as pydantic does.
+    Beside RFC 8785, whole numbers of any size keep all their digits, sets are sorted, secrets are written out, and what is no JSON is
+    written as pydantic does. Raises `PydanticSerializationError` for what pydantic does not know.
     """
     match value:
         case None | bool() | str():
@@ -26,8 +28,10 @@ def canonical(value: object) -> str:
             return str(int(value))
         case float():
             return _number(value)
+        case SecretStr() | SecretBytes():
+            return canonical(value.get_secret_value())
         case BaseModel():
-            return canonical(value.model_dump())
+            return canonical(dict(value))  # also those fields that are left out when it is shown
         case Mapping():
             members = sorted(((str(key), canonical(item)) for key, item in value.items()), key=lambda member: _code_units(member[0]))
             return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{item}" for key, item in members) + "}"
@@ -35,6 +39,8 @@ def canonical(value: object) -> str:
             return "[" + ",".join(sorted(map(canonical, value))) + "]"
         case Sequence() if not isinstance(value, bytes | bytearray):
             return "[" + ",".join(map(canonical, value)) + "]"
+    if is_dataclass(value):
+        return canonical({field.name: getattr(value, field.name) for field in fields(value)})
     return canonical(to_jsonable_python(value))
 
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from ...protocols import ToolCall
 from ..tools import Effect, Tool
-from .canonical import digest
+from .canonical import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
 """What may be run again, so that each later call looks anew."""
@@ -46,9 +47,12 @@ class Occurrences:
         return Occurrence(action, counts[action], self._turn)
 
 
-def _arguments(call: ToolCall, tool: Tool) -> Mapping[str, object]:
+def _arguments(call: ToolCall, tool: Tool) -> str:
     """As the function gets them, with defaults filled in: two agents may write one thing in two ways."""
     try:
-        return tool.arguments(call)
-    except ValidationError:  # it will be told so, or what is wrong with them is only a placeholder
-        return call.arguments
+        return canonical(tool.arguments(call))
+    except (
+        ValidationError,
+        PydanticSerializationError,
+    ):  # a placeholder stands in them, they are wrong, or the app's own
+        return canonical(call.arguments)

@@ -1,11 +1,13 @@
 """Values that say the same are the same text, as RFC 8785 writes them."""
 
 import json
+from dataclasses import dataclass
 from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, SecretStr
 
 from nearfar.orchestrator.effects.canonical import canonical, digest
 
@@ -67,6 +69,24 @@ def test_what_is_written_is_read_as_the_same_value(value: object) -> None:
 @given(st.dictionaries(st.text(), st.integers(), min_size=2))
 def test_the_order_of_keys_makes_no_difference(value: dict[str, int]) -> None:
     assert digest(dict(reversed(value.items()))) == digest(value)
+
+
+class Card(BaseModel):
+    number: SecretStr
+    place: str = Field(exclude=True)
+
+
+@dataclass
+class Wallet:
+    card: Card
+
+
+def test_nothing_is_left_out_that_is_hidden_where_it_is_shown() -> None:
+    def wallet(number: str, place: str) -> Wallet:
+        return Wallet(Card(number=SecretStr(number), place=place))
+
+    assert canonical(wallet("1", "left")) == '{"card":{"number":"1","place":"left"}}'
+    assert len({digest(wallet(number, place)) for number in "12" for place in ("left", "right")}) == 4
 
 
 def test_different_values_have_different_hashes() -> None:

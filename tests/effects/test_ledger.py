@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 import pytest
 from ledgers import Run, made
+from pydantic_core import CoreSchema, core_schema
 
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.effects import effect_key
@@ -56,6 +57,32 @@ async def test_one_thing_said_in_two_ways_is_one_effect(run: Run) -> None:
         await made(ledger, payments.tool(), to="ann", cents=100)
         await made(ledger, payments.tool(), cents="100", to="ann")
     assert payments.paid == ["ann 100"]
+
+
+async def test_arguments_of_the_apps_own_types_are_told_apart_by_what_the_agent_wrote(run: Run) -> None:
+    class Account:
+        """Something that pydantic can make and not write."""
+
+        def __init__(self, number: str) -> None:
+            self.number = number
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+            return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
+
+    paid: list[str] = []
+
+    @tool
+    def pay(to: Account) -> str:
+        """Pay an account."""
+        paid.append(to.number)
+        return f"paid {len(paid)}"
+
+    for _ in range(2):
+        async with run.owner() as ledger:
+            await made(ledger, pay, to="ann")
+            await made(ledger, pay, to="bob")
+    assert paid == ["ann", "bob"]
 
 
 async def test_a_second_equal_call_of_one_conversation_is_another_effect(run: Run) -> None:
