@@ -34,13 +34,13 @@ def audit_run(run: str, path: Path | None, *, as_json: bool) -> None:
 
 def _show(found: Sequence[Departure]) -> None:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("at", "agent", "role", "outcome", "bytes", "placeholders", "findings", "why"):
+    for column in ("at", "agent", "role", "outcome", "bytes", "label", "placeholders", "findings", "why"):
         table.add_column(column, justify="right" if column == "bytes" else "left")
     for each in found:
         at = datetime.fromtimestamp(each.at).astimezone().isoformat(sep=" ", timespec="seconds")
         findings = ", ".join(f"{count} {type}" for type, count in sorted(each.findings.items()))
-        cells = (at, each.agent, each.role, each.outcome, f"{each.bytes:,}", ", ".join(each.placeholders), findings, each.reason)
-        table.add_row(*map(escape, cells))
+        message = (at, each.agent, each.role, each.outcome, f"{each.bytes:,}", each.tier)
+        table.add_row(*map(escape, (*message, ", ".join(each.placeholders), findings, each.reason)))
     output.print(table)
     left = [each.bytes for each in found if each.outcome == "left"]
     held = sum(each.outcome == "held" for each in found)
