@@ -27,6 +27,8 @@ from .fencing import held
 from .run import VERSION, Lease, damaged
 from .writer import Writer
 
+_KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
+"""Of values, as they are written; the serializer would read others."""
 EPOCH: Final = "nearfar_epoch"
 """In `configurable`: which of a run's owners writes."""
 
@@ -183,11 +185,11 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         return [(task, channel, self._loaded(run, kind, content, checksum)) for task, channel, kind, content, checksum in rows]
 
     def _loaded(self, run: str, kind: str, content: bytes, checksum: int) -> Any:  # noqa: ANN401 - a value of any channel
-        if crc32(content) != checksum:
+        if kind not in _KINDS or crc32(content) != checksum:
             raise damaged(run)
         try:
             return self.serde.loads_typed((kind, content))
-        except (NotImplementedError, ValueError) as error:  # a kind of value that is not allowed, or none at all
+        except ValueError as error:
             raise damaged(run) from error
 
 

@@ -14,7 +14,8 @@ CREATE TABLE runs (
     owner TEXT, epoch INTEGER NOT NULL, steps INTEGER NOT NULL, is_cancelled INTEGER NOT NULL, ended INTEGER, ended_at REAL
 );
 CREATE INDEX runs_by_state ON runs (state, number);
-CREATE INDEX runs_by_user ON runs (user_name, state, number);
+CREATE INDEX runs_by_user ON runs (user_name, number);
+CREATE INDEX runs_by_user_and_state ON runs (user_name, state, number);
 CREATE INDEX runs_by_end ON runs (ended) WHERE ended IS NOT NULL;
 CREATE TABLE tasks (run TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE outcomes (run TEXT PRIMARY KEY, content TEXT NOT NULL);

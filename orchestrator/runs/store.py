@@ -77,9 +77,7 @@ class RunStore:
 
     async def begin(self, kept: KeptTask, digest: str) -> Lease:
         """Write a task down and begin to work on it. Raises `RunBusy` where another process was quicker to do so."""
-        lease = await self.writer.write(partial(self._begin, kept=kept, digest=digest))
-        self._leases.add(lease)
-        return lease
+        return await self.writer.write(partial(self._begin, kept=kept, digest=digest))
 
     async def claim(self, run: str, *, user: str = "") -> Lease:
         """Begin to work on a run that nobody works on.
@@ -87,9 +85,7 @@ class RunStore:
         Raises `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was cancelled, and
         `InvalidRequest` where it is done.
         """
-        lease = await self.writer.write(partial(self._claim, run=run, user=user))
-        self._leases.add(lease)
-        return lease
+        return await self.writer.write(partial(self._claim, run=run, user=user))
 
     def let_go(self, lease: Lease) -> None:
         """This process works on the run no more, be that on record or not."""
@@ -192,7 +188,7 @@ class RunStore:
         if session.execute(insert, row).rowcount != 1:
             raise RunBusy(f"run {run} was begun by somebody else at the same time", hint="ask again: its result is then returned")
         session.execute("INSERT INTO tasks (run, content) VALUES (?, ?)", (run, kept.model_dump_json()))
-        return Lease(run, 1)
+        return self._taken(Lease(run, 1))
 
     def _claim(self, session: Session, *, run: str, user: str) -> Lease:
         known = self._found(session, run, user)
@@ -208,7 +204,12 @@ class RunStore:
         update = "UPDATE runs SET owner = ?, epoch = ?, state = 'running', ended = NULL, ended_at = NULL WHERE run = ?"
         session.execute(update, (self.owners.name, epoch, run))
         session.execute("DELETE FROM outcomes WHERE run = ?", (run,))
-        return Lease(run, epoch)
+        return self._taken(Lease(run, epoch))
+
+    def _taken(self, lease: Lease) -> Lease:
+        """Noted within the transaction, so that no other claim of this process comes in between."""
+        self._leases.add(lease)
+        return lease
 
     def _check_free(self, session: Session, known: Run) -> None:
         if known.owner is not None and not known.is_orphaned:

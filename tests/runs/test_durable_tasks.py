@@ -9,7 +9,7 @@ import pytest
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
-from nearfar.orchestrator.runs.run import RunState
+from nearfar.orchestrator.runs.run import Failure, Lease, RunState
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.protocols import (
@@ -24,6 +24,7 @@ from nearfar.protocols import (
     RunBusy,
     ScriptedAgent,
     StepRequest,
+    StoreUnavailable,
     ToolCall,
     Unavailable,
 )
@@ -193,6 +194,24 @@ async def test_a_run_waits_for_a_yes_across_processes(config: RunsConfig) -> Non
         assert isinstance(request, ApprovalRequest)
         result = await second.resume("k", approvals={request.id: True})
     assert (result.text, sent) == ("It is sent.", [1])
+
+
+class NoRoomAtTheEnd(RunStore):
+    """Cannot keep any result."""
+
+    async def finish(self, lease: Lease, outcome: str | Failure, *, state: RunState | None = None) -> None:
+        raise StoreUnavailable("the disk is full")
+
+
+async def test_a_run_whose_result_was_lost_at_the_last_moment_asks_nobody_again(config: RunsConfig) -> None:
+    store = NoRoomAtTheEnd.open(config)
+    async with hybrid(store, ["Hello."]) as first:
+        with pytest.raises(StoreUnavailable):
+            await first.run("Hi", idempotency_key="k")
+    store.close()
+    async with hybrid(config, unasked) as second:
+        result = await second.resume("k")
+    assert (result.text, len(result.calls)) == ("Hello.", 1)
 
 
 async def test_without_runs_there_is_nothing_to_resume() -> None:

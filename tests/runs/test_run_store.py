@@ -1,11 +1,15 @@
 """What a store of runs keeps, whichever database it is on."""
 
+from contextlib import suppress
+
+import anyio
 import pytest
 from run_stores import Opener
 
 from nearfar.orchestrator.runs.fencing import held
 from nearfar.orchestrator.runs.run import Failure, KeptTask, Lease, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.sqlite.database import Database
 from nearfar.orchestrator.task import Task
 from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
 
@@ -140,6 +144,32 @@ async def test_what_a_newer_nearfar_has_written_is_refused_and_left_alone(store:
         await store.claim("r1")
     with store.database.reading() as session:
         assert tuple(session.execute("SELECT epoch, version FROM runs").fetchone()) == (1, 99)
+
+
+async def test_of_two_claims_by_one_process_one_wins(store: RunStore) -> None:
+    await store.release(await begin(store, "r1"))
+    won: list[Lease] = []
+
+    async def claim() -> None:
+        with suppress(RunBusy):
+            won.append(await store.claim("r1"))
+
+    async with anyio.create_task_group() as claiming:
+        claiming.start_soon(claim)
+        claiming.start_soon(claim)
+    assert won == [Lease("r1", 2)]
+
+
+async def test_a_hundred_thousand_runs_are_listed_by_their_indexes(store: RunStore) -> None:
+    orders = [("", ""), ("state = ? AND", "runs_by_state"), ("user_name = ? AND", "runs_by_user")]
+    if not isinstance(store.database, Database):
+        pytest.skip("Postgres chooses by what it has counted")
+    with store.database.reading() as session:
+        for condition, index in orders:
+            query = f"EXPLAIN QUERY PLAN SELECT run FROM runs WHERE {condition} 1 = 1 ORDER BY number DESC LIMIT 100"
+            plan = " ".join(row[-1] for row in session.execute(query, ("x",) if condition else ()).fetchall())
+            assert index in plan
+            assert "TEMP B-TREE" not in plan
 
 
 async def test_runs_begun_at_once_under_one_key_are_one(opened: Opener) -> None:
