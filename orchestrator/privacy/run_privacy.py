@@ -52,7 +52,7 @@ class RunPrivacy:
     ) -> None:
         self._policy = policy
         self._records = records
-        self._gate = Gate(detector or standard_detectors(), policy)
+        self._gate = Gate(detector or standard_detectors(policy.spacy_model), policy)
         known = [] if records is None else records.placeholders()
         self.placeholders = Placeholders(known, keep=None if records is None else records.keep)
         self._needles = Needles(public)

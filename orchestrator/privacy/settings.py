@@ -27,6 +27,8 @@ class PrivacyPolicy(Value):
     findings: OnFinding = OnFinding.STAY
     detect: tuple[FindingType, ...] = ("email", "card", "iban", "ssn", "phone", "ip", "key", "birth_date", "person")
     """Types of findings that count. That something could not be looked through always does."""
+    spacy_model: str | None = None
+    """The spaCy model with which Presidio finds names: a package or a folder on this machine. It takes the extra `presidio`."""
     patience: float = Field(default=5.0, gt=0, allow_inf_nan=False)
     """Seconds that looking through the texts of one request may take; what takes longer counts as a finding."""
     placeholders: bool = False

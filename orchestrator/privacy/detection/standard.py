@@ -10,6 +10,7 @@ from .internet import EMAIL, IP4, IP6, URL
 from .keys import KEYS
 from .people import BIRTH_DATE, SSN
 from .phones import PhoneDetector, has_numbering_plans
+from .presidio import PresidioDetector
 from .readings import readings
 
 _BY_FORM: Final = (EMAIL, CARD, IBAN, SSN, IP4, IP6, URL, BIRTH_DATE, *KEYS)
@@ -18,21 +19,34 @@ STRUCTURED: Final[Sequence[Detector]] = (*_BY_FORM, PhoneDetector(numbering_plan
 
 
 class StandardDetectors:
-    """Finds what others find, also where it is disguised."""
+    """Finds what others find.
 
-    def __init__(self, detectors: Sequence[Detector]) -> None:
+    Args:
+        detectors: look at the text in all readings, also where it is disguised.
+        slow: look at the text as it stands.
+    """
+
+    def __init__(self, detectors: Sequence[Detector], slow: Sequence[Detector] = ()) -> None:
         self._detectors = tuple(detectors)
+        self._slow = tuple(slow)
 
     def find(self, text: str) -> list[Finding]:
         """All that is found in any reading of the text; some of it overlaps."""
-        return [reading.place(finding, text) for reading in readings(text) for finding in self._found(reading.text)]
+        found = [reading.place(finding, text) for reading in readings(text) for finding in _found(self._detectors, reading.text)]
+        return [*found, *_found(self._slow, text)]
 
-    def _found(self, text: str) -> Iterator[Finding]:
-        for detector in self._detectors:
-            yield from detector.find(text)
+
+def _found(detectors: Sequence[Detector], text: str) -> Iterator[Finding]:
+    for detector in detectors:
+        yield from detector.find(text)
 
 
 @cache
-def standard_detectors() -> StandardDetectors:
-    """All that are there, made once."""
-    return StandardDetectors([*_BY_FORM, PhoneDetector(numbering_plans=has_numbering_plans())])
+def standard_detectors(spacy_model: str | None = None) -> StandardDetectors:
+    """All that are there, made once; for names of people, with a spaCy model.
+
+    Raises:
+        ConfigError: the model, or the extra `presidio`, is not installed.
+    """
+    by_form: list[Detector] = [*_BY_FORM, PhoneDetector(numbering_plans=has_numbering_plans())]
+    return StandardDetectors(by_form, [] if spacy_model is None else [PresidioDetector(spacy_model)])
