@@ -21,9 +21,7 @@ class OpenedText:
 
     def __call__(self, piece: str) -> None:
         text = self._held + piece
-        begin = text.rfind("<")
-        is_open = begin >= 0 and ">" not in text[begin:] and len(text) - begin < _LONGEST
-        cut = begin if is_open else len(text)
+        cut = self._whole(text)
         self._held = text[cut:]
         self._pass_on(text[:cut])
 
@@ -32,6 +30,16 @@ class OpenedText:
         self._pass_on(self._held)
         self._held = ""
 
+    def _whole(self, text: str) -> int:
+        """How much of the text can be passed on: not the beginning of a placeholder, nor of what may become an address."""
+        words = text.split()
+        last = "" if not words or text[-1].isspace() else words[-1]
+        if "/" in last:
+            return len(text) - len(last)
+        begin = text.rfind("<")
+        is_open = begin >= 0 and ">" not in text[begin:] and len(text) - begin < _LONGEST
+        return begin if is_open else len(text)
+
     def _pass_on(self, text: str) -> None:
         if text:
-            self._listener(self._placeholders.filled(text))
+            self._listener(self._placeholders.shown(text))

@@ -21,6 +21,8 @@ _RANDOM_LETTERS: Final = 6
 _TELLING: Final = 6
 """Characters from which on a value that occurs in a text is taken for the same value."""
 _EXACT: Final = re.compile(rf"<[A-Z][A-Z_]*_[0-9]+_[{_ALPHABET}]{{{_RANDOM_LETTERS}}}>")
+ADDRESS: Final = re.compile(r"(\S*//\S*)")
+"""What may be an address of the web."""
 
 
 class Placeholder(Value):
@@ -82,6 +84,14 @@ class Placeholders:
         if not self._by_name or "<" not in text:
             return text
         return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json), text)
+
+    def shown(self, text: str, *, in_json: bool = False) -> str:
+        """The same as a user sees it: not inside of addresses of the web, which whoever displays them may fetch."""
+        if not self._by_name or "<" not in text:
+            return text
+        pieces = ADDRESS.split(text)  # every other one is an address
+        pieces[::2] = [self.filled(piece, in_json=in_json) for piece in pieces[::2]]
+        return "".join(pieces)
 
     def named_in(self, value: JsonValue) -> list[Placeholder]:
         """The placeholders in the texts of a value of JSON."""

@@ -121,8 +121,8 @@ class RunPrivacy:
         """The final state of a task with placeholders filled in where its user reads it. `is_json`: the answer is JSON."""
         if not len(self.placeholders):
             return state
-        filled: dict[str, Any] = {name: changed(state[name], self.placeholders.filled) for name in _READ if name in state}
-        filled["messages"][-1]["text"] = self.placeholders.filled(state["messages"][-1]["text"], in_json=is_json)
+        filled: dict[str, Any] = {name: changed(state[name], self.placeholders.shown) for name in _READ if name in state}
+        filled["messages"][-1]["text"] = self.placeholders.shown(state["messages"][-1]["text"], in_json=is_json)
         return {**state, **filled}
 
     def filled_event(self, event: V) -> V:
@@ -130,7 +130,7 @@ class RunPrivacy:
         if not len(self.placeholders):
             return event
         told = event.model_dump(mode="json")
-        filled = changed(told, self.placeholders.filled)
+        filled = changed(told, self.placeholders.shown)
         return event if filled == told else event.model_validate(filled)
 
     async def forget_placeholders(self) -> None:

