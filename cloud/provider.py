@@ -36,7 +36,7 @@ from .deadline import Deadline
 from .dialect import Decoder, Dialect, Ending, JsonObject
 from .failures import content_type_error, error_for, fault_in, fault_of, redirect_error, transport_errors
 from .keys import Key
-from .retry import RetryPolicy
+from .retry import Pause, RetryPolicy
 from .streaming import SurrogateJoiner, json_events
 
 _ERROR_BYTES = 65536
@@ -80,6 +80,7 @@ class ProviderAgent:
         self._base_url = (base_url or dialect.default_base_url).rstrip("/")
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
+        self._pause = Pause()
         self._turns = _Turns()
         self._card = AgentCard(
             name=name or model,
@@ -110,6 +111,7 @@ class ProviderAgent:
         key = None if self._key is None else await deadline.run(partial(anyio.to_thread.run_sync, self._key.reveal, abandon_on_cancel=True))
         calls_made = 0
         while True:
+            await self._sit_out_the_pause(deadline)
             calls_made += 1
             answer = _Answer(self._dialect.decoder())
             try:
@@ -118,10 +120,19 @@ class ProviderAgent:
                         yield event
                 return
             except NearfarError as error:
+                self._pause.note(error)
                 delay = self._retry.delay(error, calls_made=calls_made, seconds_left=deadline.seconds_left)
                 if answer.has_begun or delay is None:
                     raise
                 _logger.warning("%s: call %d failed, the next one follows in %.1f s: %s", self._card.name, calls_made, delay, error)
+            await deadline.run(partial(anyio.sleep, delay))
+
+    async def _sit_out_the_pause(self, deadline: Deadline) -> None:
+        """Wait for as long as the provider has told any step to wait. Raises `RateLimited` where that is too long."""
+        while (early := self._pause.left(self._provider)) is not None:
+            delay = self._retry.delay(early, calls_made=0, seconds_left=deadline.seconds_left)
+            if delay is None:
+                raise early
             await deadline.run(partial(anyio.sleep, delay))
 
     async def aclose(self) -> None:

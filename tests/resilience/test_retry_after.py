@@ -12,7 +12,8 @@ from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.compose import GatewayConfig
-from nearfar.protocols import ScriptedAgent
+from nearfar.protocols import Message, RateLimited, ScriptedAgent, Sensitivity, StepRequest, complete
+from nearfar.protocols.client import RemoteAgent
 
 pytestmark = pytest.mark.anyio
 
@@ -54,3 +55,22 @@ async def test_a_provider_that_says_when_to_come_back_is_asked_once() -> None:
     assert objection is not None
     assert objection.retry_after == pytest.approx(60, abs=5)
     assert any("far left out: its breaker is open for" in reason and "RateLimited" in reason for reason in result.reasons)
+
+
+async def test_what_a_provider_told_one_caller_of_a_gateway_holds_for_the_others() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.respond(429, "{}", retry_after="60")
+
+    request = StepRequest(messages=(Message.user("hello"),), sensitivity=Sensitivity.PUBLIC)
+    tokens = {"laptop": "a" * 32, "phone": "b" * 32}
+    async with http_server(answer) as provider:
+        agent = ProviderAgent(OpenAIDialect(), "m", name="far", base_url=provider.base_url)
+        async with serve_gateway({"far": agent}, tokens=tokens) as gateway:
+            for token in tokens.values():
+                remote = await RemoteAgent.connect(gateway.address, token=token)
+                with pytest.raises(RateLimited) as caught:
+                    await complete(remote, request)
+                assert caught.value.retry_after == pytest.approx(60, abs=5)
+                await remote.aclose()
+        await agent.aclose()
+    assert len(provider.exchanges) == 1
