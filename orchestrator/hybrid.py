@@ -57,6 +57,7 @@ from .routing.decision import RouteDecision
 from .routing.policy_file import PolicyFile
 from .routing.router import Router
 from .runs.durable import DurableRuns, Work, open_runs, served
+from .runs.opening import beside
 from .runs.settings import RunsConfig
 from .runs.store import RunStore
 from .selection.decision import SelectionDecision
@@ -70,6 +71,8 @@ from .team import Team
 from .threads import in_thread
 from .tool_calls import Approver, Boundary
 from .tools import Tool
+from .tracing.recorder import RunTrace
+from .tracing.store import TraceStore, open_traces
 
 if TYPE_CHECKING:
     from .memory.store import MemoryStore
@@ -167,6 +170,7 @@ class Hybrid:
             opened and closes.
         budgets: what was spent; None: it is kept where `runs` are where those are settings, else in this process alone.
         privacy: keeps what left the device for each run, and placeholders until it ends; None: beside the runs of `[runs]`.
+        traces: keeps what happens in each run; None: beside the runs of `[runs]`.
         checkpointer, store: passed to LangGraph's `compile`.
     """
 
@@ -185,13 +189,11 @@ class Hybrid:
         runs: RunStore | RunsConfig | None = None,
         budgets: BudgetBook | RunsConfig | None = None,
         privacy: PrivacyRecords | RunsConfig | None = None,
+        traces: TraceStore | RunsConfig | None = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
-        if memory is not None and store is not None:
-            raise ConfigError("memory and store are both given", hint="memory is LangGraph's store, too: leave store out")
-        if runs is not None and checkpointer is not None:
-            raise ConfigError("runs and checkpointer are both given", hint="runs have a checkpointer of their own: leave it out")
+        _check_given_once(memory, store, runs, checkpointer)
         self._policy = policy or Policy()
         members = [member for member in (near_member(near), far_member(far)) if member is not None]
         if not members:
@@ -221,14 +223,9 @@ class Hybrid:
         self._selector = Selector()
         self._sessions = SessionLabels()
         device_state = device_state or read_device_state
-        budgets = runs if budgets is None and isinstance(runs, RunsConfig) else budgets
-        book = open_budgets(budgets) if isinstance(budgets, RunsConfig) else budgets
-        if book is not None and book is not budgets:
-            self._listening.callback(book.close)
-        privacy = runs if privacy is None and isinstance(runs, RunsConfig) else privacy
-        self._privacy = PrivacyRecords(privacy.folder, keep=privacy.keep) if isinstance(privacy, RunsConfig) else privacy
-        if self._privacy is not None and self._privacy is not privacy:
-            self._listening.callback(self._privacy.close)
+        book = beside(runs, budgets, open_budgets, self._listening)
+        self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
+        self._traces = beside(runs, traces, open_traces, self._listening)
         self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
         store = store if self._memory is None else self._memory.store
@@ -258,7 +255,7 @@ class Hybrid:
             policy = PolicyFile(Path(config), loaded.agents)
         agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
         memory = loaded.memory if store is None else None
-        kept = dict.fromkeys(("runs", "budgets", "privacy"), loaded.runs)
+        kept = dict.fromkeys(("runs", "budgets", "privacy", "traces"), loaded.runs)
         parts: dict[str, Any] = {"cache": loaded.cache, "memory": memory, **kept, "policy": policy}
         return cls(**agents, **parts, tools=tools, approver=approver, checkpointer=checkpointer, store=store)
 
@@ -371,7 +368,9 @@ class Hybrid:
         context = replace(self._context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
         tools = allowed(context.tools, task.allowed_tools)
         guard = RunGuard.of(task, tools)
-        return replace(context, tools=tools, boundary=replace(context.boundary, vault=privacy.placeholders, guard=guard))
+        trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
+        boundary = replace(context.boundary, vault=privacy.placeholders, guard=guard)
+        return replace(context, tools=tools, boundary=boundary, trace=trace)
 
     @property
     def _durable(self) -> DurableRuns:
@@ -487,7 +486,8 @@ class Hybrid:
         task, context = work.task, work.context
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
-        with nullcontext() if self._cache is None else scope(scope_of(task)):
+        recorded = nullcontext() if context.trace is None else context.trace.recording(task)
+        with recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
                 state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
@@ -517,6 +517,8 @@ class Hybrid:
         result = _result(task, state, seconds)
         told = {"recalled": tuple(context.recollection.items), "label": result.label.joined(context.privacy.found)}
         result = result.model_copy(update=told)
+        if context.trace is not None:
+            context.trace.conclude(result)
         self._router.conclude(task, result, tools=list(context.tools))
         self._sessions.note(task, result.label)
         if self._memory is not None:
@@ -584,6 +586,13 @@ def _resting(memory: TaskMemory, team: Team, device_state: DeviceStateSource) ->
     from .resting import Rest
 
     return Rest(memory.store, memory.sleep, team, device_state)
+
+
+def _check_given_once(memory: object, store: object, runs: object, checkpointer: object) -> None:
+    if memory is not None and store is not None:
+        raise ConfigError("memory and store are both given", hint="memory is LangGraph's store, too: leave store out")
+    if runs is not None and checkpointer is not None:
+        raise ConfigError("runs and checkpointer are both given", hint="runs have a checkpointer of their own: leave it out")
 
 
 def _check_tools(tools: Sequence[Tool]) -> None:

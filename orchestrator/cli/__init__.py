@@ -16,6 +16,7 @@ from .memory_sleep import sleep
 from .models import models
 from .privacy import privacy
 from .runs import runs
+from .trace import trace
 from .worker import worker
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ app.add_typer(cache, name="cache")
 app.add_typer(models, name="models")
 app.add_typer(privacy, name="privacy")
 app.add_typer(runs, name="runs")
+app.add_typer(trace, name="trace")
 app.add_typer(worker, name="worker")
 memory.add_typer(sleep, name="sleep")
 app.add_typer(memory, name="memory")

@@ -1,13 +1,52 @@
 """Opening the store of runs that a configuration names."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Protocol, TypeVar
+
 from .settings import RunsConfig
 from .store import RunStore
 
 
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=_Closable)
+
+
+def beside(
+    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, opening: Callable[[RunsConfig], T], closing: ExitStack
+) -> T | None:
+    """What is kept beside the runs: what was given, else what is opened where they are, and closed with the stack."""
+    config = runs if given is None and isinstance(runs, RunsConfig) else given
+    if not isinstance(config, RunsConfig):
+        return config
+    opened = opening(config)
+    closing.callback(opened.close)
+    return opened
+
+
 def open_store(config: RunsConfig) -> RunStore:
-    """The store of a `[runs]` section. Raises `ConfigError` where no address is set, `StoreUnavailable` or `StoreCorrupt`."""
+    """The store of a `[runs]` section. Raises `ConfigError` where no address is set, `StoreUnavailable` or `StoreCorrupt`.
+
+    What is kept of a run beside the store, its trace, is forgotten with it.
+    """
+    store = _opened(config)
+    store.forgetting.append(partial(_erase_trace, config))
+    return store
+
+
+def _opened(config: RunsConfig) -> RunStore:
     if config.postgres_variable is None:
         return RunStore.open(config)
     from ..compose import secret
 
     return RunStore.open(config, address=secret(config.postgres_variable))
+
+
+def _erase_trace(config: RunsConfig, run: str) -> None:
+    from ..tracing.store import erase_trace
+
+    erase_trace(config, run)

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -49,6 +49,8 @@ class RunStore:
         self._keep_days = keep_days
         self._leases: set[Lease] = set()
         """Of this process."""
+        self.forgetting: list[Callable[[str], None]] = []
+        """Called with each run that is forgotten, by whoever keeps more of it elsewhere."""
         database.require(TABLES)
         database.require(EFFECTS)
         self.writer = Writer(database)
@@ -157,6 +159,8 @@ class RunStore:
         """Remove everything that is kept of a run. Raises `RunBusy` while somebody works on it."""
         self.writer.submit(partial(self._check_idle, run=run, user=user)).result()
         self.writer.submit(partial(_drop, run=run)).result()
+        for forget in self.forgetting:
+            forget(run)
 
     def tidy(self) -> int:
         """Forget the oldest runs that ended beyond those that are to be kept. Returns how many."""

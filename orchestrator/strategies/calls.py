@@ -20,6 +20,7 @@ from ...protocols import (
     FinishReason,
     InternalError,
     InvalidOutput,
+    Message,
     Performance,
     ResumeLost,
     Side,
@@ -96,6 +97,11 @@ class CallLog:
         given: TaskContext | None = self._runtime.context
         return None if given is None or given.account is None else await given.account.reserve(request, card)
 
+    def _record(self, call: Call, request: StepRequest, said: Message, label: Label, allowance: Allowance | None) -> None:
+        given: TaskContext | None = self._runtime.context
+        if given is not None and given.trace is not None:
+            given.trace.step(call, request, said, label, reserved=None if allowance is None else allowance.most)
+
     @property
     def as_json(self) -> list[Json]:
         """The calls of the task so far."""
@@ -129,11 +135,9 @@ class CallLog:
         agent = await member.open()
         patience = self._patience(member, request)
         departing = await self._privacy.departing(member, request, label or self._label, role=role)
-        request = departing.request
-        allowance = await self._reserved(request, agent.card)
-        request = request if allowance is None else allowance.request
+        allowance = await self._reserved(departing.request, agent.card)
+        request = departing.request if allowance is None else allowance.request
         listening = _Listening(None if listener is None else departing.listener(listener))
-        started = time.monotonic()
         verdict: Verdict | None = None
         error: BaseException | None = None
         try:
@@ -159,8 +163,9 @@ class CallLog:
                 shadow=shadow,
                 error=None if error is None else type(error).__name__,
                 is_cut_short=allowance is not None and listening.reached_its_bound and allowance.is_cut,
-                **listening.figures(agent.card, error, started=started),
+                **listening.figures(agent.card, error),
             )
+            self._record(call, request, listening.said, label or self._label, allowance)
             await self._end(call, allowance, is_heard=not listening.is_lost(error))
 
     async def _hear(self, member: Member, agent: Agent, request: StepRequest, listening: "_Listening", patience: Patience | None) -> None:
@@ -235,6 +240,11 @@ class _Listening:
                 self._finished = event
         return is_first
 
+    @property
+    def said(self) -> Message:
+        """As much as was heard."""
+        return Message.assistant("".join(self._text), tuple(self._calls))
+
     def reply(self, card: AgentCard) -> StepReply:
         if self._finished is None:
             raise InvalidOutput(f"agent {card.name!r} ended its stream without saying why")
@@ -242,7 +252,7 @@ class _Listening:
             self._listener.close()
         return StepReply(text="".join(self._text), tool_calls=tuple(self._calls), finished=self._finished)
 
-    def figures(self, card: AgentCard, error: BaseException | None, *, started: float) -> Figures:
+    def figures(self, card: AgentCard, error: BaseException | None) -> Figures:
         """What the step took, as far as it came."""
         finished = self._finished
         saved = finished.saved if finished is not None else None
@@ -251,8 +261,8 @@ class _Listening:
             "usage": finished.usage if finished is not None else Usage(),
             "confidence": finished.confidence if finished is not None else None,
             "dollars": self._dollars(card, error),
-            "seconds": time.monotonic() - started,
-            "first_token_seconds": None if self._began is None else self._began - started,
+            "seconds": time.monotonic() - self._started,
+            "first_token_seconds": None if self._began is None else self._began - self._started,
             "performance": finished.performance if finished is not None else None,
             "saved": saved,
             "saved_dollars": Decimal(0) if saved is None else price(card, saved),

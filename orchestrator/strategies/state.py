@@ -22,6 +22,7 @@ from ..recollection import Recollection
 from ..task import Policy, Task
 from ..tool_calls import Boundary
 from ..tools import Tool
+from ..tracing.recorder import RunTrace
 from .prompts import with_guidance, with_plan
 
 Json = dict[str, Any]
@@ -106,6 +107,8 @@ class TaskContext:
     """What stands between the agents and their tools."""
     privacy: RunPrivacy | None = None
     """What stands between the run and agents far away; None where a graph runs by itself in another app."""
+    trace: RunTrace | None = None
+    """Takes note of what happens; None: nobody does."""
     listener: Callable[[TaskEvent], None] | None = None
     """Takes the events as they happen, those of a run being cancelled too; without one they go to LangGraph's custom stream."""
 
@@ -148,7 +151,16 @@ def recursion_limit(policy: Policy, *, agents: int) -> int:
 
 
 def emit(runtime: TaskRuntime, event: TaskEvent) -> None:
+    """Record and show what happens."""
     given: TaskContext | None = runtime.context  # none where a graph runs by itself in another app
+    if given is not None and given.trace is not None:
+        given.trace.hear(event)
+    show(runtime, event)
+
+
+def show(runtime: TaskRuntime, event: TaskEvent) -> None:
+    """Let whoever listens see an event."""
+    given: TaskContext | None = runtime.context
     listener = given.listener if given is not None else None
     if given is not None and given.privacy is not None:
         event = given.privacy.filled_event(event)

@@ -22,7 +22,7 @@ from ..results import Attempt
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
 from ..task import Policy, Task
 from .calls import CallLog
-from .state import Json, TaskContext, TaskGraph, TaskRuntime, emit, recursion_limit
+from .state import Json, TaskContext, TaskGraph, TaskRuntime, emit, recursion_limit, show
 from .subtasks_plan import Subtask, SubtaskPlan
 from .subtasks_policy import SubtasksPolicy
 from .subtasks_prompts import SubtaskResult, with_results
@@ -87,7 +87,8 @@ class Parts:
         """The final state of the part's graph."""
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         listener = partial(self._pass_on, is_heard=is_heard, name=name)
-        context = replace(self.context, account=account, boundary=self.context.boundary.within(name), listener=listener)
+        trace = None if self.context.trace is None else self.context.trace.within(name)
+        context = replace(self.context, account=account, boundary=self.context.boundary.within(name), listener=listener, trace=trace)
         final: Json = await self.graph.ainvoke({"task": part.model_dump(mode="json")}, config, context=context)
         return final
 
@@ -98,7 +99,7 @@ class Parts:
             return
         if isinstance(event, CallEnded):
             self.log.made.append(event.call)
-        emit(self.runtime, event)
+        show(self.runtime, event)
 
 
 class PlanRun:

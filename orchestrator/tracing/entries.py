@@ -1,0 +1,126 @@
+"""What a trace is made of. Entries stand in the order in which they were recorded, and no clock has a say in it."""
+
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from ...protocols import Message, Side, ToolCall, ToolResult, ToolSpec
+from ...protocols.messages import Value
+from ..events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..labels import Label
+from ..results import Call, SideUsage
+from ..task import Task
+from ..tools import Effect
+
+
+class Entry(Value):
+    """What all have."""
+
+    at: float
+    """Seconds since this process began to work on the run; for showing how long things took, not for ordering them."""
+    scope: str = ""
+    """The part of the run that it belongs to, such as `subtask 2`; empty: the whole."""
+
+
+class TracedTool(Value):
+    """A tool that the agents could call."""
+
+    spec: ToolSpec
+    effect: Effect
+
+
+class RunBegan(Entry):
+    """A process began to work on the run, or went on with it."""
+
+    type: Literal["began"] = "began"
+    clock: float
+    """Seconds since 1970 by this device's clock."""
+    task: Task
+    tools: tuple[TracedTool, ...]
+
+
+class AgentStepped(Entry):
+    """An agent was asked once, and replied or failed."""
+
+    type: Literal["step"] = "step"
+    call: Call
+    kept: int
+    """Messages at the beginning of the request that are those of the agent's last one in this role."""
+    messages: tuple[Message, ...]
+    """Those of the request behind them."""
+    reply: Message
+    """As much of it as was heard."""
+    label: Label
+    """Of what the request held."""
+    reserved_tokens: int | None = None
+    """Taken from the budget before the step; None: no budget was kept."""
+    reserved_dollars: float | None = None
+    """None: no budget was kept, or the price is unknown."""
+
+
+class ToolRan(Entry):
+    """A tool was called; its effect is on record, and no replay calls it again."""
+
+    type: Literal["tool"] = "tool"
+    call: ToolCall
+    result: ToolResult
+    seconds: float
+    label: Label
+    """Of the result."""
+    effect: Effect
+
+
+class Labelled(Entry):
+    """What the run has been told is more private, or less trusted, than before."""
+
+    type: Literal["label"] = "label"
+    label: Label
+
+
+class Happened(Entry):
+    """A decision, or what came of an attempt or a part."""
+
+    type: Literal["event"] = "event"
+    event: Annotated[
+        Routed | AttemptStarted | AttemptEnded | SupervisorSpoke | SubtasksPlanned | SubtaskEnded | ApprovalAsked,
+        Field(discriminator="type"),
+    ]
+
+
+class RunEnded(Entry):
+    """The process stopped working on the run."""
+
+    type: Literal["ended"] = "ended"
+    outcome: Literal["done", "failed", "waiting", "stopped"]
+    """`waiting` for somebody to say yes; `stopped`: cancelled, or out of time."""
+    text: str = ""
+    """The answer, or why there is none."""
+    error: str | None = None
+    """Name of the error's class."""
+    agent: str | None = None
+    """Who gave the answer."""
+    side: Side | None = None
+    reasons: tuple[str, ...] = ()
+    near: SideUsage = SideUsage()
+    far: SideUsage = SideUsage()
+    label: Label = Label()
+
+    @property
+    def dollars(self) -> Decimal | None:
+        """None where a price is unknown."""
+        return None if self.near.dollars is None or self.far.dollars is None else self.near.dollars + self.far.dollars
+
+
+class EntriesLost(Entry):
+    """So many entries could not be kept."""
+
+    type: Literal["lost"] = "lost"
+    count: int
+
+
+AnyEntry = Annotated[
+    RunBegan | AgentStepped | ToolRan | Labelled | Happened | RunEnded | EntriesLost,
+    Field(discriminator="type"),
+]
+ENTRY: TypeAdapter[AnyEntry] = TypeAdapter(AnyEntry)

@@ -1,0 +1,173 @@
+"""Recording a run as it happens. To hear of something takes microseconds: the rest is done by the thread that writes."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from ...protocols import ApprovalNeeded, Message, NearfarError, StepRequest, StoreError, ToolCall
+from ..budgets.amounts import Spent
+from ..events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
+from ..labels import Label
+from ..results import Call, Result
+from ..tables import Session
+from ..task import Task
+from ..tools import Tool
+from .entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
+from .redaction import redacted
+from .store import TraceStore, insert
+
+logger = logging.getLogger(__name__)
+
+MOST_WAITING: Final = 10_000
+"""Entries of a run that wait to be written; those beyond are counted as lost."""
+
+_Making = Callable[[], AnyEntry]
+_Key = tuple[str, str, str]
+
+
+class Journal:
+    """Entries of one run on their way to the store. No failure on that way reaches the run: what is lost is counted, and told."""
+
+    def __init__(self, store: TraceStore, task: Task) -> None:
+        self.started = time.monotonic()
+        self._store = store
+        self._run = task.idempotency_key
+        self._user = task.user
+        self._waiting: deque[_Making] = deque()
+        self._is_submitted = False
+        self._lost = 0
+        self._requests: dict[_Key, tuple[Message, ...]] = {}
+        """The last one of each agent in each role; only the thread that writes looks at it."""
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.started
+
+    def put(self, make: _Making) -> None:
+        """Have an entry made and written later."""
+        if len(self._waiting) >= MOST_WAITING:
+            self._lost += 1
+            return
+        self._waiting.append(make)
+        if self._is_submitted:
+            return
+        self._is_submitted = True
+        try:
+            self._store.submit(self._write).add_done_callback(self._note)
+        except StoreError as error:
+            self._give_up(error)
+
+    def step(self, key: _Key, request: StepRequest, **fields: object) -> AgentStepped:
+        """With as much of the request as is new."""
+        before, now = self._requests.get(key, ()), request.messages
+        kept = next((place for place, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), min(len(before), len(now)))
+        self._requests[key] = now
+        return AgentStepped.model_validate({"kept": kept, "messages": now[kept:], **fields})
+
+    def _write(self, session: Session) -> None:
+        self._is_submitted = False
+        lost, self._lost = self._lost, 0
+        entries: list[AnyEntry] = [EntriesLost(at=self.now, count=lost)] if lost else []
+        try:
+            while self._waiting:
+                entries.append(self._waiting.popleft()())
+            insert(session, self._run, self._user, [(entry.type, redacted(entry.model_dump_json())) for entry in entries])
+        except BaseException:
+            self._lost += lost + len(entries)
+            raise
+
+    def _note(self, writing: "Future[None]") -> None:
+        error = writing.exception()
+        if error is not None:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        self._is_submitted = False
+        self._lost += len(self._waiting)
+        self._waiting.clear()
+        logger.warning("what happens in run %s could not be recorded: %s", self._run, error)
+
+
+class RunTrace:
+    """Records one run, or a part of it."""
+
+    def __init__(self, journal: Journal, tools: Mapping[str, Tool], scope: str = "") -> None:
+        self._journal = journal
+        self._tools = tools
+        self._scope = scope
+        self._label = Label()
+        self._started: dict[str, tuple[ToolCall, float]] = {}
+
+    @classmethod
+    def of(cls, store: TraceStore, task: Task, tools: Mapping[str, Tool]) -> "RunTrace":
+        return cls(Journal(store, task), tools)
+
+    def within(self, scope: str) -> "RunTrace":
+        """Of a part of the run that runs beside others."""
+        return RunTrace(self._journal, self._tools, scope)
+
+    def hear(self, event: TaskEvent) -> None:
+        """Take note of what happens. What agents say comes with their steps."""
+        match event:
+            case AgentText() | CallEnded() | TaskFinished():
+                return
+            case ToolStarted():
+                self._started[event.call.id] = (event.call, self._journal.now)
+            case ToolFinished():
+                self._tool_ran(event)
+            case _:
+                self._put(partial(Happened, event=event))
+
+    def step(self, call: Call, request: StepRequest, reply: Message, label: Label, *, reserved: Spent | None) -> None:
+        """Take note of what an agent was asked, and what came of it."""
+        self._labelled(label)
+        key = (self._scope, call.agent, call.role)
+        step = partial(self._journal.step, key, request, call=call, reply=reply, label=label)
+        if reserved is not None:
+            step = partial(step, reserved_tokens=reserved.tokens, reserved_dollars=reserved.dollars)
+        self._put(step)
+
+    @contextmanager
+    def recording(self, task: Task) -> Iterator[None]:
+        """While a process works on the run; how it ends is recorded where it raises, and else by `conclude`."""
+        tools = tuple(TracedTool(spec=tool.spec, effect=tool.declared.effect) for tool in self._tools.values())
+        self._put(partial(RunBegan, clock=time.time(), task=task, tools=tools))
+        try:
+            yield
+        except NearfarError as error:
+            ended = partial(RunEnded, text=error.message, error=type(error).__name__)
+            self._put(partial(ended, outcome="waiting") if isinstance(error, ApprovalNeeded) else partial(ended, outcome="failed"))
+            raise
+        except BaseException as error:  # recorded, and raised again
+            self._put(partial(RunEnded, outcome="stopped", error=type(error).__name__))
+            raise
+
+    def conclude(self, result: Result) -> None:
+        """Take note of the outcome."""
+        fields = result.model_dump(include={"text", "agent", "side", "reasons", "label"})
+        self._put(partial(RunEnded, outcome="done", near=result.near, far=result.far, **fields))
+
+    def _tool_ran(self, event: ToolFinished) -> None:
+        result = event.result
+        known, now = self._started.pop(result.call_id, None), self._journal.now
+        tool = self._tools.get(result.name)
+        if known is None or tool is None:
+            return  # there is no such tool, as the agent was told: nothing has happened
+        call, since = known
+        label = tool.declared.label(tool.name)
+        self._put(partial(ToolRan, call=call, result=result, seconds=now - since, label=label, effect=tool.declared.effect))
+        self._labelled(label)
+
+    def _labelled(self, label: Label) -> None:
+        whole = self._label.joined(label)
+        if whole != self._label:
+            self._label = whole
+            self._put(partial(Labelled, label=whole))
+
+    def _put(self, make: Callable[..., AnyEntry]) -> None:
+        self._journal.put(partial(make, at=self._journal.now, scope=self._scope))

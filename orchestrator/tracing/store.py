@@ -1,0 +1,143 @@
+"""`TraceStore`: the traces of runs, beside the runs themselves."""
+
+from concurrent.futures import Future
+from typing import Final, NamedTuple
+
+from ...protocols import NotFound, StoreCorrupt
+from ..runs.settings import RunsConfig
+from ..runs.writer import Change, T, Writer
+from ..sqlite.database import Database
+from ..sqlite.errors import Naming
+from ..tables import Session, TableDatabase, Tables
+from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
+
+_NAMING: Final = Naming("traces", recovery="remove the file: runs go on without their traces")
+_TABLES: Final = Tables(
+    part="traces",
+    version=1,
+    sql="""
+CREATE TABLE entries (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, user_name TEXT NOT NULL, type TEXT NOT NULL, content TEXT NOT NULL
+);
+CREATE INDEX entries_of_run ON entries (run, number);
+CREATE INDEX runs_begun ON entries (number) WHERE type = 'began';
+""",
+)
+_INSERT: Final = "INSERT INTO entries (run, user_name, type, content) VALUES (?, ?, ?, ?)"
+
+
+class TraceLine(NamedTuple):
+    """A trace in the list of them."""
+
+    run: str
+    began: RunBegan
+    ended: RunEnded | None
+    """None while it is worked on, or where its process has died."""
+
+
+class TraceStore:
+    """Traces in a database. Any thread and several processes may use it. Raises `StoreUnavailable` and `StoreCorrupt`.
+
+    `keep`: runs whose traces are kept; the oldest are forgotten when the store is opened.
+    """
+
+    def __init__(self, database: TableDatabase, *, keep: int = 10_000) -> None:
+        self.database = database
+        database.require(_TABLES)
+        self._writer = Writer(database)
+        for run in self._beyond(keep):
+            self.forget(run)
+
+    def submit(self, change: Change[T]) -> "Future[T]":
+        """Have something written behind what was submitted before; many changes are one transaction."""
+        return self._writer.submit(change)
+
+    def flush(self) -> None:
+        """Wait until all that was submitted is written."""
+        self._writer.submit(lambda _: None).result()
+
+    def entries(self, run: str, *, user: str | None = None) -> list[AnyEntry]:
+        """In the order in which they were recorded. Raises `NotFound` where the user has no such trace; None: whoever it belongs to."""
+        query = "SELECT content FROM entries WHERE run = ? AND user_name = coalesce(?, user_name) ORDER BY number"
+        with self.database.reading() as session:
+            rows = session.execute(query, (run, user)).fetchall()
+        if not rows:
+            raise NotFound(f"there is no trace of a run {run!r}", hint="nearfar trace list shows them")
+        return [_read(run, content) for (content,) in rows]
+
+    def newest(self, *, user: str | None = None, limit: int = 100) -> list[TraceLine]:
+        """The runs that were begun, or gone on with, last come first."""
+        begun = (
+            "SELECT run, max(number), min(number) FROM entries WHERE type = 'began' AND user_name = coalesce(?, user_name) "
+            "GROUP BY run ORDER BY 2 DESC LIMIT ?"
+        )
+        with self.database.reading() as session:
+            found = session.execute(begun, (user, limit)).fetchall()
+            return [_line(session, run, first, last) for run, last, first in found]
+
+    def forget(self, run: str) -> None:
+        """Remove the trace of a run."""
+        self.submit(lambda session: _forget(session, run)).result()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._writer.close()
+        self.database.close()
+
+    def _beyond(self, keep: int) -> list[str]:
+        newest_first = "SELECT run FROM entries WHERE type = 'began' GROUP BY run ORDER BY max(number) DESC"
+        with self.database.reading() as session:
+            return [run for (run,) in session.execute(newest_first).fetchall()[keep:]]
+
+
+def insert(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
+    """Write entries down: the type and the content of each."""
+    for type_, content in entries:
+        session.execute(_INSERT, (run, user, type_, content))
+
+
+def open_traces(config: RunsConfig) -> TraceStore:
+    """The traces beside the runs of a `[runs]` section. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` without an address."""
+    if config.postgres_variable is None:
+        return TraceStore(Database(config.folder / "traces.db", _NAMING), keep=config.keep)
+    from ..compose import secret
+    from ..postgres.database import PostgresDatabase
+
+    return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="traces"), keep=config.keep)
+
+
+def erase_trace(config: RunsConfig, run: str) -> None:
+    """Remove the trace of a run that is forgotten, where there are any traces."""
+    if config.postgres_variable is None and not (config.folder / "traces.db").exists():
+        return
+    store = open_traces(config)
+    try:
+        store.forget(run)
+        store.database.scrub()
+    finally:
+        store.close()
+
+
+def _forget(session: Session, run: str) -> None:
+    session.execute("DELETE FROM entries WHERE run = ?", (run,))
+
+
+def _line(session: Session, run: str, first: int, last: int) -> TraceLine:
+    (began,) = session.execute("SELECT content FROM entries WHERE number = ?", (first,)).fetchone()
+    after = "SELECT content FROM entries WHERE run = ? AND number > ? AND type = 'ended' ORDER BY number DESC LIMIT 1"
+    ended = session.execute(after, (run, last)).fetchone()
+    opening, ending = _read(run, began), None if ended is None else _read(run, ended[0])
+    if not isinstance(opening, RunBegan) or not isinstance(ending, RunEnded | None):
+        raise _damaged(run)
+    return TraceLine(run, opening, ending)
+
+
+def _read(run: str, content: str) -> AnyEntry:
+    try:
+        return ENTRY.validate_json(content)
+    except ValueError as error:
+        raise _damaged(run) from error
+
+
+def _damaged(run: str) -> StoreCorrupt:
+    return StoreCorrupt(f"the trace of run {run} is damaged, or a newer nearfar wrote it", hint="other traces are not concerned")

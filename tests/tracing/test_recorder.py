@@ -1,0 +1,155 @@
+"""What is recorded of a run."""
+
+import logging
+import stat
+from pathlib import Path
+
+import anyio
+import pytest
+from traced_tasks import LOOKUP, hybrid
+
+from nearfar.orchestrator.events import AttemptEnded, Routed
+from nearfar.orchestrator.memory.item import Tier
+from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.tracing.entries import AgentStepped, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
+from nearfar.orchestrator.tracing.redaction import redacted
+from nearfar.orchestrator.tracing.store import TraceStore, open_traces
+from nearfar.protocols import DeadlineExceeded, NotFound, ToolCall, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_trace_has_each_step_tool_call_and_decision_in_order(traces: TraceStore) -> None:
+    async with hybrid([LOOKUP, "Tomas Berg"], [LOOKUP, "Mira Falk"], traces=traces) as agents:
+        result = await agents.run("Who leads Orbix Labs?", strategy="cascade", idempotency_key="r1")
+    traces.flush()
+    entries = traces.entries("r1")
+    assert [entry.type for entry in entries] == [
+        "began", "event", "event", "step", "tool", "step", "event", "event", "step", "tool", "step", "event", "ended",
+    ]  # fmt: skip
+    began, routed, ended = entries[0], entries[1], entries[-1]
+    assert isinstance(began, RunBegan)
+    assert [each.effect for each in began.tools] == ["read", "read"]
+    assert isinstance(routed, Happened)
+    assert isinstance(routed.event, Routed)
+    assert isinstance(ended, RunEnded)
+    assert (ended.text, ended.agent, ended.dollars) == ("Mira Falk", "far", result.dollars)
+    assert [entry.call for entry in entries if isinstance(entry, AgentStepped)] == list(result.calls)
+    assert [entry.call.arguments for entry in entries if isinstance(entry, ToolRan)] == [LOOKUP.arguments] * 2
+    attempts = [entry.event.attempt for entry in entries if isinstance(entry, Happened) and isinstance(entry.event, AttemptEnded)]
+    assert attempts == list(result.attempts)
+    assert all(before.at <= after.at for before, after in zip(entries, entries[1:], strict=False))
+
+
+async def test_a_step_is_kept_with_what_is_new_in_its_request(traces: TraceStore) -> None:
+    async with hybrid([LOOKUP, "Mira Falk"], [], traces=traces) as agents:
+        await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
+    traces.flush()
+    first, second = (entry for entry in traces.entries("r1") if isinstance(entry, AgentStepped))
+    assert [(step.kept, [message.role for message in step.messages]) for step in (first, second)] == [
+        (0, ["user"]),
+        (1, ["assistant", "tool"]),
+    ]
+    assert (first.reply.tool_calls, second.reply.text) == ((LOOKUP,), "Mira Falk")
+
+
+async def test_what_a_private_tool_says_is_a_change_of_label(traces: TraceStore) -> None:
+    read = ToolCall(id="1", name="read_mail", arguments={"subject": "vault"})
+    async with hybrid([read, "at nine"], [], traces=traces) as agents:
+        await agents.run("When does it open?", strategy="device", idempotency_key="r1")
+    traces.flush()
+    labels = [entry.label for entry in traces.entries("r1") if isinstance(entry, Labelled)]
+    assert (labels[-1].tier, labels[-1].integrity, labels[-1].origins) == (Tier.DEVICE, "untrusted", ("tool read_mail",))
+
+
+async def test_tokens_are_not_kept(traces: TraceStore, config: RunsConfig) -> None:
+    read = ToolCall(id="1", name="read_mail", arguments={"subject": "vault"})
+    async with hybrid([read, "the key is sk-abcdefghijklmnopqrst"], [], traces=traces) as agents:
+        await agents.run("Which key?", strategy="device", idempotency_key="r1")
+    traces.flush()
+    kept = b"".join(path.read_bytes() for path in config.folder.glob("traces.db*"))
+    assert b"abcdefgh1234" not in kept
+    assert b"sk-abcdefg" not in kept
+    assert b"[redacted]" in kept
+
+
+@pytest.mark.parametrize("words", ["a risk-averse plan", "key-value", "the sk-rating", "eyJust", "?monkey=1"])
+def test_ordinary_words_are_no_credentials(words: str) -> None:
+    assert redacted(words) == words
+
+
+async def test_a_failed_run_says_why(traces: TraceStore) -> None:
+    async with hybrid([Unavailable("the model is gone")], [Unavailable("the cloud, too")], traces=traces) as agents:
+        with pytest.raises(Unavailable):
+            await agents.run("Who?", strategy="cascade", idempotency_key="r1")
+    traces.flush()
+    last = traces.entries("r1")[-1]
+    assert isinstance(last, RunEnded)
+    assert (last.outcome, last.error) == ("failed", "Unavailable")
+    assert "the cloud, too" in last.text
+
+
+async def test_a_run_that_is_out_of_time_says_so(traces: TraceStore) -> None:
+    async with hybrid([anyio.Event()], [], traces=traces) as agents:
+        with pytest.raises(DeadlineExceeded):
+            await agents.run("Who?", strategy="device", idempotency_key="r1", timeout=0.01)
+    traces.flush()
+    last = traces.entries("r1")[-1]
+    assert isinstance(last, RunEnded)
+    assert last.outcome == "stopped"
+
+
+async def test_a_trace_that_cannot_be_written_fails_no_run(traces: TraceStore, caplog: pytest.LogCaptureFixture) -> None:
+    with traces.database.writing() as session:
+        session.execute("ALTER TABLE entries RENAME TO gone")
+    with caplog.at_level(logging.WARNING):
+        async with hybrid([LOOKUP, "Mira Falk"], [], traces=traces) as agents:
+            result = await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
+        traces.flush()
+    assert result.text == "Mira Falk"
+    assert "could not be recorded" in caplog.text
+
+
+async def test_what_was_lost_is_counted(traces: TraceStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.tracing.recorder.MOST_WAITING", 1)
+    with traces.database.writing():  # the thread that writes waits meanwhile
+        async with hybrid([LOOKUP, "Mira Falk"], [], traces=traces) as agents:
+            await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
+    traces.flush()
+    assert [entry.count > 3 for entry in traces.entries("r1") if isinstance(entry, EntriesLost)] == [True]
+
+
+async def test_a_resumed_run_goes_on_in_the_same_trace(config: RunsConfig) -> None:
+    async with hybrid([LOOKUP, Unavailable("gone")], [], runs=config) as agents:
+        with pytest.raises(Unavailable):
+            await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
+    async with hybrid(["Mira Falk"], [], runs=config) as agents:
+        await agents.resume("r1")
+    store = open_traces(config)
+    entries = store.entries("r1")
+    store.close()
+    assert [entry.type for entry in entries].count("began") == 2
+    assert [entry.outcome for entry in entries if isinstance(entry, RunEnded)] == ["failed", "done"]
+
+
+async def test_a_trace_is_forgotten_with_its_run_and_is_the_owners_alone(config: RunsConfig) -> None:
+    async with hybrid(["Mira Falk"], [], runs=config) as agents:
+        await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1")
+        agents.runs.forget("r1")
+    path = Path(config.folder / "traces.db")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    store = open_traces(config)
+    with pytest.raises(NotFound):
+        store.entries("r1")
+    store.close()
+    assert b"Orbix" not in path.read_bytes()
+
+
+async def test_a_trace_is_for_its_user(traces: TraceStore) -> None:
+    async with hybrid(["Mira Falk"], [], traces=traces) as agents:
+        await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1", user="mira")
+    traces.flush()
+    assert [line.run for line in traces.newest(user="mira")] == ["r1"]
+    assert traces.newest(user="tomas") == []
+    with pytest.raises(NotFound, match="no trace"):
+        traces.entries("r1", user="tomas")

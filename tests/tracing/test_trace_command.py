@@ -1,0 +1,80 @@
+"""`nearfar trace`, and its page."""
+
+import json
+import re
+import stat
+from html.parser import HTMLParser
+from pathlib import Path
+
+import anyio
+import pytest
+from traced_tasks import LOOKUP, hybrid
+from typer.testing import CliRunner
+
+from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.runs.settings import RunsConfig
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def configuration(tmp_path: Path, config: RunsConfig) -> Path:
+    """Names the folder in which one run is recorded."""
+
+    async def run() -> None:
+        async with hybrid([LOOKUP, "<b>Tomas</b>"], [LOOKUP, "Mira Falk"], runs=config) as agents:
+            await agents.run("Who leads <script>Orbix</script>?", strategy="cascade", idempotency_key="r1")
+
+    anyio.run(run)
+    path = tmp_path / "nearfar.toml"
+    path.write_text(f'[near]\nmodel = "near"\n[runs]\nfolder = "{config.folder}"\n')
+    return path
+
+
+def test_show_prints_each_step_with_its_side_and_cost(configuration: Path) -> None:
+    shown = runner.invoke(app, ["trace", "show", "r1", "--config", str(configuration)])
+    assert shown.exit_code == 0, shown.output
+    for expected in ("near near execute", "far far execute", 'lookup(entity="Orbix Labs")', "near rejected", "done by far", "$0.0"):
+        assert expected in shown.output
+
+
+def test_show_prints_json(configuration: Path) -> None:
+    shown = runner.invoke(app, ["trace", "show", "r1", "--json", "--config", str(configuration)])
+    assert [entry["type"] for entry in json.loads(shown.output)["entries"]][-1] == "ended"
+
+
+def test_list_prints_what_came_of_each(configuration: Path) -> None:
+    shown = runner.invoke(app, ["trace", "list", "--json", "--config", str(configuration)])
+    [line] = json.loads(shown.output)
+    assert (line["run"], line["outcome"], line["agent"]) == ("r1", "done", "far")
+
+
+def test_an_unknown_run_is_an_error(configuration: Path) -> None:
+    shown = runner.invoke(app, ["trace", "show", "r2", "--json", "--config", str(configuration)])
+    assert (shown.exit_code, json.loads(shown.output)["error"]["type"]) == (2, "NotFound")
+
+
+class _Parsed(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+
+def test_the_page_is_private_loads_nothing_and_runs_nothing(configuration: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.html"
+    shown = runner.invoke(app, ["trace", "show", "r1", "--html", str(path), "--config", str(configuration)])
+    assert shown.exit_code == 0, shown.output
+    text = path.read_text()
+    parsed = _Parsed()
+    parsed.feed(text)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not {"script", "img", "iframe", "b"} & set(parsed.tags)
+    assert parsed.tags.count("details") == len(json.loads(_json(configuration))["entries"])
+    assert not re.findall(r"(?:src|href)=\"(?!data:,)|url\(|@import", text)
+
+
+def _json(configuration: Path) -> str:
+    return runner.invoke(app, ["trace", "show", "r1", "--json", "--config", str(configuration)]).output
