@@ -1,7 +1,9 @@
 """Running the subtasks of a plan: each is a task of its own, served through the graph of another strategy."""
 
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -18,7 +20,7 @@ from ..budgets.amounts import Spent
 from ..cancellation import cancelled_at_once
 from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent, ToolStarted
 from ..labels import Label, joined
-from ..results import Attempt
+from ..results import Attempt, Call
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
 from ..task import Policy, Task
 from .calls import CallLog
@@ -73,15 +75,36 @@ class Parts:
             is_heard: its answer is the task's, so it is streamed.
             name: of the part, in `reasons`.
         """
-        with anyio.move_on_after(seconds) as scope:
-            final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
-        if scope.cancelled_caught:
-            raise DeadlineExceeded(f"{name} took longer than its share of the timeout, {seconds:.1f} s", hint="raise the task's timeout")
+        final = await self._kept(name)
+        if final is None:
+            with _time_limit(seconds, name):
+                final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
+            await self._keep(name, final)
         # The attempts at the task's own answer are told by the result itself.
         attempts = [Attempt.model_validate(attempt) for attempt in final["attempts"]] if not is_heard else []
         self.reasons.extend(f"{name}: {attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts)
         self.reasons.extend(f"{name}: {reason}" for reason in final["reasons"])
         return final
+
+    async def _kept(self, name: str) -> Json | None:
+        """The final state of a part that an earlier process has served, and with it what this one has to know of it."""
+        context = self.context
+        content = None if context.boundary.effects is None else await context.boundary.effects.kept_part(name)
+        if content is None:
+            return None
+        final: Json = json.loads(content)
+        self.log.made.extend(Call.model_validate(call) for call in final["calls"])
+        self.told[name] = Label.model_validate(final["label"])
+        if context.recollection is not None:
+            context.recollection.restore(final.get("recalled", ()))
+        if context.privacy is not None:
+            private = [Message.model_validate(final["messages"][position]) for position in final["private"]]
+            context.privacy.saw(message.tool_result for message in private if message.tool_result is not None)
+        return final
+
+    async def _keep(self, name: str, final: Json) -> None:
+        if self.context.boundary.effects is not None:
+            await self.context.boundary.effects.keep_part(name, json.dumps(final))
 
     async def _served(self, part: Task, account: Account | None, *, is_heard: bool, name: str) -> Json:
         """The final state of the part's graph."""
@@ -100,6 +123,14 @@ class Parts:
         if isinstance(event, CallEnded):
             self.log.made.append(event.call)
         show(self.runtime, event)
+
+
+@contextmanager
+def _time_limit(seconds: float | None, name: str) -> Iterator[None]:
+    with anyio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise DeadlineExceeded(f"{name} took longer than its share of the timeout, {seconds:.1f} s", hint="raise the task's timeout")
 
 
 class PlanRun:

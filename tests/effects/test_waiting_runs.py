@@ -231,10 +231,14 @@ def writer(request: StepRequest) -> ToolCall | str:
 
 
 async def test_parts_that_run_side_by_side_wait_together_and_what_others_did_is_not_done_again(tmp_path: Path) -> None:
-    letters = Letters()
+    letters, asked_of_near = Letters(), list[str]()
+
+    def noted(request: StepRequest) -> ToolCall | str:
+        asked_of_near.append(request.messages[0].text)
+        return writer(request)
 
     def opened_for_parts() -> Hybrid:
-        near, far = ScriptedAgent(writer, name="near"), ScriptedAgent(planner, name="far", side=Side.FAR)
+        near, far = ScriptedAgent(noted, name="near"), ScriptedAgent(planner, name="far", side=Side.FAR)
         policy = Policy(strategy=Strategy.SUBTASKS, sensitivity=Sensitivity.PUBLIC)
         return Hybrid(near=near, far=far, tools=letters.tools, policy=policy, runs=RunsConfig(folder=tmp_path))
 
@@ -252,6 +256,8 @@ async def test_parts_that_run_side_by_side_wait_together_and_what_others_did_is_
         result = await hybrid.resume(RUN, approvals={asked["bob"]: True})
     assert result.text == "all were written to"
     assert letters.receivers == ["cleo", "ann", "bob"]
+    assert asked_of_near.count(PARTS["c"]) == 2, "a call and an answer: the part that was done is not served again"
+    assert sum(call.role == "execute" and call.side is Side.NEAR for call in result.calls) == 7, "nor forgotten"
 
 
 def _id(error: ApprovalNeeded) -> str:
