@@ -1,7 +1,7 @@
 """Runs whose process dies and whose clock is set, in children of one program that has loaded LangGraph once.
 
-python durability_worker.py clock FOLDER KEPT SECONDS     KEPT: `runs`, or `stock` for LangGraph's own SQLite saver
-python durability_worker.py trouble FOLDER
+`python durability_worker.py FOLDER SECONDS...` prints what came of disks in trouble, and for each number of seconds by which the clock
+is set, of runs and of LangGraph's own SQLite saver.
 """
 
 import asyncio
@@ -172,8 +172,13 @@ def _read_only(folder: Path) -> dict[str, bool]:
 
 
 def main() -> None:
-    folder = Path(sys.argv[2])
-    found = trouble(folder) if sys.argv[1] == "trouble" else clock(folder, sys.argv[3], float(sys.argv[4]))
+    folder, *clocks = sys.argv[1:]
+    found: dict[str, object] = {"trouble": trouble(Path(folder))}
+    for seconds in clocks:
+        for kept in ("runs", "stock"):
+            place = Path(folder, f"{kept} {seconds}")
+            place.mkdir()
+            found[f"{kept} {seconds}"] = clock(place, kept, float(seconds))
     sys.stdout.write(json.dumps(found))
 
 
