@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from .finding import Finding
 from .patterns import PatternDetector, digits_of, follows
 
-_CARD: Final = re.compile(r"(?<![\d.-])(?<!\d )(?:\d(?:[ -]?\d){11,18}+|\d{4}(?:\.\d{4}){3})(?![\d-])")
+_CARD: Final = re.compile(r"(?<![\d.-])(?<!\d )(?:\d(?:[ -]?+\d){11,18}+|\d{4}(?:\.\d{4}){3})(?![\d-])")
 _CARD_WORDS: Final = re.compile(r"(?i)card|\bcc\b|credit|debit|visa|maestro|amex|karte|carte|tarjeta|carta|cart[ãa]o|kort|kaart|karta")
 _IBAN_HEAD: Final = re.compile(r"(?i)(?<![A-Z0-9])([A-Z]{2})\d{2}(?=[ .-]?[A-Z0-9])")
 _SEPARATORS: Final = re.compile(r"[ .-]")

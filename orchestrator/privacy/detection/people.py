@@ -15,7 +15,7 @@ _MONTHS: Final = (
     "jan|feb|m[aä]r|mars|apr|avr|abr|ma[iyjg]|jun|juin|giu|jul|juil|lug|aug|ao[uû]|ago|sep|set|o[ck]t|out|ott|nov|de[cksz]|d[ée]c|dic|gen|ene|f[ée]v|hein|"
     "tammi|helmi|maalis|huhti|touko|kes[äa]|elo|syys|loka|marras|joulu"
 )
-_MONTH: Final = rf"(?:{_MONTHS})[^\W\d_]{{0,9}}\.?"
+_MONTH: Final = rf"(?>{_MONTHS})[^\W\d_]{{0,9}}+\.?+"
 _DATE: Final = re.compile(
     rf"(?i)(?<![\w])(?:\d{{4}}([-/. ])\d{{1,2}}\1\d{{1,2}}|\d{{1,2}}([-/.]\s?)\d{{1,2}}\2(?:\d{{4}}|\d{{2}})|\d{{8}}"
     rf"|\d{{1,2}}(?:st|nd|rd|th|\.|er|º)?[ -](?:of |de |d')?{_MONTH}[ ,-]{{1,2}}(?:de |del )?\d{{4}}"

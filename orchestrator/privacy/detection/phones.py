@@ -14,19 +14,19 @@ _DATE: Final = re.compile(
     r"\(?(?:(?:19|20)\d\d([-/. ])[01]?\d\1[0-3]?\d|[0-3]?\d([-/.])[0-3]?\d\2(?:19|20)?\d\d|(?:19|20)\d\d ?- ?(?:19|20)\d\d)(?!\d|[-/.]\d)"
 )
 _NAMED: Final = re.compile(
-    r"(?i)(?:(?<![a-z])(?:tele|cell|mobile)?phones?(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w*nummer|móvil|m[oó]vel"
+    r"(?i)(?:(?<![a-z])(?:tele|cell|mobile)?phones?(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w{0,12}nummer|móvil|m[oó]vel"
     r"|portable ?:|(?<![a-z])cell(?![a-z])|celular|cellulare|handy(?:nummer)?\b|(?<![a-z])fax|hotline"
     r"|whatsapp|\bsms\b|\bring\b|\bdial|puhelin|landline|switchboard|\bdesk:|\boffice:|rufnummer"
     r"|numéro de|номер|тел|電話|电话|手机|携帯)[^\d\n]{0,24}\n?[^\d\n]{0,4}\Z"
 )
 _SPOKEN_OF: Final = re.compile(
-    r"(?i)\b(?:call|calls|called|calling|reach|reached|contact|text|texts|texted|messages?|answering|anrufen|erreich\w*|appel\w*"
-    r"|llam\w*|chiam\w*|ligue|lig[ao]r|bellen|ringa?|soita)\b[^\d\n\"':=()\[\]{}]{0,32}\Z"
+    r"(?i)\b(?:call|calls|called|calling|reach|reached|contact|text|texts|texted|messages?|answering|anrufen|erreich\w{0,4}|appel\w{0,4}"
+    r"|llam\w{0,4}|chiam\w{0,4}|ligue|lig[ao]r|bellen|ringa?|soita)\b[^\d\n\"':=()\[\]{}]{0,32}\Z"
 )
 _NAMED_AFTER: Final = re.compile(r"(?i)[\s,;:(\[-]{0,3}(?:office|fax|mobile|cell|phone|tel\b|landline|handy)")
 _NORTH_AMERICAN: Final = re.compile(r"\(?[2-9]\d\d[). -]{1,2}[2-9]\d\d[. -]\d{4}")
-_GROUPS: Final = re.compile(r"[ ()\u00a0-]|\..*\.|/")
-_SEVERAL_GROUPS: Final = re.compile(r"\(|\d[ ().\u00a0/-]+\d+[ ().\u00a0/-]+\d")
+_GROUPS: Final = re.compile(r"[ ()\u00a0-]|\.[^.]{1,40}\.|/")
+_SEVERAL_GROUPS: Final = re.compile(r"\(|\d[ ().\u00a0/-]{1,4}\d{1,17}[ ().\u00a0/-]{1,4}\d")
 _LEAST_SPOKEN_OF: Final = 7
 _LEAST_ALONE: Final = 9
 """Digits of a number that nothing around calls a phone's. Shorter ones may be anything."""

@@ -60,14 +60,23 @@ class _Code(NamedTuple):
     group: int
     """Characters that stand for whole bytes together: where the first ones begin is not known."""
     decode: Callable[[str], bytes]
+    """Of as many digits as stand for whole bytes."""
+
+
+def _from_base64(digits: str) -> bytes:
+    """Whatever is there, with or without its padding; one digit alone stands for nothing."""
+    whole = digits[:-1] if len(digits) % 4 == 1 else digits
+    return a2b_base64(f"{whole.translate(_URL_SAFE)}==")
+
+
+def _from_hex(digits: str) -> bytes:
+    return a2b_hex(digits[: len(digits) - len(digits) % 2])
 
 
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 _CODES: Final = (
-    _Code(
-        re.compile(r"[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{16,}+)*+"), 6, 4, lambda digits: a2b_base64(digits.translate(_URL_SAFE))
-    ),
-    _Code(re.compile(r"[0-9A-Fa-f]{2}(?:[ :]?[0-9A-Fa-f]{2}){7,}+"), 4, 2, a2b_hex),
+    _Code(re.compile(r"[A-Za-z0-9+/_-]{16,}+(?:\r?\n[A-Za-z0-9+/_-]{16,}+)*+"), 6, 4, _from_base64),
+    _Code(re.compile(r"[0-9A-Fa-f]{2}(?:[ :]?+[0-9A-Fa-f]{2}){7,}+"), 4, 2, _from_hex),
 )
 _BETWEEN_DIGITS: Final = "\r\n :"
 
@@ -128,8 +137,7 @@ def _decoded(text: str) -> Iterator[_Piece]:
 
 
 def _printable(code: _Code, digits: str, places: Sequence[int]) -> Iterator[_Piece]:
-    whole = digits[: len(digits) - len(digits) % code.group]
-    for readable in _PRINTABLE.finditer(code.decode(whole)):
+    for readable in _PRINTABLE.finditer(code.decode(digits)):
         for place, byte in enumerate(readable[0], readable.start()):
             yield _Piece(chr(byte), places[8 * place // code.bits], places[(8 * place + 7) // code.bits] + 1)
         yield _Piece(_BETWEEN, places[0], places[0] + 1)
