@@ -39,7 +39,7 @@ class Tally:
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """`kill9_lost` and `kill9_repeated` effects of `kill9_points` kills, and the same under LangGraph's `AsyncSqliteSaver`."""
-    points = 16 if quick else 200
+    points = 12 if quick else 200
     with tempfile.TemporaryDirectory() as name, _started_once() as start:
         ledger = Trial(Path(name, "ledger"), start, is_durable=True).of_kills(points)
         plain = Trial(Path(name, "plain"), start, is_durable=False).of_kills(points // 2 if quick else points)
