@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from run_stores import Opener
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
@@ -232,3 +233,43 @@ async def test_a_store_may_be_shared_and_stays_open(config: RunsConfig) -> None:
         await opened.run("Hi", idempotency_key="k")
     assert [run.id for run in store.list()] == ["k"]
     store.close()
+
+
+async def test_orchestrators_that_share_a_database_go_on_with_each_others_runs(opened: Opener) -> None:
+    sent = []
+
+    @tool(approval=True)
+    def send() -> str:
+        """Send it."""
+        sent.append(1)
+        return "sent"
+
+    calls = [ToolCall(id="1", name="look", arguments={}), ToolCall(id="2", name="send", arguments={})]
+    async with hybrid(opened(), [calls], look, send) as first:
+        with pytest.raises(ApprovalNeeded) as needed:
+            await first.run("Send it", idempotency_key="k")
+    [request] = needed.value.requests
+    assert isinstance(request, ApprovalRequest)
+    async with hybrid(opened(), ["It is sent."], look, send) as second:
+        result = await second.resume("k", approvals={request.id: True})
+        assert await second.run("Send it", idempotency_key="k") == result
+        second.runs.forget("k")
+        with pytest.raises(NotFound):
+            await second.resume("k")
+    assert (result.text, sent) == ("It is sent.", [1])
+
+
+async def test_many_runs_at_once_are_all_kept(opened: Opener) -> None:
+    def script(request: StepRequest) -> Reply:
+        return "found it" if request.messages[-1].role == "tool" else [LOOK]
+
+    texts = []
+    async with hybrid(opened(), script, look) as first, anyio.create_task_group() as asking:
+
+        async def ask(number: int) -> None:
+            texts.append((await first.run("Look", idempotency_key=f"run {number}")).text)
+
+        for number in range(30):
+            asking.start_soon(ask, number)
+    assert texts == ["found it"] * 30
+    assert {run.state for run in opened().list()} == {RunState.DONE}
