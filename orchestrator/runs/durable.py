@@ -96,8 +96,14 @@ class DurableRuns:
                 await self.store.finish(work.lease, result.model_dump_json())
                 self._ended += 1
                 if self._ended % TIDIED_EVERY == 0:
-                    await in_thread(self.store.tidy)
+                    await self._tidy()
         return result
+
+    async def _tidy(self) -> None:
+        try:
+            await in_thread(self.store.tidy)
+        except StoreError as error:  # The task is done all the same; it is tried again when more runs have ended.
+            logger.warning("old runs could not be forgotten: %s", error)
 
     async def decide(self, run: str, user: str, approvals: Mapping[str, bool]) -> None:
         """Write down what somebody said to what a run waits for. Raises `NotFound` where the user has no such run, or it waits for none."""

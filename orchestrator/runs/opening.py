@@ -1,7 +1,7 @@
 """Opening the store of runs that a configuration names."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -17,24 +17,24 @@ T = TypeVar("T", bound=_Closable)
 
 
 def beside(
-    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, opening: Callable[[RunsConfig], T], closing: ExitStack
+    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, opening: Callable[[RunsConfig], T], closes: ExitStack
 ) -> T | None:
     """What is kept beside the runs: what was given, else what is opened where they are, and closed with the stack."""
     config = runs if given is None and isinstance(runs, RunsConfig) else given
     if not isinstance(config, RunsConfig):
         return config
     opened = opening(config)
-    closing.callback(opened.close)
+    closes.callback(opened.close)
     return opened
 
 
 def open_store(config: RunsConfig) -> RunStore:
     """The store of a `[runs]` section. Raises `ConfigError` where no address is set, `StoreUnavailable` or `StoreCorrupt`.
 
-    What is kept of a run beside the store, its trace, is forgotten with it.
+    What is kept of a run beside the store, its trace and the record of its privacy, is forgotten with it.
     """
     store = _opened(config)
-    store.forgetting.append(partial(_erase_trace, config))
+    store.forgetting += [partial(_erase_trace, config), partial(_erase_privacy, config)]
     return store
 
 
@@ -50,3 +50,12 @@ def _erase_trace(config: RunsConfig, run: str) -> None:
     from ..tracing.store import erase_trace
 
     erase_trace(config, run)
+
+
+def _erase_privacy(config: RunsConfig, run: str) -> None:
+    from ..privacy.records import PrivacyRecords
+
+    if (config.folder / "privacy.db").exists():
+        with closing(PrivacyRecords(config.folder, keep=config.keep)) as records:
+            records.forget(run)
+            records.database.scrub()

@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -157,10 +158,8 @@ class RunStore:
 
     def forget(self, run: str, *, user: str | None = None) -> None:
         """Remove everything that is kept of a run. Raises `RunBusy` while somebody works on it."""
-        self.writer.submit(partial(self._check_idle, run=run, user=user)).result()
-        self.writer.submit(partial(_drop, run=run)).result()
-        for forget in self.forgetting:
-            forget(run)
+        self._forget(run, user)
+        self.database.scrub()
 
     def tidy(self) -> int:
         """Forget the oldest runs that ended beyond those that are to be kept. Returns how many."""
@@ -172,7 +171,10 @@ class RunStore:
                 since = time.time() - self._keep_days * _SECONDS_PER_DAY
                 old += [run for (run,) in session.execute(late, (since,)).fetchall()]
         for run in set(old):
-            self.forget(run)
+            with suppress(RunBusy, NotFound):  # Somebody goes on with it, or has forgotten it, just now.
+                self._forget(run, None)
+        if old:
+            self.database.scrub()
         return len(set(old))
 
     def close(self) -> None:
@@ -180,6 +182,17 @@ class RunStore:
         self.writer.close()
         self.owners.close()
         self.database.close()
+
+    def _forget(self, run: str, user: str | None) -> None:
+        self.writer.submit(partial(self._check_idle, run=run, user=user)).result()
+        for forget in self.forgetting:  # The run itself goes last, so that whoever dies in between leaves nothing that nobody knows of.
+            forget(run)
+        self.writer.submit(partial(self._drop, run=run, user=user)).result()
+
+    def _drop(self, session: Session, *, run: str, user: str | None) -> None:
+        self._check_idle(session, run=run, user=user)
+        for table in _TABLES:
+            session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
     def _begin(self, session: Session, *, kept: KeptTask, digest: str) -> Lease:
         task = kept.task
@@ -308,8 +321,3 @@ def _failure(run: str, content: str) -> Failure:
         return Failure.model_validate_json(content)
     except ValueError as error:
         raise damaged(run) from error
-
-
-def _drop(session: Session, *, run: str) -> None:
-    for table in _TABLES:
-        session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))

@@ -11,6 +11,7 @@ from nearfar.orchestrator.runs.run import Failure, KeptTask, Lease, RunState, di
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.sqlite.database import Database
 from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.threads import in_thread
 from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -177,3 +178,17 @@ async def test_runs_begun_at_once_under_one_key_are_one(opened: Opener) -> None:
     await begin(first, "r1")
     with pytest.raises(RunBusy):
         await begin(second, "r1")
+
+
+async def test_what_is_kept_of_a_run_elsewhere_is_forgotten_with_it_and_before_it(store: RunStore) -> None:
+    forgotten: list[tuple[str, str]] = []
+    store.forgetting.append(lambda run: forgotten.append((run, store.show(run).state)))
+    lease = await begin(store, "r1")
+    with pytest.raises(RunBusy):
+        await in_thread(store.forget, "r1")
+    await store.finish(lease, "{}")
+    await in_thread(store.forget, "r1")
+    assert forgotten == [("r1", "done")]
+    assert store.list() == []
+    with pytest.raises(NotFound):
+        await in_thread(store.forget, "r1")
