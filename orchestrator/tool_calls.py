@@ -216,9 +216,9 @@ class ToolCalls:
         tools = [self._tools.get(call.name) for call in self._calls]
         return [tool is not None and guard.is_grounded(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
 
-    def taints(self, standing: Standing) -> bool:
-        """Whether what strangers chose goes into a tool that changes something."""
-        calls = zip(self._calls, self.ran, self.grounded(standing), strict=True)
+    def taints(self, grounded: Sequence[bool]) -> bool:
+        """Whether what strangers chose goes into a tool that changes something. `grounded`: the calls that they had no hand in."""
+        calls = zip(self._calls, self.ran, grounded, strict=True)
         return any(ran and not fits and self._tools[call.name].declared.effect is not Effect.READ for call, ran, fits in calls)
 
     def _label(self, call: ToolCall, filled: Label) -> Label:

@@ -49,7 +49,13 @@ class Grounds:
     """The texts. A text of JSON is taken for the values in it."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._text = "\0".join(_normalised(part) for text in texts for part in _parts(text))
+        self._text = "".join(f"{_normalised(part)}\0" for text in texts for part in _parts(text))
+
+    def extended(self, texts: Iterable[str]) -> "Grounds":
+        """These texts, and more of them."""
+        more = Grounds(texts)
+        more._text = self._text + more._text
+        return more
 
     def strength(self, value: str | float) -> Strength:
         """Of a value's being found in the texts."""
@@ -125,7 +131,7 @@ def _values(value: JsonValue) -> Iterator[str]:
 def _normalised(text: str) -> str:
     """In small letters and with single spaces. Line ends stay: a command may end there."""
     text = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", text.strip()))
-    return "".join(map(_small, text))
+    return text.lower() if text.isascii() else "".join(map(_small, text))
 
 
 def _small(letter: str) -> str:

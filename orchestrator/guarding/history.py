@@ -20,7 +20,7 @@ class History:
         """What trusted tools have returned that strangers had no hand in, and what was called before any of them was heard."""
         self.chosen: set[str] = set()
         """Tools that were called before that."""
-        self._said = task.said
+        self._grounds = Grounds(task.said)
         self._tools = tools
         self._is_clean = task.label.integrity is Integrity.TRUSTED and task.context is None
         self._is_tainted = False
@@ -37,18 +37,22 @@ class History:
         if label_of_result(message, self._tools).integrity is Integrity.UNTRUSTED:
             self._is_clean = False
         elif self._is_believed(message.tool_result):
-            self.trusted.append(message.tool_result.content)
+            self._trust(message.tool_result.content)
 
     def _note(self, call: ToolCall, tool: Tool | None) -> None:
         if self._is_clean:
             self.chosen.add(call.name)
-            self.trusted.append(json.dumps(call.arguments, ensure_ascii=False))
+            self._trust(json.dumps(call.arguments, ensure_ascii=False))
         if tool is None:
             return
-        if self._is_clean or not doubtful(call, tool, list(call.arguments), Grounds((*self._said, *self.trusted))):
+        if self._is_clean or not doubtful(call, tool, list(call.arguments), self._grounds):
             self._grounded.add(call.id)
         else:
             self._is_tainted = self._is_tainted or tool.declared.effect is not Effect.READ
+
+    def _trust(self, text: str) -> None:
+        self.trusted.append(text)
+        self._grounds = self._grounds.extended([text])
 
     def _is_believed(self, result: ToolResult) -> bool:
         """An error may tell of a call that was not run, in whoever's words that was made."""

@@ -36,8 +36,8 @@ class RunGuard:
         self, policy: GuardPolicy, *, said: Sequence[str], trusted: Sequence[str] = (), chosen: frozenset[str] = frozenset()
     ) -> None:
         self._policy = policy
-        self._said = tuple(said)
-        self._trusted = (*said, *trusted)
+        self._said = Grounds(said)
+        self._trusted = self._said.extended(trusted)
         self._chosen = chosen
 
     @classmethod
@@ -71,14 +71,14 @@ class RunGuard:
             if foreign:
                 yield arguments, f"{_listed(foreign)} not from the user's words or trusted data, and {read}"
         if arguments is not OnDoubt.ALLOW and _tells_more(tool, label):
-            shown = doubtful(call, tool, list(call.arguments), Grounds(self._said))
+            shown = doubtful(call, tool, list(call.arguments), self._said)
             if shown:
                 further = f"further than what the run has read may go ({', '.join(label.origins)})"
                 yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
 
     def _grounds(self, standing: Standing) -> Grounds:
         conversation = [standing.conversation[place] for place in standing.trusted]
-        return Grounds((*self._trusted, *(text for message in conversation for text in _texts(message))))
+        return self._trusted.extended(text for message in conversation for text in _texts(message))
 
 
 def allowed(tools: Mapping[str, Tool], names: frozenset[str] | None) -> dict[str, Tool]:

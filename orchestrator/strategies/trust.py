@@ -18,14 +18,15 @@ class Trust:
     """
 
     def __init__(self, state: TaskState, calls: ToolCalls, standing: Standing, recalled: Label) -> None:
+        grounded = calls.grounded(standing)
         self._state = state
         self._calls = calls
         self._names = [call.name for call in standing.conversation[-1].tool_calls]
         self._was_clean = standing.label.integrity is Integrity.TRUSTED
-        self._is_tainted = state["is_tainted"] or calls.taints(standing)
+        self._is_tainted = state["is_tainted"] or calls.taints(grounded)
         self._behind = len(standing.conversation)
         is_believed = recalled.integrity is Integrity.TRUSTED and not self._is_tainted
-        fitting = zip(calls.ran, calls.grounded(standing), calls.labels, strict=True)
+        fitting = zip(calls.ran, grounded, calls.labels, strict=True)
         self._trusted = [is_believed and ran and fits and label.integrity is Integrity.TRUSTED for ran, fits, label in fitting]
 
     def shown(self, results: Sequence[ToolResult]) -> list[ToolResult]:
