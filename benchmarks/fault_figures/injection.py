@@ -54,7 +54,7 @@ def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """The shares of attacks that were executed, and of benign tasks that somebody was asked about."""
     if not (data / "injection").is_dir() or not (data / "tools").is_dir():
         return {**dict.fromkeys(_FIGURES), "injection_missing": f"there are no recorded attacks and calls in {data}"}
-    return asyncio.run(_figures(data, every=17 if quick else 1))
+    return asyncio.run(_figures(data, every=19 if quick else 1))
 
 
 async def _figures(data: Path, *, every: int) -> dict[str, Any]:

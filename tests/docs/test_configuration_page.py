@@ -16,6 +16,7 @@ from nearfar.orchestrator.cache.settings import CacheSettings, CategorySettings
 from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compression.policy import CompressionPolicy
 from nearfar.orchestrator.config import Config
+from nearfar.orchestrator.guarding.settings import GuardPolicy
 from nearfar.orchestrator.hub import HubConfig, WorkerConfig
 from nearfar.orchestrator.memory.settings import MemoryConfig, PeerConfig, RecallConfig
 from nearfar.orchestrator.memory.sleep.policy import SleepPolicy
@@ -57,6 +58,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "fallback": Fallback,
     "breakers": BreakerPolicy,
     "privacy": PrivacyPolicy,
+    "guard": GuardPolicy,
     "hedge": HedgePolicy,
     "stickiness": Stickiness,
     "evidence": EvidencePolicy,
