@@ -27,7 +27,7 @@ _EXTRAS = {
     "memory": ("onnxruntime", "tokenizers", "cryptography"),
     "postgres": ("psycopg", "psycopg-pool"),
     "encryption": ("sqlcipher3",),
-    "privacy": ("phonenumbers",),
+    "privacy": ("phonenumbers", "python-stdnum"),
 }
 
 

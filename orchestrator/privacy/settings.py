@@ -25,7 +25,7 @@ class PrivacyPolicy(Value):
     """How private data are kept from far agents of a task that is not private itself."""
 
     findings: OnFinding = OnFinding.STAY
-    detect: tuple[FindingType, ...] = ("email", "card", "iban", "ssn", "phone", "ip", "key", "birth_date", "person")
+    detect: tuple[FindingType, ...] = ("email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "person")
     """Types of findings that count. That something could not be looked through always does."""
     spacy_model: str | None = None
     """The spaCy model with which Presidio finds names: a package or a folder on this machine. It takes the extra `presidio`."""

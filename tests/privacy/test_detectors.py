@@ -63,6 +63,16 @@ FOUND = [
     ("416 60 039 office", "phone", "416 60 039"),
     ("ring 020 7946 0958 x12", "phone", "020 7946 0958 x12"),
 ]
+NAMED = [
+    ("Mijn BSN is 1112.22.333, bedankt", "1112.22.333"),
+    ("NHS number: 943 476 5870", "943 476 5870"),
+    ("her DNI 54362315-K", "54362315-K"),
+    ("NIE: X-2482300-W", "X-2482300-W"),
+    ("codice fiscale: RCCMNL83S18D969H.", "RCCMNL83S18D969H"),
+    ("PESEL 44051401358", None),
+    ("the number 1112.22.333 of a part", None),
+    ("BSN: none yet, ask again tomorrow", None),
+]
 HARMLESS = [
     "Released on 2020-06-20 14:11:22, version 10.2.33.4 of 2019-2020.",
     "ISBN 978-3-16-148410-0, EAN 4006381333931, DOI 10.1000/182",
@@ -91,3 +101,10 @@ def test_private_data_are_found_where_they_stand(text: str, type: str, found: st
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_looks_like_it_is_left_alone(text: str) -> None:
     assert resolved(standard_detectors().find(text)) == []
+
+
+@pytest.mark.parametrize(("text", "found"), NAMED)
+def test_national_numbers_are_found_where_they_are_named_and_valid(text: str, found: str | None) -> None:
+    pytest.importorskip("stdnum", reason="the extra privacy is not installed")
+    findings = Detectors([standard_detectors()], {"national_id"}).find(text)
+    assert [finding.text for finding in findings] == ([found] if found else [])

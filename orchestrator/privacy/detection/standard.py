@@ -8,6 +8,7 @@ from .accounts import CARD, IBAN
 from .finding import Detector, Finding
 from .internet import EMAIL, IP4, IP6, URL
 from .keys import KEYS
+from .national_ids import NationalIdDetector, has_check_digits
 from .people import BIRTH_DATE, SSN
 from .phones import PhoneDetector, has_numbering_plans
 from .presidio import PresidioDetector
@@ -49,4 +50,6 @@ def standard_detectors(spacy_model: str | None = None) -> StandardDetectors:
         ConfigError: the model, or the extra `presidio`, is not installed.
     """
     by_form: list[Detector] = [*_BY_FORM, PhoneDetector(numbering_plans=has_numbering_plans())]
+    if has_check_digits():
+        by_form.append(NationalIdDetector())
     return StandardDetectors(by_form, [] if spacy_model is None else [PresidioDetector(spacy_model)])
