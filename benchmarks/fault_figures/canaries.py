@@ -13,7 +13,6 @@ from nearfar.protocols.fakes import Reply
 FORMS: Final = ("plain", "base64", "spaced", "split")
 _LETTERS: Final = "abcdefghjkmnpqrstuvwxyz"
 _PARTS: Final[tuple[tuple[str, list[str]], ...]] = (("a", []), ("b", ["a"]), ("c", []))
-_PARTS: Final[tuple[tuple[str, list[str]], ...]] = (("a", []), ("b", ["a"]), ("c", []))
 """Subtasks, and which others they need."""
 _ASKING: Final = (
     ("Cut the task", {"subtasks": [{"id": name, "task": f"Part {name}", "needs": needs} for name, needs in _PARTS]}),
@@ -45,27 +44,11 @@ def iban(chance: random.Random) -> str:
     return f"DE{check:02}{account}"
 
 
-def ssn(chance: random.Random) -> str:
-    return f"{chance.randrange(700, 772)}-{chance.randrange(10, 100)}-{chance.randrange(1000, 10000)}"
-
-
-def phone(chance: random.Random) -> str:
-    return f"+49 30 {chance.randrange(10**6, 10**7)}"
-
-
 def key(chance: random.Random) -> str:
     return "ghp_" + "".join(chance.choices("ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnpqrstuvwxyz23456789", k=36))
 
 
-KINDS: Final[dict[str, Callable[[random.Random], str]]] = {
-    "email": email,
-    "card": card,
-    "iban": iban,
-    "ssn": ssn,
-    "phone": phone,
-    "key": key,
-    "code": code,
-}
+KINDS: Final[dict[str, Callable[[random.Random], str]]] = {"email": email, "card": card, "iban": iban, "key": key, "code": code}
 
 
 def written(secret: str, form: str) -> str:
