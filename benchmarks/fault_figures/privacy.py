@@ -203,12 +203,15 @@ def _memory(text: str, tier: Tier) -> TaskMemory:
 
 
 def _speed(chance: random.Random) -> float:
-    """Microseconds that the last look takes for a kilobyte, where the run knows of a hundred private values."""
+    """Microseconds of processor time that the last look takes for a kilobyte, where the run knows of a hundred private values."""
     needles = Needles()
     for _ in range(100):
         needles.add(KINDS["email"](chance))
     message = " ".join(chance.choices(("the", "vault", "opens", "at", "nine", "says", "somebody", "else"), k=4000)).encode()
-    started = time.perf_counter()
-    found = needles.found_in(message)
-    assert not found, "it holds none of them"
-    return (time.perf_counter() - started) * 1e6 / (len(message) / 1024)
+    taken = []
+    for _ in range(5):
+        started = time.thread_time()
+        found = needles.found_in(message)
+        taken.append(time.thread_time() - started)
+        assert not found, "it holds none of them"
+    return min(taken) * 1e6 / (len(message) / 1024)
