@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-PARTS: Final = ("durability", "effects", "network", "budgets", "privacy", "detectors", "injection")
+PARTS: Final = ("durability", "effects", "network", "budgets", "privacy", "detectors", "injection", "traces")
 """Modules of `fault_figures`. Each has `figures(data, *, quick)`."""
 DATA: Final = Path(__file__).parents[2] / "shared" / "data"
 """Where the recorded data are if nobody says so."""

@@ -35,3 +35,22 @@ def show_trace(
     from .trace_show import show_trace as work
 
     work(run, config, html=html, as_json=as_json)
+
+
+@trace.command("blame")
+def blame_run(
+    run: RunName,
+    expected: Annotated[str | None, typer.Option(help="The right answer; that of --reference unless given.")] = None,
+    reference: Annotated[str | None, typer.Option(help="A run of the same task that went well; its calls are the right ones.")] = None,
+    corrector: Annotated[str | None, typer.Option(help="Name of an agent that says what each agent should have done.")] = None,
+    near: options.Near = None,
+    far: options.Far = None,
+    config: options.Config = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find the earliest step of a failed run whose correction makes it succeed. No tool is run: recorded results stand for them."""
+    from .trace_blame import Asked
+    from .trace_blame import blame_run as work
+
+    selection = options.Selection(config, near, far, None, None, False, None)
+    work(run, Asked(expected, reference, corrector), selection, as_json=as_json)

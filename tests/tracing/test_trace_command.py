@@ -78,3 +78,8 @@ def test_the_page_is_private_loads_nothing_and_runs_nothing(configuration: Path,
 
 def _json(configuration: Path) -> str:
     return runner.invoke(app, ["trace", "show", "r1", "--json", "--config", str(configuration)]).output
+
+
+def test_blame_asks_who_knows_better(configuration: Path) -> None:
+    shown = runner.invoke(app, ["trace", "blame", "r1", "--json", "--config", str(configuration)])
+    assert (shown.exit_code, json.loads(shown.output)["error"]["type"]) == (2, "ConfigError")

@@ -1,0 +1,82 @@
+"""`nearfar trace blame`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from ...protocols import ConfigError, ToolCall
+from ..hybrid import Hybrid
+from ..tracing.blame.correction import Corrector, Reference, StrongerAgent, same
+from ..tracing.blame.record import RecordedRun
+from ..tracing.blame.search import Blame, blame
+from .console import execute, notes, output, print_json
+from .options import Selection
+from .selection import chosen_config, open_hybrid
+from .trace_show import opened
+
+
+class Asked(NamedTuple):
+    """Who knows better."""
+
+    expected: str | None
+    reference: str | None
+    corrector: str | None
+
+
+def blame_run(run: str, asked: Asked, selection: Selection, *, as_json: bool) -> None:
+    """Print which step failed the run, and what came of correcting it."""
+
+    async def work() -> None:
+        if (asked.reference is None) == (asked.corrector is None):
+            raise ConfigError("who knows better is not said", hint="--reference RUN that went well, or --corrector AGENT with --expected")
+        with opened(selection.config) as store:
+            failed = RecordedRun(run, store.entries(run))
+            good = None if asked.reference is None else RecordedRun(asked.reference, store.entries(asked.reference))
+        expected = asked.expected or (None if good is None else good.answer)
+        if expected is None:
+            raise ConfigError("nobody knows the right answer", hint="--expected says it")
+        async with open_hybrid(selection, chosen_config(selection)) as hybrid:
+            found = await _blamed(failed, good, asked.corrector, expected, hybrid)
+        if as_json:
+            print_json({**found.model_dump(mode="json"), "replays": found.replays, "is_certain": found.is_certain})
+        else:
+            _show(found)
+
+    execute(work(), as_json=as_json)
+
+
+async def _blamed(failed: RecordedRun, good: RecordedRun | None, corrector: str | None, expected: str, hybrid: Hybrid) -> Blame:
+    def judge(answer: str, calls: Sequence[ToolCall]) -> bool:
+        return same(answer, expected)
+
+    names = {step.agent for step in failed.steps} & {member.name for member in hybrid.team}
+    live = {name: await hybrid.team[name].open() for name in sorted(names)}
+    if good is not None:
+        return await blame(failed, Reference(f"run {good.name}", good.calls, expected), judge, live=live, also=[good])
+    if corrector not in {member.name for member in hybrid.team}:
+        known = ", ".join(member.name for member in hybrid.team)
+        raise ConfigError(f"there is no agent {corrector!r}", hint=f"the agents are {known}")
+    specs = {traced.spec.name: traced.spec for traced in failed.tools}
+    agent: Corrector = StrongerAgent(await hybrid.team[corrector].open(), specs, failed.task.policy.sensitivity)
+    return await blame(failed, agent, judge, live=live)
+
+
+def _show(found: Blame) -> None:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("step", "agent", "said", "corrected", "then", "because"):
+        table.add_column(column)
+    for trial in found.trials:
+        then = trial.outcome if trial.answer is None else f"{trial.outcome}: {trial.answer}"
+        cells = (str(trial.step), f"{trial.agent} {trial.role}", trial.said, trial.corrected, then, trial.because)
+        table.add_row(*map(Text, cells))
+    output.print(table)
+    decisive = found.decisive
+    if decisive is None:
+        output.print(f"No single step could be shown to have failed run {found.run}.", markup=False)
+    else:
+        sure = "" if found.is_certain else "; what came of correcting an earlier one is unknown, so it may have been that"
+        output.print(f"Step {decisive.step}, {decisive.agent} ({decisive.side}), failed run {found.run}{sure}.", markup=False)
+    notes.print(f"[dim]{found.replays} replays with corrections of {found.corrector}; no tool was run[/dim]")

@@ -1,0 +1,103 @@
+"""What a trace knows that a replay needs: the steps with their whole requests, and what each call of a tool came to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ....protocols import InvalidRequest, Message, Side, ToolCall, ToolResult
+from ...effects.canonical import canonical
+from ...events import Routed
+from ...routing.decision import RouteDecision
+from ...task import Task
+from ...tools import Effect
+from ..entries import AgentStepped, AnyEntry, Happened, RunBegan, RunEnded, ToolRan, TracedTool
+
+Action = str
+"""A tool and its arguments, as canonical JSON."""
+Effects = Mapping[tuple[Action, tuple[Action, ...]], Sequence[ToolResult]]
+"""Results of an action behind the changes that were made before it, in their order. A result says nothing of a world changed otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """One step of an agent."""
+
+    number: int
+    """From 1, in the order of the trace."""
+    agent: str
+    side: Side
+    role: str
+    messages: tuple[Message, ...]
+    """The whole request."""
+    reply: Message
+    error: str | None
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A trace, made ready to be replayed. Raises `InvalidRequest` where it does not begin at the beginning."""
+
+    name: str
+    entries: Sequence[AnyEntry]
+
+    @cached_property
+    def task(self) -> Task:
+        return self._began.task
+
+    @property
+    def tools(self) -> tuple[TracedTool, ...]:
+        return self._began.tools
+
+    @cached_property
+    def decision(self) -> RouteDecision | None:
+        """Of the whole run."""
+        events = (entry.event for entry in self.entries if isinstance(entry, Happened) and not entry.scope)
+        return next((event.decision for event in events if isinstance(event, Routed)), None)
+
+    @cached_property
+    def steps(self) -> tuple[RecordedStep, ...]:
+        asked: dict[tuple[str, str, str], tuple[Message, ...]] = {}
+        steps: list[RecordedStep] = []
+        for entry in self.entries:
+            if isinstance(entry, AgentStepped):
+                call = entry.call
+                key = (entry.scope, call.agent, call.role)
+                asked[key] = (*asked.get(key, ())[: entry.kept], *entry.messages)
+                number = len(steps) + 1
+                steps.append(RecordedStep(number, call.agent, call.side, call.role, asked[key], entry.reply, call.error))
+        return tuple(steps)
+
+    @property
+    def answer(self) -> str | None:
+        """None where the run came to none."""
+        last = self.entries[-1]
+        return last.text if isinstance(last, RunEnded) and last.outcome == "done" else None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """Those that were run and did not fail."""
+        return tuple(entry.call for entry in self.entries if isinstance(entry, ToolRan) and not entry.result.is_error)
+
+    @cached_property
+    def _began(self) -> RunBegan:
+        first = self.entries[0]
+        if not isinstance(first, RunBegan):
+            raise InvalidRequest(f"the beginning of the trace of run {self.name} is missing", hint="blame a run whose trace is whole")
+        return first
+
+
+def effects_of(runs: Sequence[RecordedRun]) -> Effects:
+    """What calls came to in any of the runs, which all began in the same world."""
+    known: dict[tuple[Action, tuple[Action, ...]], list[ToolResult]] = {}
+    for run in runs:
+        changes: tuple[Action, ...] = ()
+        for entry in run.entries:
+            if isinstance(entry, ToolRan):
+                action = action_of(entry.call)
+                known.setdefault((action, changes), []).append(entry.result)
+                changes = changes if entry.effect is Effect.READ else (*changes, action)
+    return known
+
+
+def action_of(call: ToolCall) -> Action:
+    return canonical([call.name, call.arguments])

@@ -1,0 +1,198 @@
+"""A run once more, with one step corrected. Steps that are asked the same reply the same, tools give what is on record or nothing."""
+
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from langchain_core.runnables import RunnableConfig
+
+from ....protocols import (
+    Agent,
+    AgentCard,
+    Capabilities,
+    Finished,
+    FinishReason,
+    Limits,
+    Message,
+    NearfarError,
+    NotFound,
+    StepEvent,
+    StepRequest,
+    TextDelta,
+    ToolCall,
+    ToolCalled,
+    ToolResult,
+    Unavailable,
+    Usage,
+    stream,
+)
+from ...budgets.amounts import Spent
+from ...effects.occurrences import Occurrence
+from ...policy import Candidate
+from ...routing.decision import RouteDecision
+from ...routing.router import Router
+from ...routing.settings import Limits as SpendingLimits
+from ...routing.settings import RouterPolicy
+from ...strategies.graphs import Graphs
+from ...strategies.state import TaskContext, TaskState, recursion_limit
+from ...task import Task
+from ...team import Member, Team
+from ...tool_calls import Asked, Boundary
+from ...tools import Effect, Tool
+from ..entries import TracedTool
+from .record import Action, Effects, RecordedRun, RecordedStep, action_of
+
+_NO_SPENT = Spent()
+
+
+@dataclass
+class Branch:
+    """What a replay knows while it goes on."""
+
+    run: RecordedRun
+    effects: Effects
+    at: RecordedStep
+    """The step that is corrected."""
+    correction: Message
+    live: Mapping[str, Agent]
+    """The run's agents, for what they were never asked before."""
+    calls: list[ToolCall] = field(default_factory=list)
+    """Of tools, so far."""
+    unknown: str | None = None
+    """Why nobody can say what would have come of it."""
+    changes: tuple[Action, ...] = ()
+    seen: dict[tuple[Action, tuple[Action, ...]], int] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
+    """Numbers of recorded steps that were replayed."""
+
+    def recorded(self, agent: str, request: StepRequest) -> RecordedStep | None:
+        """The step in which the agent was asked just this."""
+        steps = (step for step in self.run.steps if step.number not in self.used and step.agent == agent)
+        found = next((step for step in steps if step.messages == request.messages), None)
+        if found is not None:
+            self.used.add(found.number)
+        return found
+
+    def give_up(self, because: str) -> NotFound:
+        self.unknown = self.unknown or because
+        return NotFound(because)
+
+    def result(self, call: ToolCall, effect: Effect) -> ToolResult:
+        """What is on record of the call. Raises `NotFound` where nothing is."""
+        action = action_of(call)
+        key = (action, self.changes)
+        results = self.effects.get(key)
+        if not results:
+            behind = " behind the changes made by then" if self.changes else ""
+            raise self.give_up(f"no result of {action} is on record{behind}")
+        place = self.seen.get(key, 0)
+        self.seen[key] = place + 1
+        self.calls.append(call)
+        if effect is not Effect.READ:
+            self.changes = (*self.changes, action)
+        return results[min(place, len(results) - 1)].model_copy(update={"call_id": call.id})
+
+
+class ReplayedAgent:
+    """Says what was said, the correction in its place, and behind that what the run's own agent says."""
+
+    def __init__(self, name: str, branch: Branch) -> None:
+        step = next(each for each in branch.run.steps if each.agent == name)
+        self._branch = branch
+        self._live = branch.live.get(name)
+        everything = Capabilities(tools=True, json_schema=True)
+        self.card = AgentCard(name=name, side=step.side, model=name, description="replays", capabilities=everything, limits=Limits())
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """One step."""
+        branch, name = self._branch, self.card.name
+        found = branch.recorded(name, request)
+        if found is None and self._live is not None and branch.at.number in branch.used:
+            async with stream(self._live, request) as events:
+                async for event in events:
+                    yield event
+            return
+        if found is None:
+            went = "nobody asks the agents anew" if branch.at.number in branch.used else "the run cannot be replayed up to the step"
+            raise branch.give_up(f"{name} was never asked this, and {went}")
+        if found.error is not None and found is not branch.at:
+            raise Unavailable(f"as on record: {found.error}")
+        for event in _said(branch.correction if found is branch.at else found.reply, name):
+            yield event
+
+    async def aclose(self) -> None:
+        """Nothing is held; the live agents are somebody else's."""
+
+
+class RecordedEffects:
+    """Gives the results that are on record, and runs nothing."""
+
+    def __init__(self, branch: Branch) -> None:
+        self._branch = branch
+
+    def within(self, scope: str) -> "RecordedEffects":
+        return self
+
+    async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+        """What was on record had been allowed."""
+        return {one.request.call.id: True for one in asked}
+
+    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+        return await self.known(asked)
+
+    async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
+        return self._branch.result(call, tool.declared.effect)
+
+
+class _RecordedRouter(Router):
+    """Decides as it was decided."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        super().__init__()
+        self._run = run
+
+    def decide(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = _NO_SPENT) -> RouteDecision:
+        known = self._run.decision if task.idempotency_key == self._run.task.idempotency_key else None
+        return known or super().decide(task, agents, tools=tools, spent=spent)
+
+
+async def replay(branch: Branch) -> str | None:
+    """The answer that the run comes to; None: it fails. Where `branch.unknown` says why, nobody knows."""
+    run = branch.run
+    task = run.task.with_memory_in_prompt()
+    # A replay neither spends from a budget, nor teaches the router.
+    policy = task.policy.model_copy(update={"limits": SpendingLimits(), "router": RouterPolicy()})
+    task = task.model_copy(update={"policy": policy, "timeout": None})
+    names = list(dict.fromkeys(step.agent for step in run.steps))
+    sides = {step.agent: step.side for step in run.steps}
+    team = Team(tuple(Member(name, sides[name], ReplayedAgent(name, branch)) for name in names))
+    tools = [_tool(traced) for traced in run.tools]
+    context = TaskContext({tool.name: tool for tool in tools}, boundary=Boundary(effects=RecordedEffects(branch)))
+    graph = Graphs(team, tools, _RecordedRouter(run))[task.policy.strategy]
+    given: TaskState = {"task": task.model_dump(mode="json")}
+    config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(names))}
+    try:
+        state = await graph.ainvoke(given, config, context=context)
+    except NearfarError:
+        return None
+    return str(state["messages"][-1]["text"])
+
+
+def _said(message: Message, model: str) -> list[StepEvent]:
+    reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
+    text: list[StepEvent] = [TextDelta(text=message.text)] if message.text else []
+    return [*text, *(ToolCalled(call=call) for call in message.tool_calls), Finished(reason=reason, usage=Usage(), model=model)]
+
+
+def _tool(traced: TracedTool) -> Tool:
+    """With the schema of the recorded one, and nothing behind it."""
+    made = Tool(_nothing, name=traced.spec.name, effect=traced.effect)
+    made.spec = traced.spec
+    return made
+
+
+async def _nothing() -> str:
+    raise AssertionError("a replay runs no tool")
+
+
+Judge = Callable[[str, Sequence[ToolCall]], bool]
+"""Whether an answer is right, given the calls of tools that were made on the way."""

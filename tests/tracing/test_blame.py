@@ -1,0 +1,127 @@
+"""Which step failed a run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from nearfar.orchestrator import Hybrid, tool
+from nearfar.orchestrator.tracing.blame.correction import Reference, StrongerAgent, same
+from nearfar.orchestrator.tracing.blame.record import RecordedRun
+from nearfar.orchestrator.tracing.blame.search import Blame, blame
+from nearfar.orchestrator.tracing.store import TraceStore
+from nearfar.protocols import InvalidRequest, ScriptedAgent, Sensitivity, StepRequest, ToolCall
+
+pytestmark = pytest.mark.anyio
+
+LEADERS = {"Orbix": "Mira Falk", "Halcyon": "Tomas Berg"}
+BIRTHPLACES = {"Mira Falk": "Lake Lorne", "Tomas Berg": "Port Alder"}
+LEADER = ToolCall(id="1", name="leader", arguments={"company": "Orbix"})
+PLACE = ToolCall(id="2", name="birthplace", arguments={"person": "Mira Falk"})
+ran: list[str] = []
+
+
+@tool(effect="read")
+async def leader(company: str) -> str:
+    """Who leads a company."""
+    ran.append(company)
+    return LEADERS[company]
+
+
+@tool(effect="read")
+async def birthplace(person: str) -> str:
+    """Where somebody was born."""
+    ran.append(person)
+    return BIRTHPLACES[person]
+
+
+@tool(effect="at_most_once")
+async def rename(company: str) -> str:
+    """Give a company another name."""
+    ran.append(company)
+    return "done"
+
+
+def careless(request: StepRequest, *, company: str = "Orbix") -> Any:  # noqa: ANN401 - what a script may say
+    """Follows what the tools tell, and asks about the company it was told to."""
+    results = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+    if not results:
+        return LEADER.model_copy(update={"arguments": {"company": company}})
+    if len(results) == 1:
+        return PLACE.model_copy(update={"arguments": {"person": results[0]}})
+    return results[1]
+
+
+async def recorded(traces: TraceStore, script: Any, name: str) -> RecordedRun:  # noqa: ANN401 - as agents take it
+    async with Hybrid(near=ScriptedAgent(script, name="near"), tools=(leader, birthplace, rename), traces=traces) as agents:
+        await agents.run("Where was the leader of Orbix born?", strategy="device", idempotency_key=name)
+    traces.flush()
+    return RecordedRun(name, traces.entries(name))
+
+
+def right(answer: str, calls: Sequence[ToolCall]) -> bool:
+    return same(answer, "Lake Lorne")
+
+
+async def blamed(run: RecordedRun, *also: RecordedRun, live: Any = careless) -> Blame:  # noqa: ANN401 - as agents take it
+    reference = Reference("the solution", (LEADER, PLACE), "Lake Lorne")
+    ran.clear()
+    found = await blame(run, reference, right, live={"near": ScriptedAgent(live, name="near")}, also=also)
+    assert ran == [], "a replay runs no tool"
+    return found
+
+
+async def test_the_step_is_named_whose_correction_makes_the_run_succeed(traces: TraceStore) -> None:
+    good = await recorded(traces, careless, "good")
+    bad = await recorded(traces, lambda request: careless(request, company="Halcyon"), "bad")
+    found = await blamed(bad, good)
+    assert found.decisive is not None
+    assert (found.decisive.step, found.decisive.agent, found.decisive.answer) == (1, "near", "Lake Lorne")
+    assert (found.replays, found.is_certain) == (1, True)
+
+
+async def test_an_early_step_that_was_wrong_and_did_no_harm_is_not_blamed(traces: TraceStore) -> None:
+    """Correcting it leaves the run failing, as the agent then makes its real mistake all the same."""
+    idle = ToolCall(id="0", name="leader", arguments={"company": "Halcyon"})
+
+    def misreads(request: StepRequest) -> Any:  # noqa: ANN401 - what a script may say
+        said = careless(request)
+        return "Port Alder" if isinstance(said, str) else said
+
+    good = await recorded(traces, careless, "good")
+    script = iter([idle, LEADER, PLACE.model_copy(update={"id": "3"}), "Port Alder"])
+    bad = await recorded(traces, lambda _: next(script), "bad")
+    found = await blamed(bad, good, live=misreads)
+    assert [(trial.step, trial.outcome) for trial in found.trials] == [(1, "failure"), (4, "success")]
+    assert found.unchallenged == (2, 3)
+
+
+async def test_where_no_result_is_on_record_the_branch_is_unknown(traces: TraceStore) -> None:
+    bad = await recorded(traces, lambda request: careless(request, company="Halcyon"), "bad")
+    found = await blamed(bad)
+    assert [trial.outcome for trial in found.trials] == ["unknown"] * 3
+    assert "Orbix" in found.trials[0].because
+    assert (found.decisive, found.is_certain) == (None, False)
+
+
+async def test_a_result_behind_another_change_of_the_world_does_not_count(traces: TraceStore) -> None:
+    change = ToolCall(id="0", name="rename", arguments={"company": "Orbix"})
+    script = iter([change, LEADER, PLACE.model_copy(update={"id": "3"}), "Port Alder"])
+    bad = await recorded(traces, lambda _: next(script), "bad")
+    found = await blamed(bad)
+    assert (found.trials[0].step, found.trials[0].outcome) == (1, "unknown")
+
+
+async def test_a_stronger_agent_corrects(traces: TraceStore) -> None:
+    bad = await recorded(traces, [LEADER, PLACE, "Port Alder"], "bad")
+    specs = {traced.spec.name: traced.spec for traced in bad.tools}
+    corrector = StrongerAgent(ScriptedAgent(careless, name="far"), specs, Sensitivity.PRIVATE)
+    found = await blame(bad, corrector, right, live={})
+    assert found.decisive is not None
+    assert (found.decisive.step, found.corrector, found.unchallenged) == (3, "agent far", (1, 2))
+
+
+async def test_a_run_that_went_well_has_nobody_to_blame(traces: TraceStore) -> None:
+    good = await recorded(traces, careless, "good")
+    with pytest.raises(InvalidRequest, match="did not fail"):
+        await blamed(good)
