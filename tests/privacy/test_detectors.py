@@ -49,6 +49,7 @@ FOUND = [
     (f"a\n{PEM}\nb", "key", PEM),
     ('"client_secret": "8fJ2kQ9xLm4Zt7Rw"', "key", "8fJ2kQ9xLm4Zt7Rw"),
     ("password: hunter2!x", "key", "hunter2!x"),
+    ("pw = Summer2024!", "key", "Summer2024!"),
     ("postgres://app:s3cr3t-pw@db.internal/x", "key", "s3cr3t-pw"),
     ("Authorization: Bearer 8fJ2kQ9xLm4Zt7RwYb3N", "key", "8fJ2kQ9xLm4Zt7RwYb3N"),
     ("She was born on 12 March 1980 in Oslo", "birth_date", "12 March 1980"),

@@ -42,11 +42,11 @@ _ASSIGNED: Final = re.compile(
     rf"(?i)(?:{_NAMES})(?:[\"']?\s{{0,3}}+(?::=|=>|[:=])\s{{0,3}}+|\s{{1,3}}+(?:is|was)\s{{1,3}}+)(?:(?:bearer|basic)\s)?[\"'`]?([^\s\"'`,;<>\x00]{{12,}}+)"
 )
 _PASSWORD: Final = re.compile(
-    r"(?i)(?:passwor[dt]|passwort|passwd|passphrase|passcode|\bpwd|\bpass"
+    r"(?i)(?:passwor[dt]|passwort|passwd|passphrase|passcode|\bpwd?\b|\bpass"
     r"|contrase[ñn]a|mot de passe|kennwort|senha|wachtwoord|salasana|hasło|lösenord)"
     r"(?:[\"']?\s{0,3}+(?::=|=>|[:=])\s{0,3}+|\s{1,3}+(?:is|was|ist|es|est)\s{1,3}+:?\s?)[\"'`]?([^\s\"'`,;<>\x00]{5,}+)"
 )
-_PASSWORD_HINTS: Final = ("pass", "pwd", "contrase", "kennwort", "senha", "wachtwoord", "salasana", "hasło", "lösenord")
+_PASSWORD_HINTS: Final = ("pass", "pw", "contrase", "kennwort", "senha", "wachtwoord", "salasana", "hasło", "lösenord")
 _AUTHORIZATION: Final = re.compile(r"(?i)\b(?:bearer|basic)\s{1,3}+([A-Za-z0-9._~+/=-]{16,}+)")
 _REFERENCE: Final = re.compile(r"[$%{(\[*.]|os\.|env\.|process\.|self\.|get\w{0,20}\(|x{4}|\.{3}")
 """How what is assigned begins where it is no secret, but a place where one is found, or one that was crossed out."""
