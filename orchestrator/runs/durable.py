@@ -33,7 +33,7 @@ Preparing = Callable[[], Awaitable[Prepared]]
 Equipping = Callable[[Task], TaskContext]
 """What a task runs with that is gone on with."""
 TIDIED_EVERY: Final = 100
-"""Runs that end, before old ones are looked for."""
+"""Runs that end, before old ones are looked for again."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class DurableRuns:
             with anyio.CancelScope(shield=True):
                 await self.store.finish(work.lease, result.model_dump_json())
                 self._ended += 1
-                if self._ended % TIDIED_EVERY == 0:
+                if self._ended % TIDIED_EVERY == 1:  # a process may serve one task alone
                     await self._tidy()
         return result
 

@@ -215,6 +215,16 @@ async def test_a_run_whose_result_was_lost_at_the_last_moment_asks_nobody_again(
     assert (result.text, len(result.calls)) == ("Hello.", 1)
 
 
+async def test_old_runs_are_forgotten_by_programs_that_serve_one_task(tmp_path: Path) -> None:
+    config = RunsConfig(folder=tmp_path / "runs", keep=2)
+    for number in range(4):
+        async with hybrid(config, ["Hello."]) as opened:
+            await opened.run("Hi", idempotency_key=f"run {number}")
+    store = RunStore.open(config)
+    assert [run.id for run in store.list()] == ["run 3", "run 2"]
+    store.close()
+
+
 async def test_without_runs_there_is_nothing_to_resume() -> None:
     async with Hybrid(near=ScriptedAgent(["Hello."])) as opened:
         with pytest.raises(ConfigError, match="no runs"):
