@@ -75,6 +75,7 @@ NAMED = [
     ("BSN: none yet, ask again tomorrow", None),
 ]
 HARMLESS = [
+    "TR12 3456 7890 \u0131\u017fABCDEFGHIJKL 0123, s\u0131n 1112.22.333",  # letters that count as i and s where case does not matter
     "Released on 2020-06-20 14:11:22, version 10.2.33.4 of 2019-2020.",
     "ISBN 978-3-16-148410-0, EAN 4006381333931, DOI 10.1000/182",
     "123e4567-e89b-12d3-a456-426614174000 and d670460b4b4aece5915caf5c68d12f560a9fe3e4",

@@ -8,7 +8,7 @@ from .patterns import PatternDetector, digits_of, follows
 
 _CARD: Final = re.compile(r"(?<![\d.-])(?<!\d )(?:\d(?:[ -]?+\d){11,18}+|\d{4}(?:\.\d{4}){3})(?![\d-])")
 _CARD_WORDS: Final = re.compile(r"(?i)card|\bcc\b|credit|debit|visa|maestro|amex|karte|carte|tarjeta|carta|cart[ãa]o|kort|kaart|karta")
-_IBAN_HEAD: Final = re.compile(r"(?i)(?<![A-Z0-9])([A-Z]{2})\d{2}(?=[ .-]?[A-Z0-9])")
+_IBAN_HEAD: Final = re.compile(r"(?ia)(?<![A-Z0-9])([A-Z]{2})\d{2}(?=[ .-]?[A-Z0-9])")
 _SEPARATORS: Final = re.compile(r"[ .-]")
 
 
@@ -69,7 +69,7 @@ _IBAN_LENGTHS: Final = {
     }.items()
     for country in countries.split()
 }
-_IBAN_BODIES: Final = {length: re.compile(rf"(?i)(?:[ .-]?[A-Z0-9]){{{length - 4}}}") for length in set(_IBAN_LENGTHS.values())}
+_IBAN_BODIES: Final = {length: re.compile(rf"(?ia)(?:[ .-]?[A-Z0-9]){{{length - 4}}}") for length in set(_IBAN_LENGTHS.values())}
 _IBAN_DIGITS: Final = 8
 """Fewer digits are in no IBAN, but in words of a text that follow each other."""
 
