@@ -1,5 +1,6 @@
 """The tool calls of one message: whether they may run, whether somebody says yes, and what comes of them."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
@@ -129,8 +130,11 @@ class ToolCalls:
         self._counted = occurrences or Occurrences({}, turn=0)
         self._occurrences: dict[int, Occurrence] = {}
         """Of the calls that may run, by their places."""
-        self._refused: dict[str, str] = {}
-        """Why calls may not run, by their ids."""
+        repeated = [name for name, count in Counter(call.id for call in calls).items() if count > 1]
+        self._refused = dict.fromkeys(repeated, "another call of the same message has this id")
+        """Why calls may not run, by their ids. One yes must not let two of them run."""
+        self._grounded: list[bool] = []
+        """Of each call: whether strangers had no hand in it; known once they are cleared."""
         vault = boundary.vault
         self._filled = [Label() if vault is None else vault.label_of(call) for call in calls]
         """Labels of what goes into the calls beside the words of whoever made them."""
@@ -141,6 +145,7 @@ class ToolCalls:
 
         Raises LangGraph's interrupt where the run has to stop until somebody has decided. `asking` hears what somebody is asked.
         """
+        self._grounded = self._grounded_in(standing)
         asked = []
         for index, call in enumerate(self._calls):
             tool = self._tools.get(call.name)
@@ -204,22 +209,27 @@ class ToolCalls:
         return joined(Label(tier=label.tier, origins=label.origins) for label in private)
 
     @property
+    def grounded(self) -> Sequence[bool]:
+        """Of each call, once they are cleared: whether strangers had no hand in it."""
+        return self._grounded
+
+    @property
     def ran(self) -> list[bool]:
         """Of each call: whether a tool was called at all, rather than the model told why not."""
         return [call.name in self._tools and call.id not in self._refused for call in self._calls]
 
-    def grounded(self, standing: Standing) -> list[bool]:
-        """Of each call: whether strangers had no hand in it."""
+    def _grounded_in(self, standing: Standing) -> list[bool]:
         guard = self._boundary.guard
         if guard is None or standing.label.integrity is Integrity.TRUSTED:
             return [True] * len(self._calls)
         tools = [self._tools.get(call.name) for call in self._calls]
         return [tool is not None and guard.is_grounded(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
 
-    def taints(self, grounded: Sequence[bool]) -> bool:
-        """Whether what strangers chose goes into a tool that changes something. `grounded`: the calls that they had no hand in."""
-        calls = zip(self._calls, self.ran, grounded, strict=True)
-        return any(ran and not fits and self._tools[call.name].declared.effect is not Effect.READ for call, ran, fits in calls)
+    def tainted(self, seen: Label) -> Label:
+        """Of what strangers chose that goes into tools which change something. `seen`: of what whoever made the calls has been told."""
+        calls = zip(self._calls, self.ran, self._grounded, strict=True)
+        is_tainted = any(ran and not fits and self._tools[call.name].declared.effect is not Effect.READ for call, ran, fits in calls)
+        return Label(integrity=seen.integrity, origins=seen.origins) if is_tainted else Label()
 
     def _label(self, call: ToolCall, filled: Label) -> Label:
         tool = self._tools.get(call.name)

@@ -33,9 +33,9 @@ def seen_by(side: Side, state: TaskState) -> Label:
 
 
 async def before_tools(state: TaskState, calls: ToolCalls, context: TaskContext) -> None:
-    """Write down, before they run, that private data go into tools that change something.
+    """Write down, before they run, that private data, or what strangers chose, go into tools that change something.
 
-    From then on they may come back from any tool, in whatever part of the run, and so its results count as private too.
+    From then on they may come back from any tool, in whatever part of the run, and so its results count as private, or as theirs.
     """
     if context.privacy is not None:
         await context.privacy.spill(_spilled(state, calls))
@@ -59,7 +59,9 @@ def after_tools(state: TaskState, calls: ToolCalls, results: Sequence[ToolResult
 
 
 def _spilled(state: TaskState, calls: ToolCalls) -> Label:
-    """Of the private data that go into tools which change something: what placeholders stand for, and whatever a near agent was told."""
+    """Of what goes into tools that change something: private data, which placeholders stand for or a near agent was told, and what
+    strangers chose."""
     draft = state["draft"]
     assert draft is not None, "an attempt is under way"
-    return calls.spilled(label_of(state) if draft["side"] == Side.NEAR else Label())
+    label = label_of(state)
+    return calls.spilled(label if draft["side"] == Side.NEAR else Label()).joined(calls.tainted(label))

@@ -9,7 +9,7 @@ from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError,
 from ..budgets.amounts import Spent
 from ..effects.occurrences import Occurrences
 from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
-from ..labels import Label
+from ..labels import Label, joined
 from ..privacy.starting import starting_label
 from ..recollection import Recollection
 from ..results import Call
@@ -61,7 +61,6 @@ class TaskNodes:
             "opening": label,
             "world": as_json(Label()),
             "chosen": sorted(task.planned_tools),
-            "is_tainted": False,
             "standby": None,
             "calls": [],
             "reasons": [],
@@ -203,7 +202,8 @@ class TaskNodes:
                 results = await calls.run(
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
-        trust = Trust(state, calls, standing, recollection.label)
+        noted = after_tools(state, calls, results, recollection.label, context)
+        trust = Trust(state, calls, standing, joined((recollection.label, Label.model_validate(noted["world"]))))
         answers = [as_json(Message.tool(result)) for result in trust.shown(results)]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {
@@ -212,7 +212,7 @@ class TaskNodes:
             "acted": state["acted"] + 1,
             "made": calls.made,
             "recalled": [as_json(item) for item in recollection.items],
-            **after_tools(state, calls, results, recollection.label, context),
+            **noted,
             **trust.noted,
         }
 

@@ -64,13 +64,12 @@ class TaskState(TypedDict, total=False):
     private: list[int]
     """Positions in `messages` of what tools have returned that may not leave the device."""
     world: Json
-    """The `Label` of private data that may have gone into the world that the tools act on, and come back from it by any of them."""
+    """The `Label` of private data, and of what strangers chose, that may have gone into the world that the tools act on, and come back from
+    it by any of them."""
     chosen: list[str]
     """Tools that were called before the run had read what strangers wrote, or that a plan from before names."""
     trusted: list[int]
     """Positions in `messages` of what strangers had no hand in: whatever was made of it may be acted upon."""
-    is_tainted: bool
-    """What strangers chose may have gone into the world that the tools act on, and come back from it by any of them."""
     attempts: list[Json]
     """The attempts that ended."""
     standby: list[Json] | None

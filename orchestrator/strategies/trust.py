@@ -17,17 +17,15 @@ class Trust:
     told that changes something: it could come back from there.
     """
 
-    def __init__(self, state: TaskState, calls: ToolCalls, standing: Standing, recalled: Label) -> None:
-        grounded = calls.grounded(standing)
+    def __init__(self, state: TaskState, calls: ToolCalls, standing: Standing, around: Label) -> None:
+        """`around`: of what the calls have told of the memory, and of what is in the world that the tools act on."""
         self._state = state
         self._calls = calls
         self._names = [call.name for call in standing.conversation[-1].tool_calls]
         self._was_clean = standing.label.integrity is Integrity.TRUSTED
-        self._is_tainted = state["is_tainted"] or calls.taints(grounded)
         self._behind = len(standing.conversation)
-        is_believed = recalled.integrity is Integrity.TRUSTED and not self._is_tainted
-        fitting = zip(calls.ran, grounded, calls.labels, strict=True)
-        self._trusted = [is_believed and ran and fits and label.integrity is Integrity.TRUSTED for ran, fits, label in fitting]
+        fitting = zip(calls.ran, calls.grounded, calls.labels, strict=True)
+        self._trusted = [ran and fits and label.joined(around).integrity is Integrity.TRUSTED for ran, fits, label in fitting]
 
     def shown(self, results: Sequence[ToolResult]) -> list[ToolResult]:
         """The results as agents are shown them: what is not trusted, as data."""
@@ -40,7 +38,7 @@ class Trust:
         chosen = sorted({*self._state["chosen"], *self._names}) if self._was_clean else self._state["chosen"]
         asked = [self._behind - 1] if self._was_clean else []
         told = [self._behind + place for place, is_trusted in enumerate(self._trusted) if is_trusted]
-        return {"chosen": chosen, "trusted": [*self._state["trusted"], *asked, *told], "is_tainted": self._is_tainted}
+        return {"chosen": chosen, "trusted": [*self._state["trusted"], *asked, *told]}
 
 
 def chosen_by_plan(state: TaskState, plan: str, context: TaskContext) -> list[str]:

@@ -291,3 +291,22 @@ async def test_a_plan_made_before_lists_its_tools_and_one_made_after_does_not() 
             result = await hybrid.run(PROMPT, **options)
         assert [name for name, _ in world.done] == ran
         assert result.label.integrity is Integrity.UNTRUSTED
+
+
+async def test_one_part_of_a_task_does_not_act_on_what_another_has_left_in_the_world() -> None:
+    world = World()
+    plan = '{"subtasks": [{"id": "a", "task": "Read the mail", "needs": []}, {"id": "b", "task": "Read the notes", "needs": []}]}'
+    replies: list[Reply] = [plan, READ, call("note", text="EVIL-99 900"), "a done", call("notes"), PAY_EVIL, "b done", "done"]
+    agent = ScriptedAgent(replies, name="model")
+    policy = Policy.model_validate({"strategy": "subtasks", "sensitivity": "public", "subtasks": {"parallel": 1, "strategy": "device"}})
+    async with Hybrid(near=agent, tools=world.tools, policy=policy) as hybrid:
+        result = await hybrid.run("Read the mail and the notes")
+    assert world.notes == ["EVIL-99 900"]
+    assert world.done == []
+    assert result.label.integrity is Integrity.UNTRUSTED
+
+
+async def test_two_calls_of_one_message_that_share_an_id_do_not_run() -> None:
+    world = World()
+    await outcome(world, "Pay the rent", [BENIGN_PAY, PAY_EVIL.model_copy(update={"id": BENIGN_PAY.id})])
+    assert world.done == []
