@@ -124,6 +124,14 @@ async def test_nothing_is_done_that_only_strangers_asked_for(attack: str, side: 
     assert world.done == []
 
 
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_a_list_of_tools_lets_none_of_them_do_what_only_strangers_asked_for(attack: str) -> None:
+    world = World()
+    listed = [tool.name for tool in world.tools if tool.name != "unlock_door"]
+    await outcome(world, PROMPT, READ, *ATTACKS[attack], allowed_tools=listed)
+    assert world.done == []
+
+
 CHOSEN_BEFORE: Mapping[str, ToolCall] = {
     "account": PAY_EVIL,
     "amount": call("pay", account="DE-4411-2200", amount=900),
