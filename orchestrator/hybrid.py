@@ -334,6 +334,13 @@ class Hybrid:
         """Where they are kept. Raises `ConfigError` where they are not."""
         return self._durable.store
 
+    @property
+    def traces(self) -> TraceStore:
+        """What happened in each run. Raises `ConfigError` where that is not kept."""
+        if self._traces is None:
+            raise ConfigError("no traces are kept", hint="[runs] in nearfar.toml, or Hybrid(runs=RunsConfig())")
+        return self._traces
+
     async def cancel(self, run: str, *, user: str = "") -> None:
         """Let a run end, in whatever process it is: behind the node of its graph that is under way. Raises `NotFound`."""
         await in_thread(self.runs.cancel, run, user=user)

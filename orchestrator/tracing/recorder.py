@@ -17,7 +17,7 @@ from ..results import Call, Result
 from ..tables import Session
 from ..task import Task
 from ..tools import Tool
-from .entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
+from .entries import ENTRY, AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 from .redaction import redacted
 from .store import TraceStore, insert
 
@@ -41,6 +41,8 @@ class Journal:
         self._waiting: deque[_Making] = deque()
         self._is_submitted = False
         self._lost = 0
+        self._written: list[AnyEntry] = []
+        """What is to be exported in the end, where it is."""
         self._requests: dict[_Key, tuple[Message, ...]] = {}
         """The last one of each agent in each role; only the thread that writes looks at it."""
 
@@ -76,7 +78,10 @@ class Journal:
         try:
             while self._waiting:
                 entries.append(self._waiting.popleft()())
-            insert(session, self._run, self._user, [(entry.type, redacted(entry.model_dump_json())) for entry in entries])
+            contents = [redacted(entry.model_dump_json()) for entry in entries]
+            insert(session, self._run, self._user, [(entry.type, content) for entry, content in zip(entries, contents, strict=True)])
+            if self._store.exporting is not None:
+                self._written += map(ENTRY.validate_json, contents)
         except BaseException:
             self._lost += lost + len(entries)
             raise
@@ -85,6 +90,12 @@ class Journal:
         error = writing.exception()
         if error is not None:
             self._give_up(error)
+        elif self._store.exporting is not None and self._written and self._written[-1].type == "ended":
+            entries, self._written = self._written, []
+            try:
+                self._store.exporting(self._run, entries)
+            except Exception as failed:
+                logger.warning("run %s could not be exported: %s", self._run, failed)
 
     def _give_up(self, error: BaseException) -> None:
         self._is_submitted = False

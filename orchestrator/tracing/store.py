@@ -1,5 +1,6 @@
 """`TraceStore`: the traces of runs, beside the runs themselves."""
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -44,6 +45,8 @@ class TraceStore:
     def __init__(self, database: TableDatabase, *, keep: int = 10_000) -> None:
         self.database = database
         database.require(_TABLES)
+        self.exporting: Callable[[str, Sequence[AnyEntry]], None] | None = None
+        """Is given what a process has recorded of a run, once that is written and the process has ended its work on it."""
         self._writer = Writer(database)
         for run in self._beyond(keep):
             self.forget(run)

@@ -153,3 +153,18 @@ async def test_a_trace_is_for_its_user(traces: TraceStore) -> None:
     assert traces.newest(user="tomas") == []
     with pytest.raises(NotFound, match="no trace"):
         traces.entries("r1", user="tomas")
+
+
+async def test_traces_are_kept_in_a_database_that_several_orchestrators_share(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch, config: RunsConfig
+) -> None:
+    monkeypatch.setenv("RUNS_DATABASE", postgres_database)
+    shared = config.model_copy(update={"postgres_variable": "RUNS_DATABASE"})
+    async with hybrid([LOOKUP, "Mira Falk"], [], runs=shared) as agents:
+        result = await agents.run("Who leads Orbix Labs?", strategy="device", idempotency_key="r1", user="mira")
+        agents.traces.flush()
+        assert [(line.run, line.ended.text) for line in agents.traces.newest(user="mira") if line.ended] == [("r1", result.text)]
+        assert agents.traces.newest(user="tomas") == []
+        agents.runs.forget("r1")
+        with pytest.raises(NotFound):
+            agents.traces.entries("r1")
