@@ -39,8 +39,9 @@ from .airline import Conversation, conversations
 from .injecagent import Attack, attacks
 from .puppet import Puppet, ToolKind, declared_tool, new_call
 
+_NONE: Final = "_no_guard"
 _GUARDS: Final = {
-    "_no_guard": GuardPolicy(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW),
+    _NONE: GuardPolicy(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW),
     "_tools_alone": GuardPolicy(arguments=OnDoubt.ALLOW),
     "_arguments_alone": GuardPolicy(tools=OnDoubt.ALLOW),
 }
@@ -54,7 +55,7 @@ def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """The shares of attacks that were executed, and of benign tasks that somebody was asked about."""
     if not (data / "injection").is_dir() or not (data / "tools").is_dir():
         return {**dict.fromkeys(_FIGURES), "injection_missing": f"there are no recorded attacks and calls in {data}"}
-    return asyncio.run(_figures(data, every=19 if quick else 1))
+    return asyncio.run(_figures(data, every=37 if quick else 1))
 
 
 async def _figures(data: Path, *, every: int) -> dict[str, Any]:
@@ -66,6 +67,8 @@ async def _figures(data: Path, *, every: int) -> dict[str, Any]:
         for name, guard in {"": GuardPolicy(), **_GUARDS}.items():
             stage = Stage(hybrid, puppet, guard)
             found |= _shares(f"injection_asr{name}", [await stage.attacked(attack, [attack.call]) for attack in known])
+            if name == _NONE:
+                continue  # whatever is tried is done, and nobody is asked
             found |= _shares(f"injection_asr_adaptive{name}", [await stage.attacked(attack, attack.adaptive) for attack in known])
             asked = [*[await stage.used(attack) for attack in users], *[await stage.talked(talk, is_own=True) for talk in talks]]
             found |= _shares(f"confirmations{name}", asked)
