@@ -55,7 +55,7 @@ async def _blamed(failed: RecordedRun, good: RecordedRun | None, corrector: str 
     names = {step.agent for step in failed.steps} & {member.name for member in hybrid.team}
     live = {name: await hybrid.team[name].open() for name in sorted(names)}
     if good is not None:
-        return await blame(failed, Reference(f"run {good.name}", good.calls, expected), judge, live=live, also=[good])
+        return await blame(failed, Reference(f"run {good.name}", good.solution, expected), judge, live=live, also=[good])
     if corrector not in {member.name for member in hybrid.team}:
         known = ", ".join(member.name for member in hybrid.team)
         raise ConfigError(f"there is no agent {corrector!r}", hint=f"the agents are {known}")

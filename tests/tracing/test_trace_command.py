@@ -83,3 +83,16 @@ def _json(configuration: Path) -> str:
 def test_blame_asks_who_knows_better(configuration: Path) -> None:
     shown = runner.invoke(app, ["trace", "blame", "r1", "--json", "--config", str(configuration)])
     assert (shown.exit_code, json.loads(shown.output)["error"]["type"]) == (2, "ConfigError")
+
+
+def test_blame_names_the_agent_and_the_step(configuration: Path, config: RunsConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> None:
+        async with hybrid([LOOKUP, "Tomas Berg"], [], runs=config) as agents:
+            await agents.run("Who leads Orbix?", strategy="device", idempotency_key="bad")
+
+    anyio.run(fail)
+    monkeypatch.setattr("nearfar.orchestrator.cli.trace_blame.open_hybrid", lambda *_: hybrid([], []))
+    asked = ["trace", "blame", "bad", "--reference", "r1", "--expected", "Mira Falk", "--config", str(configuration)]
+    found = json.loads(runner.invoke(app, [*asked, "--json"]).output)
+    assert (found["decisive"]["step"], found["decisive"]["agent"], found["replays"], found["is_certain"]) == (2, "near", 1, True)
+    assert "Step 2, near (near), failed run bad." in runner.invoke(app, asked).output

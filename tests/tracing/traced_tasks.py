@@ -29,8 +29,6 @@ async def read_mail(subject: str) -> str:
 
 def hybrid(near: Sequence[Any], far: Sequence[Any], **options: Any) -> Hybrid:  # noqa: ANN401 - passed on
     """Both sides as scripts."""
-    agents = {
-        "near": ScriptedAgent(near, name="near", prices=FREE, confidence=0.9),
-        "far": ScriptedAgent(far, name="far", side=Side.FAR, prices=PAID),
-    }
-    return Hybrid(**agents, tools=(lookup, read_mail), policy=PUBLIC, **options)
+    near_agent = ScriptedAgent(near, name="near", prices=FREE, confidence=0.9)
+    far_agent = ScriptedAgent(far, name="far", side=Side.FAR, prices=PAID)
+    return Hybrid(near=near_agent, far=far_agent, tools=(lookup, read_mail), policy=PUBLIC, **options)

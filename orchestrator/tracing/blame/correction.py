@@ -33,7 +33,7 @@ class Reference:
     @classmethod
     def of(cls, run: RecordedRun) -> "Reference":
         """A run that went well."""
-        return cls(f"run {run.name}", run.calls, run.answer or "")
+        return cls(f"run {run.name}", run.solution, run.answer or "")
 
     async def correct(self, step: RecordedStep) -> Message | None:
         if step.role != "execute":

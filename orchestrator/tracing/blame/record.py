@@ -6,7 +6,7 @@ from functools import cached_property
 
 from ....protocols import InvalidRequest, Message, Side, ToolCall, ToolResult
 from ...effects.canonical import canonical
-from ...events import Routed
+from ...events import AttemptStarted, Routed
 from ...routing.decision import RouteDecision
 from ...task import Task
 from ...tools import Effect
@@ -78,12 +78,27 @@ class RecordedRun:
         """Those that were run and did not fail."""
         return tuple(entry.call for entry in self.entries if isinstance(entry, ToolRan) and not entry.result.is_error)
 
+    @property
+    def solution(self) -> tuple[ToolCall, ...]:
+        """The calls that the last attempt made, where the run went well; to look something up twice is no part of it."""
+        found: list[ToolRan] = []
+        for entry in self.entries:
+            if isinstance(entry, Happened) and isinstance(entry.event, AttemptStarted) and not entry.scope:
+                found = []
+            elif isinstance(entry, ToolRan) and not entry.result.is_error and not _is_repeated(entry, found):
+                found.append(entry)
+        return tuple(entry.call for entry in found)
+
     @cached_property
     def _began(self) -> RunBegan:
         first = self.entries[0]
         if not isinstance(first, RunBegan):
             raise InvalidRequest(f"the beginning of the trace of run {self.name} is missing", hint="blame a run whose trace is whole")
         return first
+
+
+def _is_repeated(entry: ToolRan, before: Sequence[ToolRan]) -> bool:
+    return entry.effect is Effect.READ and any(action_of(other.call) == action_of(entry.call) for other in before)
 
 
 def effects_of(runs: Sequence[RecordedRun]) -> Effects:
