@@ -20,7 +20,8 @@ def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     copy = tmp_path_factory.mktemp("copy")
     for name in (*FOLDERS, "tests", "train", "benchmarks", "docs"):
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+            outputs = ("runs",) if name == "train" else ()
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", *outputs))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     build = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
