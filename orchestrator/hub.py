@@ -1,6 +1,5 @@
 """Agents that other devices lend: the `[hub]` section, the hub's own process, and how tasks reach what it holds."""
 
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pydantic import Field
 
 from ..protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, Side, Unavailable
 from ..protocols.messages import Value
+from .token_file import follow_tokens
 
 if TYPE_CHECKING:
     import grpc
@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from ..protocols.hub import Hub, WorkerPolicy
     from .memory.store import MemoryStore
 
-logger = logging.getLogger(__name__)
 
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
-_LOOK_EVERY = 1.0
-"""Seconds between two looks at the token file."""
 _LIST_LIMIT = 5.0
 _START_HINT = "start `nearfar serve hub` here, and `nearfar worker attach` or the thin worker on the device"
 
@@ -152,7 +149,7 @@ async def accept_workers(
     serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure, further=further)
     local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: HubService(hub).local_handlers()})
     async with local, serving as address, anyio.create_task_group() as tasks:
-        tasks.start_soon(_follow_tokens, hub, config.tokens, read_tokens)
+        tasks.start_soon(follow_tokens, config.tokens, read_tokens, hub.replace_tokens)
         yield hub, address
         tasks.cancel_scope.cancel()
 
@@ -164,29 +161,6 @@ def _memory_handlers(memory: "MemoryStore", hub: "Hub", config: HubConfig) -> "d
 
     users = {name: worker.user for name, worker in config.workers.items() if worker.user is not None}
     return {SERVICE: MemoryService(memory, identified(hub.identify, users), is_hub=True).handlers()}
-
-
-async def _follow_tokens(hub: "Hub", path: Path, read_tokens: Callable[[Path], Mapping[str, str]]) -> None:
-    """Let the hub know what changes in the token file. What cannot be read changes nothing, and is logged."""
-    seen = _stamp(path)
-    while True:
-        await anyio.sleep(_LOOK_EVERY)
-        if (stamp := _stamp(path)) != seen:
-            seen = stamp
-            try:
-                hub.replace_tokens(read_tokens(path))
-                logger.info("read the workers' tokens again")
-            except ConfigError as error:
-                logger.error("the workers' tokens stay as they were: %s", error)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when the file does."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 def _policy(config: WorkerConfig) -> "WorkerPolicy":

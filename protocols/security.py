@@ -19,14 +19,19 @@ class Authenticator:
 
     def __init__(self, tokens: Mapping[str, str] | None) -> None:
         """`tokens` maps caller name to token; without any, every caller is the anonymous one, named ''."""
-        self._tokens = [(name, token.encode()) for name, token in (tokens or {}).items()]
-        for name, token in self._tokens:
-            if not token or not token.isascii() or not token.decode().isprintable():
-                raise ConfigError(f"the token of caller {name!r} is empty or not printable ASCII", hint="use 32 random hex digits")
+        self._tokens = _encoded(tokens or {})
+        self.is_open = not self._tokens
+        """Anybody may call. Decided once: a server whose last caller was shut out stays closed."""
 
-    @property
-    def is_open(self) -> bool:
-        return not self._tokens
+    def replace(self, tokens: Mapping[str, str]) -> set[str]:
+        """Let in the callers in `tokens` and no others; returns those whose former token is worth nothing now.
+
+        Raises `ConfigError`, and changes nothing, if a token is unusable or the server is open: its callers have no names.
+        """
+        if self.is_open:
+            raise ConfigError("a server that was started without tokens cannot be given some", hint="start it anew with tokens")
+        before, self._tokens = self._tokens, _encoded(tokens)
+        return {name for name, token in before.items() if self._tokens.get(name) != token}
 
     def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
         """The name that belongs to the token in `metadata`. Raises `Unauthenticated` if it is missing or wrong."""
@@ -40,10 +45,17 @@ class Authenticator:
 
     def _owner(self, given: bytes) -> str:
         # All tokens are compared, each in constant time, so that the duration tells nothing about any of them.
-        owners = [name for name, token in self._tokens if hmac.compare_digest(token, given)]
+        owners = [name for name, token in self._tokens.items() if hmac.compare_digest(token, given)]
         if not owners:
             raise Unauthenticated("the token is wrong", hint="give the client the token that the server was started with")
         return owners[0]
+
+
+def _encoded(tokens: Mapping[str, str]) -> dict[str, bytes]:
+    for name, token in tokens.items():
+        if not token or not token.isascii() or not token.isprintable():
+            raise ConfigError(f"the token of caller {name!r} is empty or not printable ASCII", hint="use 32 random hex digits")
+    return {name: token.encode() for name, token in tokens.items()}
 
 
 def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:

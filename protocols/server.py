@@ -31,11 +31,12 @@ __all__ = ["Retention", "Server", "ServerTls", "serve"]
 class Server:
     """A running server."""
 
-    def __init__(self, address: Address, service: AgentService, health: health.HealthServicer) -> None:
+    def __init__(self, address: Address, service: AgentService, health: health.HealthServicer, *, authenticator: Authenticator) -> None:
         self.address = str(address)
         """Where it really listens: port 0 is replaced by the port that was free."""
         self._service = service
         self._health = health
+        self._authenticator = authenticator
 
     async def drain(self, time_limit: float) -> bool:
         """Say that it is not serving any more, refuse new steps, and let running ones finish for at most `time_limit` seconds.
@@ -44,6 +45,13 @@ class Server:
         """
         await self._health.enter_graceful_shutdown()
         return await self._service.drain(time_limit)
+
+    def replace_tokens(self, tokens: Mapping[str, str]) -> None:
+        """Let in the callers in `tokens` and no others. Steps of those whose token is gone, or is another now, end at once.
+
+        Raises `ConfigError`, and changes nothing, if the server was started without tokens or one is unusable.
+        """
+        self._service.shut_out(self._authenticator.replace(tokens))
 
     @property
     def live_steps(self) -> int:
@@ -94,7 +102,7 @@ async def serve(
     )
     async with serving as bound:
         logger.info("serving %s at %s", ", ".join(_by_name(agents)), bound)
-        yield Server(bound, service, health_service)
+        yield Server(bound, service, health_service, authenticator=authenticator)
 
 
 @asynccontextmanager

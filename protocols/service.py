@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 
@@ -12,7 +12,7 @@ import grpc
 from .agent import Agent
 from .cards import AgentCard
 from .channel import MAX_MESSAGE_BYTES
-from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, Unavailable
+from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, Unauthenticated, Unavailable
 from .security import CALLER, Authenticator
 from .service_names import ACCEPTED, SERVICE
 from .serving import run_step
@@ -99,6 +99,11 @@ class AgentService:
                 self._ended.clear()
                 await self._ended.wait()
         return not self._tasks and not self.live_calls
+
+    def shut_out(self, callers: Iterable[str]) -> None:
+        """Stop all that these callers have running here."""
+        for caller in callers:
+            self._log.shut_out(caller, Unauthenticated("the token was revoked", hint="ask the server's owner for a new token"))
 
     async def close(self, time_limit: float) -> None:
         """Cancel all steps and wait for their tasks, at most `time_limit` seconds."""

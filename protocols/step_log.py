@@ -142,6 +142,13 @@ class StepLog:
         if not step.readers:
             self._stop(step, Cancelled("the step was cancelled by its caller"))
 
+    def shut_out(self, caller: str, error: NearfarError) -> None:
+        """Stop the steps of `caller` with `error`, and forget all that it had."""
+        for step in [step for (owner, _), step in self._steps.items() if owner == caller]:
+            self._stop(step, error)
+            step.error = error  # also where it was finished, and is still being read
+            step.events.clear()
+
     def close(self, error: NearfarError) -> None:
         """Stop all steps with `error` and forget them."""
         if self._sweep is not None:

@@ -20,9 +20,11 @@ from ..compose import (
     open_local,
     parse_far,
     read_tokens,
+    read_worker_tokens,
     serve_far,
     serve_near,
 )
+from ..token_file import follow_tokens
 from .configuration import read_config
 from .console import execute, notes, output, print_json
 from .options import Listening
@@ -68,8 +70,12 @@ async def _serve(
     try:
         async with serving(agent, listening.address, tokens=tokens, tls=tls, insecure=listening.insecure) as server:
             _announce(agent, server.address, protected=bool(tokens), encrypted=tls is not None, as_json=as_json)
-            await until_stopped()
-            await _drain(server, drain)
+            async with anyio.create_task_group() as tasks:
+                if listening.tokens is not None:
+                    tasks.start_soon(follow_tokens, listening.tokens, read_worker_tokens, server.replace_tokens)
+                await until_stopped()
+                await _drain(server, drain)
+                tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await agent.aclose()

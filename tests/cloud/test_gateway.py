@@ -299,3 +299,42 @@ async def test_a_busy_caller_does_not_keep_another_one_waiting() -> None:
             for client in clients.values():
                 await client.aclose()
     assert order.index("phone") <= 2
+
+
+@pytest.mark.parametrize("after", [{"phone": "b" * 64}, {"phone": "b" * 64, "laptop": "c" * 64}, {}])
+async def test_caller_whose_token_is_revoked_is_stopped_in_mid_step(after: dict[str, str]) -> None:
+    far = ScriptedAgent(lambda request: ["begun", anyio.Event()], name="far", side=Side.FAR)
+    with anyio.fail_after(30):
+        async with serve_gateway({"far": far}, tokens=TOKENS) as server:
+            client = await RemoteAgent.connect(server.address, token=TOKENS["laptop"])
+            async with stream(client, asking("laptop")) as events:
+                await anext(events)
+                server.replace_tokens(after)
+                with pytest.raises(Unauthenticated, match="revoked"):
+                    await anext(events)
+            await eventually(lambda: server.live_steps == 0)
+            with pytest.raises(Unauthenticated, match="wrong"):
+                await complete(client, asking("laptop"))
+            await client.aclose()
+
+
+async def test_other_callers_go_on_when_one_is_revoked() -> None:
+    gate = anyio.Event()
+    far = ScriptedAgent(lambda request: ["begun", gate, " and done"], name="far", side=Side.FAR)
+    with anyio.fail_after(30):
+        async with serve_gateway({"far": far}, tokens=TOKENS) as server:
+            client = await RemoteAgent.connect(server.address, token=TOKENS["phone"])
+            text = ""
+            async with stream(client, asking("phone")) as events:
+                async for event in events:
+                    server.replace_tokens({"phone": TOKENS["phone"]})
+                    gate.set()
+                    text += event.text if isinstance(event, TextDelta) else ""
+            assert text == "begun and done"
+            await client.aclose()
+
+
+async def test_open_server_cannot_be_given_tokens_later() -> None:
+    async with serve_gateway({"far": ScriptedAgent([], name="far", side=Side.FAR)}) as server:
+        with pytest.raises(ConfigError, match="without tokens"):
+            server.replace_tokens(TOKENS)

@@ -10,6 +10,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import anyio
 import keyring
 import psutil
 import pytest
@@ -23,7 +24,8 @@ from nearfar.orchestrator.cli.options import Selection
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
 from nearfar.orchestrator.compose import EMBEDDED_CONFIDENCE
 from nearfar.orchestrator.worlds.search import SearchWorld
-from nearfar.protocols import ScriptedAgent
+from nearfar.protocols import NearfarError, ScriptedAgent
+from nearfar.protocols.client import RemoteAgent
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -289,9 +291,26 @@ def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest
             answer = json.loads(result.stdout)
             assert answer["side"] == "far"
             assert answer["text"].strip() == ANSWER
+            (empty_folder / "tokens.toml").write_text("")
+            assert "Unauthenticated" in _refusal(address)
         finally:
             server.terminate()
             assert server.wait(30) == 0
+
+
+def _refusal(address: str) -> str:
+    """The error that a gateway ends up with where its token file was emptied; it looks at the file once a second."""
+
+    async def ask() -> str:
+        with anyio.fail_after(30):
+            while True:
+                try:
+                    client = await RemoteAgent.connect(address, token=os.environ["NEARFAR_TOKEN"])
+                except NearfarError as error:
+                    return type(error).__name__
+                await client.aclose()
+
+    return anyio.run(ask)
 
 
 def test_insecure_serving_off_loopback_is_refused() -> None:
