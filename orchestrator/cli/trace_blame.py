@@ -60,7 +60,7 @@ async def _blamed(failed: RecordedRun, good: RecordedRun | None, corrector: str 
         known = ", ".join(member.name for member in hybrid.team)
         raise ConfigError(f"there is no agent {corrector!r}", hint=f"the agents are {known}")
     specs = {traced.spec.name: traced.spec for traced in failed.tools}
-    agent: Corrector = StrongerAgent(await hybrid.team[corrector].open(), specs, failed.task.policy.sensitivity)
+    agent: Corrector = StrongerAgent(await hybrid.team[corrector].open(), specs, failed.sensitivity)
     return await blame(failed, agent, judge, live=live)
 
 

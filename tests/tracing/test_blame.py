@@ -10,7 +10,7 @@ from nearfar.orchestrator.tracing.blame.correction import Reference, StrongerAge
 from nearfar.orchestrator.tracing.blame.record import RecordedRun
 from nearfar.orchestrator.tracing.blame.search import Blame, blame
 from nearfar.orchestrator.tracing.store import TraceStore
-from nearfar.protocols import InvalidRequest, ScriptedAgent, Sensitivity, StepRequest, ToolCall
+from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -119,6 +119,29 @@ async def test_a_stronger_agent_corrects(traces: TraceStore) -> None:
     found = await blame(bad, corrector, right, live={})
     assert found.decisive is not None
     assert (found.decisive.step, found.corrector, found.unchallenged) == (3, "agent far", (1, 2))
+
+
+@pytest.mark.parametrize(("sensitivity", "returns", "expected"), [("public", "shared", "public"), ("public", "device", "private")])
+async def test_what_a_run_was_told_in_private_no_far_agent_is_asked_to_correct(
+    traces: TraceStore, sensitivity: str, returns: str, expected: str
+) -> None:
+    @tool(effect="read", returns=returns)
+    def diary(day: str) -> str:
+        """What was written on a day."""
+        return "nothing much"
+
+    call = ToolCall(id="1", name="diary", arguments={"day": "monday"})
+    async with Hybrid(near=ScriptedAgent([call, "Port Alder"], name="near"), tools=[diary], traces=traces) as agents:
+        await agents.run("Where was I?", strategy="device", sensitivity=sensitivity, idempotency_key="bad")
+    traces.flush()
+    bad = RecordedRun("bad", traces.entries("bad"))
+    assert bad.sensitivity == expected
+    corrector = StrongerAgent(ScriptedAgent(["At home."], name="far", side=Side.FAR), {}, bad.sensitivity)
+    if expected == "public":
+        assert await corrector.correct(bad.steps[-1]) is not None
+        return
+    with pytest.raises(PrivacyViolation):
+        await corrector.correct(bad.steps[-1])
 
 
 async def test_a_run_that_went_well_has_nobody_to_blame(traces: TraceStore) -> None:

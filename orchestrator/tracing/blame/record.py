@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ....protocols import InvalidRequest, Message, Side, ToolCall, ToolResult
+from ....protocols import InvalidRequest, Message, Sensitivity, Side, ToolCall, ToolResult
 from ...effects.canonical import canonical
 from ...events import AttemptStarted, Routed
+from ...labels import joined
 from ...routing.decision import RouteDecision
 from ...task import Task
 from ...tools import Effect
-from ..entries import AgentStepped, AnyEntry, Happened, RunBegan, RunEnded, ToolRan, TracedTool
+from ..entries import AgentStepped, AnyEntry, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 
 Action = str
 """A tool and its arguments, as canonical JSON."""
@@ -66,6 +67,13 @@ class RecordedRun:
                 number = len(steps) + 1
                 steps.append(RecordedStep(number, call.agent, call.side, call.role, asked[key], entry.reply, call.error))
         return tuple(steps)
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Private where the task was, or where an agent was told anything private in it: all of it may be in a step's request."""
+        seen = joined(entry.label for entry in self.entries if isinstance(entry, (AgentStepped, Labelled, RunEnded, ToolRan)))
+        is_public = self.task.policy.sensitivity is Sensitivity.PUBLIC and seen.sensitivity is Sensitivity.PUBLIC
+        return Sensitivity.PUBLIC if is_public else Sensitivity.PRIVATE
 
     @property
     def answer(self) -> str | None:
