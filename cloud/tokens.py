@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..protocols import ConfigError
+from ..protocols.security import token_digest
 
 TOKENS_VARIABLE = "NEARFAR_GATEWAY_TOKENS"
 _CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def load_tokens(path: Path) -> dict[str, str]:
-    """The tokens in the TOML file `path`, by caller: lines such as `laptop = "..."`.
+    """The digests of the tokens in the TOML file `path`, by caller: lines such as `laptop = "sha256:..."`, or with the token itself.
 
     Raises `ConfigError` if the file is missing, malformed, readable by others, or without a token: that would let everybody in.
     """
@@ -38,7 +39,7 @@ def read_tokens(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path} is not TOML", hint='write one line per caller: laptop = "token"') from None
     if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"others can read the tokens in {path}", hint=f"chmod 600 {path}, and replace the tokens if they were seen")
-    return _checked(tokens, str(path))
+    return {caller: token_digest(token) for caller, token in _checked(tokens, str(path)).items()}
 
 
 def environment_tokens() -> dict[str, str]:
@@ -51,7 +52,9 @@ def environment_tokens() -> dict[str, str]:
 
 
 def add_token(path: Path, caller: str) -> str:
-    """Make a token for `caller`, add it to `path` and return it. The file is created readable by its owner only.
+    """Make a token for `caller`, add its digest to `path` and return it: nobody can read it there again.
+
+    The file is created readable by its owner only.
 
     Raises `ConfigError` if the caller has one already.
     """
@@ -60,7 +63,7 @@ def add_token(path: Path, caller: str) -> str:
         raise ConfigError(f"caller {caller!r} has a token in {path}", hint="delete its line first, which locks the old token out")
     token = secrets.token_hex(32)
     _checked({caller: token}, str(path))
-    line = f'{caller} = "{token}"\n'
+    line = f'{caller} = "{token_digest(token)}"\n'
     if tokens and not path.read_text(encoding="utf-8").endswith("\n"):  # as some editors leave the last line
         line = f"\n{line}"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
@@ -80,6 +83,6 @@ def _checked(tokens: Mapping[str, object], where: str) -> dict[str, str]:
                 hint='write caller = "token", the token at least 16 characters, better 64 hex digits',
             )
         checked[caller] = token
-    if len(set(checked.values())) != len(checked):
+    if len({token_digest(token) for token in checked.values()}) != len(checked):
         raise ConfigError(f"{where}: two callers share a token", hint="give each its own, so that the log can tell them apart")
     return checked

@@ -1,14 +1,17 @@
 """Who may call a server, and which addresses it may be served at."""
 
 import hmac
+import re
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
+from hashlib import sha256
 
 from .address import Address
 from .channel import ServerTls
 from .errors import ConfigError, Unauthenticated
 
 _SCHEME = "Bearer "
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 CALLER: ContextVar[str] = ContextVar("nearfar_caller", default="")
 """Inside a step that a server runs: the authenticated caller's name, "" for an anonymous one."""
@@ -18,9 +21,9 @@ class Authenticator:
     """Finds the caller's name from its bearer token, and from nothing that the caller says about itself."""
 
     def __init__(self, tokens: Mapping[str, str] | None) -> None:
-        """`tokens` maps caller name to token; without any, every caller is the anonymous one, named ''."""
-        self._tokens = _encoded(tokens or {})
-        self.is_open = not self._tokens
+        """`tokens` maps caller name to token, or to its digest; without any, every caller is the anonymous one, named ''."""
+        self._digests = _digests(tokens or {})
+        self.is_open = not self._digests
         """Anybody may call. Decided once: a server whose last caller was shut out stays closed."""
 
     def replace(self, tokens: Mapping[str, str]) -> set[str]:
@@ -30,8 +33,8 @@ class Authenticator:
         """
         if self.is_open:
             raise ConfigError("a server that was started without tokens cannot be given some", hint="start it anew with tokens")
-        before, self._tokens = self._tokens, _encoded(tokens)
-        return {name for name, token in before.items() if self._tokens.get(name) != token}
+        before, self._digests = self._digests, _digests(tokens)
+        return {name for name, digest in before.items() if self._digests.get(name) != digest}
 
     def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
         """The name that belongs to the token in `metadata`. Raises `Unauthenticated` if it is missing or wrong."""
@@ -41,21 +44,33 @@ class Authenticator:
         given = given.decode(errors="replace") if isinstance(given, bytes) else given
         if not given.startswith(_SCHEME):
             raise Unauthenticated("the call carries no token", hint="give the client the token that the server was started with")
-        return self._owner(given.removeprefix(_SCHEME).encode())
+        return self._owner(_hashed(given.removeprefix(_SCHEME)))
 
-    def _owner(self, given: bytes) -> str:
-        # All tokens are compared, each in constant time, so that the duration tells nothing about any of them.
-        owners = [name for name, token in self._tokens.items() if hmac.compare_digest(token, given)]
+    def _owner(self, given: str) -> str:
+        # All digests are compared, each in constant time, so that the duration tells nothing about any of them.
+        owners = [name for name, digest in self._digests.items() if hmac.compare_digest(digest, given)]
         if not owners:
             raise Unauthenticated("the token is wrong", hint="give the client the token that the server was started with")
         return owners[0]
 
 
-def _encoded(tokens: Mapping[str, str]) -> dict[str, bytes]:
+def token_digest(token: str) -> str:
+    """What a server keeps of `token`, "sha256:" and hex digits; of a digest, itself.
+
+    One round suffices: the tokens that nearfar makes are 256 random bits, which nobody guesses however fast the hash is.
+    """
+    return token if _DIGEST.fullmatch(token) else _hashed(token)
+
+
+def _hashed(token: str) -> str:
+    return f"sha256:{sha256(token.encode()).hexdigest()}"
+
+
+def _digests(tokens: Mapping[str, str]) -> dict[str, str]:
     for name, token in tokens.items():
         if not token or not token.isascii() or not token.isprintable():
             raise ConfigError(f"the token of caller {name!r} is empty or not printable ASCII", hint="use 32 random hex digits")
-    return {name: token.encode() for name, token in tokens.items()}
+    return {name: token_digest(token) for name, token in tokens.items()}
 
 
 def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:

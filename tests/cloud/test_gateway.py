@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import date
 from decimal import Decimal
@@ -39,6 +39,7 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.client import RemoteAgent
+from nearfar.protocols.security import token_digest
 from nearfar.protocols.testing.subject import eventually
 
 pytestmark = pytest.mark.anyio
@@ -200,7 +201,8 @@ async def test_callers_do_not_get_each_others_thinking_back() -> None:
 def test_token_file_is_made_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
     made = {caller: add_token(path, caller) for caller in ("laptop", "phone")}
-    assert load_tokens(path) == made
+    assert load_tokens(path) == {caller: token_digest(token) for caller, token in made.items()}
+    assert not any(token in path.read_text() for token in made.values())
     assert path.stat().st_mode & 0o777 == 0o600
     assert all(len(token) == 64 for token in made.values())
     with pytest.raises(ConfigError):
@@ -212,7 +214,7 @@ def test_token_is_added_behind_a_last_line_that_does_not_end(tmp_path: Path) -> 
     laptop = add_token(path, "laptop")
     path.write_text(path.read_text().rstrip("\n"))
     phone = add_token(path, "phone")
-    assert load_tokens(path) == {"laptop": laptop, "phone": phone}
+    assert load_tokens(path) == {"laptop": token_digest(laptop), "phone": token_digest(phone)}
 
 
 def test_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ def test_token_file_without_a_token_does_not_open_the_gateway(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="no token"):
         load_tokens(path)
     token = add_token(path, "laptop")
-    assert load_tokens(path) == {"laptop": token}
+    assert load_tokens(path) == {"laptop": token_digest(token)}
 
 
 async def test_a_caller_beyond_its_rate_is_told_when_to_come_back_and_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -338,3 +340,22 @@ async def test_open_server_cannot_be_given_tokens_later() -> None:
     async with serve_gateway({"far": ScriptedAgent([], name="far", side=Side.FAR)}) as server:
         with pytest.raises(ConfigError, match="without tokens"):
             server.replace_tokens(TOKENS)
+
+
+async def test_who_reads_a_digest_in_the_token_file_has_no_token(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    token = add_token(path, "laptop")
+    async with serve_gateway({"far": ScriptedAgent([], name="far", side=Side.FAR)}, tokens=load_tokens(path)) as server:
+        await (await RemoteAgent.connect(server.address, token=token)).aclose()
+        for digest in (token_digest(token), token_digest(token).removeprefix("sha256:")):
+            with pytest.raises(Unauthenticated, match="wrong"):
+                await RemoteAgent.connect(server.address, token=digest)
+
+
+@pytest.mark.parametrize("form", [str, token_digest])
+def test_token_in_either_form_belongs_to_one_caller(tmp_path: Path, form: Callable[[str], str]) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text(f'laptop = "{form(KEY)}"\nphone = "{token_digest(KEY)}"\n')
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="share"):
+        load_tokens(path)

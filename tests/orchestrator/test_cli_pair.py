@@ -21,6 +21,7 @@ from nearfar.protocols import ConfigError
 from nearfar.protocols.channel import ServerTls
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.pairing import Pairing, fingerprint_of, parse_pairing
+from nearfar.protocols.security import token_digest
 
 ADDRESS = "192.168.1.20:7445"
 URI = Pairing(address=ADDRESS, token="5f" * 32, fingerprint="sha256:" + "0a" * 32, name="telephone").uri
@@ -42,7 +43,7 @@ def test_a_pairing_holds_address_token_and_fingerprint(tmp_path: Path) -> None:
     pairing = parse_pairing(said["uri"])
     tokens = tomllib.loads((tmp_path / "workers.toml").read_text(encoding="utf-8"))
     certificate = (tmp_path / "hub.pem").read_text(encoding="ascii")
-    assert (pairing.address, pairing.name, pairing.token) == (ADDRESS, "phone", tokens["phone"])
+    assert (pairing.address, pairing.name, token_digest(pairing.token)) == (ADDRESS, "phone", tokens["phone"])
     assert pairing.fingerprint == said["fingerprint"] == fingerprint_of(ssl.PEM_cert_to_DER_cert(certificate))
 
 
