@@ -56,9 +56,10 @@ async def test_what_one_process_has_spent_holds_the_next_one_back_until_it_is_re
     await ask(configuration)
 
 
+@pytest.mark.usefixtures("wide_terminal")
 async def test_the_table_names_spent_and_cap_of_each_scope(configuration: Path) -> None:
     await ask(configuration)
-    done = CliRunner().invoke(app, ["budget", "show", "--config", str(configuration)], env={"COLUMNS": "120"})
+    done = CliRunner().invoke(app, ["budget", "show", "--config", str(configuration)])
     assert done.exit_code == 0
     assert "1000 of 2000" in done.stdout
     assert "of 2.0000" in done.stdout

@@ -79,7 +79,7 @@ async def test_a_hybrid_starts_its_gateway_on_first_use_and_stops_it_with_itself
         await gone(process_id)
 
 
-async def test_a_killed_gateway_means_the_device_answers_and_the_next_task_finds_a_new_one() -> None:
+async def test_a_killed_gateway_means_the_device_answers_until_there_is_a_new_one() -> None:
     gateway = await GatewayProcess.start(FAR)
     try:
         # Its words were shown, so the user has to allow that another one starts over.
@@ -90,8 +90,9 @@ async def test_a_killed_gateway_means_the_device_answers_and_the_next_task_finds
             fallback = await _run_and_kill_in_mid_step(hybrid, first)
             assert fallback.served_on_device
             assert fallback.was_fallback
-            again = await hybrid.run(QUESTION.prompt, strategy="cloud", tools=TOOLS)
-        assert again.side is Side.FAR
+            with anyio.fail_after(60):
+                while (await hybrid.run(QUESTION.prompt, strategy="cloud", tools=TOOLS)).side is Side.NEAR:
+                    pass  # it is left alone for a while where the lost step has cost seconds
         assert gateway.process_id != first
     finally:
         await gateway.aclose()

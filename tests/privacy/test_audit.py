@@ -171,6 +171,7 @@ async def test_nothing_leaves_that_cannot_be_recorded(tmp_path: Path) -> None:
     records.close()
 
 
+@pytest.mark.usefixtures("wide_terminal")
 async def test_command_prints_the_audit_as_a_table_and_as_json(tmp_path: Path) -> None:
     configuration = tmp_path / "nearfar.toml"
     configuration.write_text('[runs]\nfolder = "runs"\n', encoding="utf-8")
@@ -179,7 +180,7 @@ async def test_command_prints_the_audit_as_a_table_and_as_json(tmp_path: Path) -
     assert told.exit_code == 0, told.output
     departures = json.loads(told.stdout)["departures"]
     assert [each["outcome"] for each in departures] == ["left", "left"]
-    table = CliRunner().invoke(app, ["privacy", "audit", "run-1", "--config", str(configuration)], env={"COLUMNS": "250"})
+    table = CliRunner().invoke(app, ["privacy", "audit", "run-1", "--config", str(configuration)])
     assert "placeholders stand where" in table.output
     unknown = CliRunner().invoke(app, ["privacy", "audit", "run-9", "--config", str(configuration)])
     assert unknown.exit_code == 2
