@@ -4,6 +4,8 @@ import random
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
+from pydantic import JsonValue
+
 from nearfar.orchestrator.worlds.program import Argument, Program, Step
 from nearfar.protocols import (
     AgentCard,
@@ -75,7 +77,7 @@ class ProgramExecutor:
         if is_faulty and fault is not None and fault.kind == "early":
             return self._wrong
         step = self._program.steps[place]
-        arguments = {name: self._value(argument, results) for name, argument in step.arguments}
+        arguments: dict[str, JsonValue] = {name: self._value(argument, results) for name, argument in step.arguments}
         if is_faulty:
             arguments[self._corrupted(step)] = self._wrong
         return ToolCall(id=identifier, name=step.tool, arguments=arguments)

@@ -126,7 +126,7 @@ async def test_replicas_that_are_kept_in_sync_hear_of_each_other_without_being_a
 async def _until_known(store: MemoryStore, key: str) -> None:
     with anyio.fail_after(20):
         async for change in store.watch(since=0):
-            if change.address.key == key:
+            if change.address is not None and change.address.key == key:
                 return
 
 
