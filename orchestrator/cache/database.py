@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -109,13 +109,12 @@ class CacheDatabase:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         connection = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
-        try:
+        with ExitStack() as failing:
+            failing.callback(connection.close)
             for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "secure_delete = ON"):
                 connection.execute(f"PRAGMA {pragma}").fetchone()
             self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
+            failing.pop_all()
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

@@ -5,7 +5,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Any, Final
 
 from ...protocols import InvalidRequest, ToolResult
@@ -93,14 +93,13 @@ def begin_in_file(path: str | os.PathLike[str], key: str) -> EffectConnection:
     """
     connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
     transaction = EffectConnection(alone(connection), lambda session, result: _mark(session, key, result))
-    try:
+    with ExitStack() as failing:
+        failing.callback(transaction.abandon)
         transaction.execute(_MARKS)
         found = transaction.execute("SELECT result FROM nearfar_effects WHERE key = ?", (key,)).fetchone()
         if found is not None:
             raise AlreadyDone(ToolResult.model_validate_json(found[0]))
-    except BaseException:
-        transaction.abandon()
-        raise
+        failing.pop_all()
     return transaction
 
 

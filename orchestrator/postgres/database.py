@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import StoreUnavailable
@@ -36,15 +36,14 @@ class PostgresDatabase:
         self._connections = Connections(
             address, what=what, schema=schema, most=_CONNECTIONS, patience=_PATIENCE, longest=_LONGEST, settings={}
         )
-        try:
+        with ExitStack() as failing:
+            failing.callback(self._connections.close)
             with self.writing() as session:
                 # Of several processes that come first, one makes the tables.
                 session.execute("SELECT pg_advisory_xact_lock(hashtext('nearfar_runs'))")
                 session.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
                 session.execute(_PARTS)
-        except BaseException:
-            self._connections.close()
-            raise
+            failing.pop_all()
 
     def require(self, tables: Tables) -> None:
         with self.writing() as session:

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from ...protocols import StoreUnavailable
@@ -147,9 +147,8 @@ class Connections:
 
     def _open(self) -> Connection:
         connection = self._driver.connect(self._path)
-        try:
+        with ExitStack() as failing:
+            failing.callback(connection.close)
             self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
+            failing.pop_all()
         return connection

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final
 
 from ...protocols import StoreUnavailable
@@ -29,12 +29,11 @@ class Database:
         files.prepare(self.path, naming)
         self._disk = Disk(self.path)
         self._connections = Connections(self.path, driver.of(None), naming, lambda _: None)
-        try:
+        with ExitStack() as failing:
+            failing.callback(self._connections.close)
             with self.writing() as connection:
                 self._claim(connection)
-        except BaseException:
-            self._connections.close()
-            raise
+            failing.pop_all()
 
     def require(self, tables: Tables) -> None:
         """Make the tables where they are missing. Raises `StoreUnavailable`, and touches nothing, where a newer nearfar made them."""

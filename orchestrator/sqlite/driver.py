@@ -3,6 +3,7 @@
 import re
 import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,12 +66,11 @@ def _connect(
 ) -> sqlite3.Connection:
     # Threads share connections, but never use one at the same time.
     connection: sqlite3.Connection = module.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
-    try:
+    with ExitStack() as failing:
+        failing.callback(connection.close)
         if key is not None:
             connection.execute(f"PRAGMA key = {key}")
         for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
-    except BaseException:
-        connection.close()
-        raise
+        failing.pop_all()
     return connection

@@ -94,7 +94,7 @@ class Journal:
             entries, self._written = self._written, []
             try:
                 self._store.exporting(self._run, entries)
-            except Exception as failed:
+            except Exception as failed:  # a task boundary: the exporter is the app's own code, and no run fails with it
                 logger.warning("run %s could not be exported: %s", self._run, failed)
 
     def _give_up(self, error: BaseException) -> None:
