@@ -6,7 +6,7 @@ from typing import Final
 
 from ..protocols import Sensitivity
 from ..protocols.messages import Value
-from .memory.item import Tier, strictest
+from .memory.item import TIERS, Tier, strictest
 
 
 class Integrity(StrEnum):
@@ -56,3 +56,8 @@ def joined(labels: Iterable[Label]) -> Label:
     for label in labels:
         whole = whole.joined(label)
     return whole
+
+
+def may_go(tier: Tier, reach: Tier) -> bool:
+    """Whether what has this tier may go as far as that: `device` is here alone, `shared` is anywhere."""
+    return TIERS.index(tier) >= TIERS.index(reach)

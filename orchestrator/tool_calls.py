@@ -11,8 +11,8 @@ from ..protocols import ApprovalRequest, Message, NearfarError, PrivacyViolation
 from ..protocols.messages import Value
 from .effects.occurrences import Occurrence, Occurrences
 from .effects.running import run_unrecorded
-from .labels import Integrity, Label, joined
-from .memory.item import TIERS, Tier
+from .labels import Integrity, Label, joined, may_go
+from .memory.item import Tier
 from .tools import Effect, Tool, run_tool_call
 
 
@@ -266,7 +266,7 @@ class ToolCalls:
         guard = self._boundary.guard
         if guard is not None:
             clearance = guard.clearance(call, tool, standing)
-        elif TIERS.index(tool.declared.sends) > TIERS.index(standing.label.tier):
+        elif not may_go(standing.label.tier, tool.declared.sends):
             reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(standing.label.origins)})"
             clearance = Clearance(outcome="ask", reason=reason)
         else:

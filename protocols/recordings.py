@@ -117,6 +117,7 @@ class _RecordingAgent:
     def __init__(self, agent: Agent, path: Path) -> None:
         self._agent = agent
         self._path = path
+        self.is_elsewhere = bool(getattr(agent, "is_elsewhere", False))
         if not path.exists():
             self._write(agent.card.model_dump_json())
 

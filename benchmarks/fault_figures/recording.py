@@ -22,13 +22,15 @@ async def recording_proxy(target: str) -> AsyncIterator[Recording]:
     host, _, port = target.rpartition(":")
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_kept: bool) -> None:
-        while data := await reader.read(1 << 16):
-            if is_kept:
-                recording.sent += data
-                recording.total += len(data)
-            writer.write(data)
-            await writer.drain()
-        writer.close()
+        try:
+            while data := await reader.read(1 << 16):
+                if is_kept:
+                    recording.sent += data
+                    recording.total += len(data)
+                writer.write(data)
+                await writer.drain()
+        finally:
+            writer.close()  # also where the proxy ends first: the target would wait for this connection's end
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(host, int(port))

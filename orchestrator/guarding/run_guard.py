@@ -9,8 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...protocols import InvalidRequest, Message, ToolCall
-from ..labels import Integrity, Label
-from ..memory.item import TIERS
+from ..labels import Integrity, Label, may_go
 from ..privacy.starting import label_of_result
 from ..task import Task
 from ..tool_calls import Clearance, Standing
@@ -108,7 +107,7 @@ def _is_free(tool: Tool) -> bool:
 
 def _tells_more(tool: Tool, label: Label) -> bool:
     """Whether a tool shows its arguments to more people than may see what the run has been told."""
-    return TIERS.index(label.tier) < TIERS.index(tool.declared.sends)
+    return not may_go(label.tier, tool.declared.sends)
 
 
 def _texts(message: Message) -> Iterator[str]:

@@ -10,8 +10,8 @@ from pydantic_core import to_json
 
 from ...protocols import InvalidOutput, PrivacyViolation, ToolCall
 from ...protocols.messages import Value
-from ..labels import Label, joined
-from ..memory.item import TIERS, Source, Tier
+from ..labels import Label, joined, may_go
+from ..memory.item import Source, Tier
 from ..tools import Tool
 from .texts import texts_in, with_arguments
 
@@ -79,11 +79,14 @@ class Placeholders:
         any_of_them = "|".join([_EXACT.pattern, *map(re.escape, found)])  # placeholders stay as they are, whatever their letters
         return re.sub(any_of_them, lambda match: self._by_value[match[0]].name if match[0] in self._by_value else match[0], text)
 
-    def filled(self, text: str, *, in_json: bool = False) -> str:
-        """The text with the values in the place of their placeholders; `in_json`: they stand inside of strings of JSON."""
+    def filled(self, text: str, *, in_json: bool = False, reach: Tier = Tier.DEVICE) -> str:
+        """The text with the values in the place of their placeholders, as far as they may go where it goes.
+
+        `in_json`: they stand inside of strings of JSON.
+        """
         if not self._by_name or "<" not in text:
             return text
-        return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json), text)
+        return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json, reach=reach), text)
 
     def shown(self, text: str, *, in_json: bool = False) -> str:
         """The same as a user sees it: not inside of addresses of the web, which whoever displays them may fetch."""
@@ -125,9 +128,9 @@ class Placeholders:
         self._by_value[placeholder.value] = placeholder
         self._resembling = None
 
-    def _value_of(self, name: str, *, in_json: bool) -> str:
+    def _value_of(self, name: str, *, in_json: bool, reach: Tier) -> str:
         known = self._by_name.get(name)
-        if known is None:
+        if known is None or not may_go(known.tier, reach):
             return name
         return to_json(known.value)[1:-1].decode() if in_json else known.value
 
@@ -146,7 +149,7 @@ def _require_open_to(tool: Tool, argument: str, placeholder: Placeholder) -> Non
     """Raise `PrivacyViolation` where what a placeholder stands for may not go as far as the tool sends its arguments, or where a tool
     that strangers have a hand in acts by the argument."""
     declared = tool.declared
-    if TIERS.index(declared.sends) > TIERS.index(placeholder.tier):
+    if not may_go(placeholder.tier, declared.sends):
         because = f"{tool.name} sends its arguments further than what {placeholder.name} stands for may go ({placeholder.tier})"
         raise PrivacyViolation(because, hint="@tool(sends=...) says how far a tool sends its arguments")
     if declared.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) and argument in declared.sinks:

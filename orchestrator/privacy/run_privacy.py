@@ -3,11 +3,12 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from ...protocols import Message, PrivacyViolation, Sensitivity, Side, StepRequest, StoreError, ToolResult
 from ...protocols.messages import Value
-from ..labels import Label
+from ..labels import Label, may_go
 from ..memory.item import Tier
 from ..task import Task
 from ..team import Member
@@ -69,9 +70,7 @@ class RunPrivacy:
 
     def may_hear(self, member: Member, label: Label) -> bool:
         """Whether an agent may be told what has this label."""
-        if label.tier is Tier.SHARED:
-            return True
-        return member.side is Side.NEAR and not (member.is_elsewhere and label.tier is Tier.DEVICE)
+        return may_go(label.tier, _reach(member))
 
     def covers(self, member: Member, label: Label) -> bool:
         """Whether an agent that may not be told all of a run with this label goes on with placeholders."""
@@ -109,7 +108,7 @@ class RunPrivacy:
             because = f"{member.name} may not be told what the run has seen since {', '.join(label.origins)}"
             await self._hold(member, request, label, role, because, {})
         if member.side is Side.NEAR:
-            return self._departing(member, self._for_near(request, label), label, role)
+            return self._departing(member, self._for_near(member, request, label), label, role)
         request = with_texts(request, self.placeholders.hidden)
         found = await self._gate.look(texts_of(request.messages))
         request, reason = await self._cleared(member, request, label, role, found)
@@ -145,9 +144,9 @@ class RunPrivacy:
     def _departing(self, member: Member, request: StepRequest, label: Label, role: str) -> Departing:
         return Departing(request, member, label, role, needles=self._needles, placeholders=self.placeholders, records=self._records)
 
-    def _for_near(self, request: StepRequest, label: Label) -> StepRequest:
+    def _for_near(self, member: Member, request: StepRequest, label: Label) -> StepRequest:
         if len(self.placeholders):
-            request = with_texts(request, self.placeholders.filled)
+            request = with_texts(request, partial(self.placeholders.filled, reach=_reach(member)))
         return request if label.tier is Tier.SHARED else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
 
     async def _cleared(self, member: Member, request: StepRequest, label: Label, role: str, found: Found) -> tuple[StepRequest, str]:
@@ -198,6 +197,13 @@ class RunPrivacy:
             return self.placeholders.hidden(text)
 
         return with_texts(request, hide)
+
+
+def _reach(member: Member) -> Tier:
+    """How far goes what an agent is told: to this device, to another one of the user, or anywhere."""
+    if member.side is Side.FAR:
+        return Tier.SHARED
+    return Tier.USER if member.is_elsewhere else Tier.DEVICE
 
 
 def _all(found: Found) -> Iterable[Finding]:

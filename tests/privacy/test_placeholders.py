@@ -24,6 +24,7 @@ from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import InvalidOutput, JsonSchema, Limits, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.recordings import record
 
 pytestmark = pytest.mark.anyio
 
@@ -266,6 +267,23 @@ async def test_near_agent_that_takes_over_reads_what_placeholders_stand_for() ->
         await hybrid.run("When?", **FAR)
     assert DIARY in told(device)
     assert all(request.sensitivity is Sensitivity.PRIVATE for request in device.requests)
+
+
+@pytest.mark.parametrize(("returns", "is_told"), [("device", False), ("user", True)])
+async def test_agent_on_another_device_of_the_user_is_told_only_what_may_go_there(returns: str, is_told: bool, tmp_path: Path) -> None:
+    """It is on the near side, and yet not on this device."""
+
+    @tool(returns=returns, effect="read")
+    def read_diary() -> str:
+        """What was written."""
+        return DIARY
+
+    device = scripted(lambda request: READ if len(request.messages) == 1 else "read", Side.NEAR)
+    device.is_elsewhere = True  # type: ignore[attr-defined]  # as agents in other processes say it
+    async with Hybrid(near=record(device, tmp_path / "steps.jsonl"), tools=[read_diary], policy=COVERED) as hybrid:
+        await hybrid.run("What does my diary say?", strategy="device")
+    assert len(device.requests) == 2
+    assert ("vault" in told(device)) is is_told
 
 
 async def test_private_task_goes_nowhere_with_placeholders_either() -> None:
