@@ -1,7 +1,7 @@
 """`Hub`: agents of workers that dialled out to it, as a phone does that cannot be dialled."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -11,6 +11,7 @@ import grpc
 from .agent import Agent
 from .cards import AgentCard, Side
 from .channel import ServerTls
+from .credentials import Credentials
 from .device_state import DeviceState, PowerSource
 from .errors import ConfigError, NearfarError, NotFound, Unauthenticated, Unavailable
 from .heartbeat import Heartbeat
@@ -146,11 +147,11 @@ class Hub:
         _check_battery(name, worker.policy, session.state)
         return session, session.start(card.name, request, idle_timeout=self._idle_timeout)
 
-    def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
-        """The worker whose token the call shows. Raises `Unauthenticated` if there is none, `Unavailable` if the hub is closing."""
+    def identify(self, credentials: Credentials) -> str:
+        """The worker that the call shows the token of. Raises `Unauthenticated` if there is none, `Unavailable` if the hub is closing."""
         if self._closing is not None:
             raise self._closing
-        name = self.authenticator.caller(metadata)
+        name = self.authenticator.caller(credentials)
         if name not in self._workers:  # all are revoked, and an authenticator without tokens lets everybody in
             raise Unauthenticated("the hub takes no workers", hint="pair the worker anew")
         return name

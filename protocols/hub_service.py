@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 import grpc
 
+from .credentials import credentials_of
 from .errors import InvalidRequest, NearfarError, Unavailable
 from .hub_session import Session
 from .hub_wire import Registration, registration_from_proto
@@ -46,9 +47,9 @@ class HubService:
     async def attach(self, _: object, context: Context) -> None:
         """One worker's stream, from its registration to its end."""
         try:
-            self._hub.identify(context.invocation_metadata() or ())
+            self._hub.identify(credentials_of(context))
             registration = await _read_registration(context)
-            worker = self._hub.identify(context.invocation_metadata() or ())  # once more: the token may have been revoked meanwhile
+            worker = self._hub.identify(credentials_of(context))  # once more: the token may have been revoked meanwhile
             session = self._hub.register(worker, registration)
             logger.info("worker %r is attached with %s", worker, ", ".join(session.cards))
             await self._converse(session, context)

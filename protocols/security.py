@@ -2,12 +2,13 @@
 
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from hashlib import sha256
 
 from .address import Address
 from .channel import ServerTls
+from .credentials import ClientCertificate, Credentials
 from .errors import ConfigError, Unauthenticated
 
 _SCHEME = "Bearer "
@@ -36,15 +37,20 @@ class Authenticator:
         before, self._digests = self._digests, _digests(tokens)
         return {name for name, digest in before.items() if self._digests.get(name) != digest}
 
-    def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> str:
-        """The name that belongs to the token in `metadata`. Raises `Unauthenticated` if it is missing or wrong."""
+    def caller(self, credentials: Credentials) -> str:
+        """The name that belongs to the token in `credentials`; on an open server, that of their certificate if it has just one.
+
+        Raises `Unauthenticated` if the token is missing or wrong, or the certificate is somebody else's.
+        """
+        certificate = credentials.certificate
         if self.is_open:
-            return ""
-        given = next((value for key, value in metadata if key == "authorization"), "")
-        given = given.decode(errors="replace") if isinstance(given, bytes) else given
-        if not given.startswith(_SCHEME):
+            return certificate.names[0] if certificate is not None and len(certificate.names) == 1 else ""
+        if not credentials.authorization.startswith(_SCHEME):
             raise Unauthenticated("the call carries no token", hint="give the client the token that the server was started with")
-        return self._owner(_hashed(given.removeprefix(_SCHEME)))
+        owner = self._owner(_hashed(credentials.authorization.removeprefix(_SCHEME)))
+        if certificate is not None:
+            _check_owner(certificate, owner)
+        return owner
 
     def _owner(self, given: str) -> str:
         # All digests are compared, each in constant time, so that the duration tells nothing about any of them.
@@ -52,6 +58,15 @@ class Authenticator:
         if not owners:
             raise Unauthenticated("the token is wrong", hint="give the client the token that the server was started with")
         return owners[0]
+
+
+def _check_owner(certificate: ClientCertificate, owner: str) -> None:
+    """A certificate that names somebody must name the token's owner: else one of the two is stolen."""
+    if certificate.names and owner not in certificate.names:
+        raise Unauthenticated(
+            f"the token is that of {owner!r}, and the certificate that of {', '.join(map(repr, certificate.names))}",
+            hint="give the client a token and a certificate of one and the same caller",
+        )
 
 
 def token_digest(token: str) -> str:

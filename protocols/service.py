@@ -12,6 +12,7 @@ import grpc
 from .agent import Agent
 from .cards import AgentCard
 from .channel import MAX_MESSAGE_BYTES
+from .credentials import credentials_of
 from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, Unauthenticated, Unavailable
 from .security import CALLER, Authenticator
 from .service_names import ACCEPTED, SERVICE
@@ -65,14 +66,14 @@ class AgentService:
 
     async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
         try:
-            self._authenticator.caller(context.invocation_metadata() or ())
+            self._authenticator.caller(credentials_of(context))
             return pb.DescribeResponse(agents=map(card_to_proto, _cards(self._agents)))
         except NearfarError as error:
             return await abort(context, error)
 
     async def cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
         try:
-            caller = self._authenticator.caller(context.invocation_metadata() or ())
+            caller = self._authenticator.caller(credentials_of(context))
         except NearfarError as error:
             await abort(context, error)
         self._log.leave((caller, request.idempotency_key), reader=request.reader)
@@ -117,7 +118,7 @@ class AgentService:
     def _join(self, call: pb.StepCall, context: Context) -> LoggedStep:
         if self._closing is not None:
             raise self._closing
-        caller = self._authenticator.caller(context.invocation_metadata() or ())
+        caller = self._authenticator.caller(credentials_of(context))
         name, agent = self._agent(call.agent)
         request = request_from_proto(call.request, idempotency_key=call.idempotency_key, timeout=_timeout(context))
         check_privacy(agent.card, request)

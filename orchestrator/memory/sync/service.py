@@ -1,6 +1,6 @@
 """`MemoryService`: a replica that others synchronise with, and a store for devices that have none of their own."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -8,6 +8,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ....protocols import InvalidRequest, NearfarError
+from ....protocols.credentials import Credentials, credentials_of
 from ....protocols.status import Context, abort
 from ....protocols.v1 import memory_pb2 as pb
 from ...threads import in_thread
@@ -24,11 +25,10 @@ from .watching import moves
 if TYPE_CHECKING:
     from ..store import MemoryStore
 
-Metadata = Iterable[tuple[str, str | bytes]]
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
-Identify = Callable[[Metadata], Peer]
-"""Who calls, by the metadata of the call. Raises `Unauthenticated` or `PermissionDenied`."""
+Identify = Callable[[Credentials], Peer]
+"""Who calls, by what the call shows. Raises `Unauthenticated` or `PermissionDenied`."""
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["MemoryService"].full_name
 
@@ -120,7 +120,7 @@ class MemoryService:
         await in_thread(self._replica.check_peer, peer, device)
 
     def _caller(self, context: Context) -> Peer:
-        return self._identify(context.invocation_metadata() or ())
+        return self._identify(credentials_of(context))
 
 
 async def _write(context: Context, message: Message) -> None:

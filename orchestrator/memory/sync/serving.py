@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from ....protocols import PermissionDenied
 from ....protocols.channel import ServerTls
+from ....protocols.credentials import Credentials
 from ....protocols.security import Authenticator
 from ....protocols.server import listening
 from .peer import Peer
-from .service import SERVICE, Identify, MemoryService, Metadata
+from .service import SERVICE, Identify, MemoryService
 
 if TYPE_CHECKING:
     from ..store import MemoryStore
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 _SHUTDOWN_LIMIT: Final = 5.0
 
 
-def identified(caller: Callable[[Metadata], str], users: Mapping[str, str]) -> Identify:
+def identified(caller: Callable[[Credentials], str], users: Mapping[str, str]) -> Identify:
     """Who calls: `caller` tells the name that a call's token belongs to, `users` whose device that is."""
 
-    def identify(metadata: Metadata) -> Peer:
-        name = caller(metadata)
+    def identify(credentials: Credentials) -> Peer:
+        name = caller(credentials)
         if name not in users:
             raise PermissionDenied(f"{name or 'a caller without a token'} has no part in this memory", hint="say whose device it is")
         return Peer(name, users[name])

@@ -1,0 +1,47 @@
+"""What a call shows of who makes it: a bearer token, and a certificate where the server demands one."""
+
+import ssl
+from dataclasses import dataclass, field
+
+from .pairing import fingerprint_of
+from .status import Context
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """The certificate of a caller, which an authority that the server trusts has signed."""
+
+    names: tuple[str, ...]
+    """The DNS names of its subjectAltName. Its common name counts for nothing (RFC 9525, section 2): no authority need have checked it."""
+    pem: bytes = field(repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(ssl.PEM_cert_to_DER_cert(self.pem.decode("ascii")))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What one call shows."""
+
+    authorization: str = field(default="", repr=False)
+    """The header of that name; empty where there is none."""
+    certificate: ClientCertificate | None = None
+    """None: the server demands none."""
+
+
+def credentials_of(context: Context) -> Credentials:
+    """What the call behind `context` shows."""
+    given = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
+    authorization = given.decode(errors="replace") if isinstance(given, bytes) else given
+    return Credentials(authorization, _certificate(context))
+
+
+def _certificate(context: Context) -> ClientCertificate | None:
+    # gRPC has verified it in the handshake; what is not encrypted has no such entries.
+    shown = context.auth_context()
+    pem = next(iter(shown.get("x509_pem_cert", ())), None)
+    if pem is None:
+        return None
+    names = (name.decode("ascii", errors="replace") for name in shown.get("peer_dns", ()))
+    return ClientCertificate(tuple(names), pem)
