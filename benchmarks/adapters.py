@@ -41,7 +41,7 @@ from nearfar.orchestrator.worlds.search import SearchWorld
 from nearfar.protocols import Message, StepRequest, complete
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[0] = str(ROOT)
 
 from train.adapted import Decoder, Speaker, Voice, outcomes  # noqa: E402 - found only from here on
 from train.enlarge import enlarge  # noqa: E402

@@ -41,7 +41,8 @@ from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.messages import Sensitivity
 
-# A script finds its own parts only behind the root of the repository.
+# In place of the script's own folder, in which onnx.py would be taken for the library of that name.
+sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.cache_figures.swaps import Swap, swaps
 

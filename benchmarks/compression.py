@@ -20,7 +20,8 @@ from pathlib import Path
 from nearfar.orchestrator.compression.compressor import compress
 from nearfar.protocols import Message, ToolCall, ToolResult
 
-# A script finds its own parts only behind the root of the repository.
+# In place of the script's own folder, in which onnx.py would be taken for the library of that name.
+sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.compression_figures import locomo, trajectories, worlds
 

@@ -28,7 +28,8 @@ from nearfar.orchestrator.worlds.apps.world import AppsWorld
 from nearfar.orchestrator.worlds.search.world import SearchWorld
 from nearfar.protocols import Message, StepRequest, ToolCall
 
-# A script finds its own parts only behind the root of the repository.
+# In place of the script's own folder, in which onnx.py would be taken for the library of that name.
+sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.drafting_figures.engine import MODELS, Engine, enlarged
 from benchmarks.drafting_figures.rehearsal import recorded

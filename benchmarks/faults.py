@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# A script finds its own parts only behind the root of the repository.
+# In place of the script's own folder, in which onnx.py would be taken for the library of that name.
+sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import print_figures
 
 PARTS: Final = ("durability", "effects", "network", "budgets", "privacy", "detectors", "injection", "traces")
-"""Modules of `fault_figures`."""
+"""Modules of `benchmarks.fault_figures`."""
 
 if __name__ == "__main__":
-    print_figures("fault_figures", PARTS, description="What becomes of runs, budgets and data when something goes wrong.")
+    print_figures("benchmarks.fault_figures", PARTS, description="What becomes of runs, budgets and data when something goes wrong.")

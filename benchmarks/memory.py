@@ -11,12 +11,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# A script finds its own parts only behind the root of the repository.
+# In place of the script's own folder, in which onnx.py would be taken for the library of that name.
+sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import print_figures
 
 PARTS: Final = ("speed", "sync", "locomo", "postgres")
-"""Modules of `memory_figures`."""
+"""Modules of `benchmarks.memory_figures`."""
 
 if __name__ == "__main__":
-    print_figures("memory_figures", PARTS, description="Figures of the memory store.")
+    print_figures("benchmarks.memory_figures", PARTS, description="Figures of the memory store.")

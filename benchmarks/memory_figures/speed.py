@@ -160,10 +160,10 @@ def _texts(numbers: numpy.random.Generator, count: int, words: int = 30) -> list
 def _several_processes(folder: Path, rounds: int) -> dict[str, Any]:
     """Each counts in the same three items, by compare-and-set, and puts items of its own."""
     path = str(folder / "shared.db")
-    command = [sys.executable, "-m", "memory_figures.speed", path, str(rounds)]
+    command = [sys.executable, "-m", "benchmarks.memory_figures.speed", path, str(rounds)]
     started = time.monotonic()
     writers = [
-        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]) for number in range(PROCESSES)
+        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) for number in range(PROCESSES)
     ]
     reports = [json.loads(writer.communicate()[0]) for writer in writers]
     seconds = time.monotonic() - started

@@ -20,7 +20,7 @@ from nearfar.device.llama.footprint import Shape
 from nearfar.device.store import ModelStore
 from nearfar.device.store.fit import Candidate, fits, local_candidate, stored_candidates
 from nearfar.device.store.places import HubSettings
-from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.cli import app, console
 from nearfar.protocols import ConfigError, ModelNotFound, complete
 from train.enlarge import enlarge
 
@@ -157,18 +157,21 @@ def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:
         local_candidate("onnx", tmp_path)
 
 
+@pytest.mark.usefixtures("wide_terminal")
 def test_where_the_free_memory_is_unknown_nothing_is_said_not_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearfar.device.hardware.memory.free_memory_bytes", lambda: None)
-    result = CliRunner().invoke(app, ["models", "fit", str(FAR)], env={"COLUMNS": "120"})
+    result = CliRunner().invoke(app, ["models", "fit", str(FAR)])
     assert "unknown whether it fits" in result.stdout
     assert "does not fit" not in result.stdout
 
 
-def test_command_prints_what_each_model_takes_and_the_largest_context() -> None:
-    result = CliRunner().invoke(app, ["models", "fit"], env={"COLUMNS": "120"})
+@pytest.mark.usefixtures("wide_terminal")
+def test_command_prints_what_each_model_takes_and_the_largest_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(app, ["models", "fit"])
     assert result.exit_code == 0
     assert "near: at most a context of 2048 tokens" in result.stdout
-    narrow = CliRunner().invoke(app, ["models", "fit", str(FAR)], env={"COLUMNS": "80"}).stdout
+    monkeypatch.setattr(console.output, "width", 80)
+    narrow = CliRunner().invoke(app, ["models", "fit", str(FAR)]).stdout
     assert "fits" in narrow
     assert "\N{HORIZONTAL ELLIPSIS}" not in narrow, "nothing is cut off"
     result = CliRunner().invoke(app, ["models", "fit", str(FAR), "--context", "1024", "--parallel", "1", "--json"])
