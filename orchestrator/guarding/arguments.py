@@ -35,7 +35,11 @@ def doubtful(call: ToolCall, tool: Tool, names: Sequence[str], grounds: Grounds)
 
 def _free(value: JsonValue, schema: Mapping[str, Any], root: JsonSchema, depth: int) -> Iterator[Free]:
     schema = _resolved(schema, root)
-    if value is None or isinstance(value, bool) or _is_constant(value, schema):
+    if value is None or _is_constant(value, schema):
+        return
+    if isinstance(value, bool):
+        # A tool that asks for a number takes these for 0 and 1.
+        yield from [int(value)] if schema.get("type") in ("integer", "number") else []
         return
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices and depth:

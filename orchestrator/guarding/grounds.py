@@ -11,6 +11,7 @@ from decimal import Decimal
 from enum import IntEnum
 from functools import cached_property
 from typing import Final
+from unicodedata import combining
 
 from pydantic import JsonValue
 
@@ -26,9 +27,15 @@ _AS_NUMBER: Final = re.compile(r"[$€£]?(-?(?:[1-9]\d{0,2}(?:,\d{3})+|0|[1-9]\
 """A text that means a number: with zeros in front it is a name."""
 _GROUPED: Final = re.compile(r"(?<![\w.@/-])\+?\d(?:[ ().-]{0,2}\d){5,}(?![\w@/-])", re.ASCII)
 """Figures in groups, as those of telephones and accounts are."""
-_LIST: Final = re.compile(r" ?[,;] ?")
+_LIST: Final = re.compile(r" ?; ?| ?, | ,|(?<!\d),|,(?!\d)")
+"""Between the members of a list; a comma between two figures is a part of a number."""
+_LOCAL: Final = frozenset("!#$%&'*+/=?^_`{|}~-.")
+"""What may stand before the end of a mailbox's name (RFC 5322): `o'brien@example.com` is another one than `brien@example.com`."""
+_LINE_ENDS: Final = r"\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
 _SCHEME: Final = re.compile(r"https?://|#")
 """What may stand before a value that was said without it."""
+_END: Final = "\0"
+"""Of a text."""
 _FAR: Final = 64
 """Characters beside a value that are looked at."""
 _LEAST: Final = 3
@@ -49,7 +56,7 @@ class Grounds:
     """The texts. A text of JSON is taken for the values in it."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._text = "".join(f"{_normalised(part)}\0" for text in texts for part in _parts(text))
+        self._text = "".join(f"{_normalised(part)}{_END}" for text in texts for part in _parts(text))
 
     def extended(self, texts: Iterable[str]) -> "Grounds":
         """These texts, and more of them."""
@@ -60,7 +67,7 @@ class Grounds:
     def strength(self, value: str | float) -> Strength:
         """Of a value's being found in the texts."""
         if not isinstance(value, str):
-            return self._of_number(Decimal(str(value)))
+            return self._of_number(Decimal(value) if isinstance(value, int) else Decimal(str(value)))
         value = _normalised(value)
         found = self._of_text(value)
         if found is Strength.NONE and len(parts := [part for part in _LIST.split(value) if part]) > 1:
@@ -76,7 +83,7 @@ class Grounds:
     def _of_text(self, value: str) -> Strength:
         if not value:
             return Strength.WEAK  # it says nothing, or everything
-        if not any(letter.isalnum() for letter in value):
+        if _END in value or not any(letter.isalnum() for letter in value):
             return Strength.NONE  # `*` and `/` say a lot
         if (number := _AS_NUMBER.fullmatch(value)) is not None:
             return self._of_number(_decimal(number[1]))
@@ -88,7 +95,8 @@ class Grounds:
     def _says(self, value: str) -> bool:
         said = {value, _SCHEME.sub("", value, count=1) if _SCHEME.match(value) else value}
         places = (found.span() for each in said for found in re.finditer(re.escape(each), self._text))
-        return any(_stands_alone(self._text, start, end) for start, end in places)
+        joining = _JOINING | _LOCAL if "@" in value else _JOINING
+        return any(_stands_alone(self._text, start, end, joining) for start, end in places)
 
     def _says_figures(self, value: str) -> bool:
         return _GROUPED.fullmatch(value) is not None and _figures(value) in self._figures
@@ -130,7 +138,7 @@ def _values(value: JsonValue) -> Iterator[str]:
 
 def _normalised(text: str) -> str:
     """In small letters and with single spaces. Line ends stay: a command may end there."""
-    text = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", text.strip()))
+    text = re.sub(rf"\s*[{_LINE_ENDS}]\s*", "\n", re.sub(rf"[^\S{_LINE_ENDS}]+", " ", text.strip()))
     return text.lower() if text.isascii() else "".join(map(_small, text))
 
 
@@ -140,20 +148,20 @@ def _small(letter: str) -> str:
     return small if letter.isascii() or not small.isascii() else letter
 
 
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    """Whether what is there is no part of a longer word, number, address or path."""
+def _stands_alone(text: str, start: int, end: int, joining: frozenset[str]) -> bool:
+    """Whether what is there is no part of a longer word, number, address or path. `joining`: what holds one together before it."""
     before, behind = text[max(start - _FAR, 0) : start], text[end : end + _FAR]
-    return _ends(before[::-1], is_figure=text[start].isdigit()) and _ends(behind, is_figure=text[end - 1].isdigit())
+    return _ends(before[::-1], joining, is_figure=text[start].isdigit()) and _ends(behind, _JOINING, is_figure=text[end - 1].isdigit())
 
 
-def _ends(beside: str, *, is_figure: bool) -> bool:
+def _ends(beside: str, joining: frozenset[str], *, is_figure: bool) -> bool:
     """Whether a value ends before these characters, which are those next to it, the nearest one first."""
     if is_figure and beside[:1] == "," and beside[1:2].isdigit():
         return False
     for place, letter in enumerate(beside):
-        if letter.isalnum() or (place == 0 and letter in _OPENING):
+        if letter.isalnum() or combining(letter) or (place == 0 and letter in _OPENING):
             return False
-        if letter not in _JOINING:
+        if letter not in joining:
             return True
     return len(beside) < _FAR
 
