@@ -1,4 +1,4 @@
-"""Texts of others within a prompt, so that nothing in them can pass for the prompt's own marks."""
+"""Texts of others within a prompt or on a terminal, so that nothing in them can pass for what that says itself."""
 
 import re
 from typing import Final
@@ -6,11 +6,18 @@ from typing import Final
 _UNSAFE: Final = re.compile(r"[<\x7f-\x9f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]|\[(?=/?[A-Z_]+\])")
 """What chat templates mark roles with (`<|im_end|>`, `[INST]`), which a tokenizer takes for the mark itself wherever it stands; line ends
 that JSON leaves as they are; and what is not seen."""
+_COMMANDS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it, and what turns the direction in which the rest is read, and so can hide what it says."""
 
 
 def escaped(text: str) -> str:
     """The text with what could pass for a mark, and what is not seen, as JSON escapes it (`\\u003c`)."""
     return _UNSAFE.sub(_escape, text)
+
+
+def printable(text: str) -> str:
+    """The text with what would be a command to a terminal, or turn its direction, written out; line ends and tabs stay."""
+    return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
 def _escape(match: "re.Match[str]") -> str:

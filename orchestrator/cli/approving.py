@@ -37,10 +37,12 @@ class _Terminal:
 def _asked(request: ApprovalRequest) -> bool:
     """Whether the answer is yes. Nothing, or the end of input, is a no."""
     notes.print(Text(f"\n{printable(request.reason)}:", style="bold yellow"), soft_wrap=True)
-    notes.print(Text(f"  {shown_call(request)}"), soft_wrap=True)
+    shown = shown_call(request)
+    notes.print(Text(f"  {shown}"), soft_wrap=True)
     terminal = sys.stdin.fileno()
     termios.tcflush(terminal, termios.TCIFLUSH)  # what was typed before the question is no answer to it
-    notes.print("run it? [dim]y/N[/dim] ", end="")
+    # Where the call fills the screen, its end could pass for another one.
+    notes.print(f"run {request.call.name}, the {len(shown):,} characters above? [dim]y/N[/dim] ", end="")
     # Not through `sys.stdin`: a thread that waits in there would be in the way of the program's end.
     return os.read(terminal, _LINE).decode(errors="replace").strip().lower() in ("y", "yes")
 

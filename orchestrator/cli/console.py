@@ -6,17 +6,34 @@ import os
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from ...protocols import ConfigError, NearfarError, UserError
+from ..escaping import printable
 
-output = Console(emoji=False, highlight=False)
+
+class HarmlessConsole(Console):
+    """At a terminal nothing that somebody else wrote is a command: that could hide or forge what is asked."""
+
+    def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as rich has it
+        super().print(*(map(_harmless, objects) if self.is_terminal else objects), **options)
+
+
+def _harmless(shown: Any) -> Any:  # noqa: ANN401 - whatever rich prints
+    if isinstance(shown, str):
+        return printable(shown)
+    if isinstance(shown, Text) and (text := printable(shown.plain)) != shown.plain:
+        return Text(text, style=shown.style)
+    return shown
+
+
+output: Final[Console] = HarmlessConsole(emoji=False, highlight=False)
 """Where answers go."""
-notes = Console(stderr=True, emoji=False, highlight=False)
+notes: Final[Console] = HarmlessConsole(stderr=True, emoji=False, highlight=False)
 """Where progress, warnings and errors go, so that standard output can be piped."""
 
 EXIT_FAILED = 1

@@ -8,11 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest, NotFound
+from ..escaping import printable
 from ..memory.item import Address
 from ..memory.namespace_text import parse_namespace
 from .console import notes, output, print_json, reported
 from .memory_store import opened
-from .memory_text import address_text, counted, moment_text, one_line, origin_text, printable, value_text
+from .memory_text import address_text, counted, moment_text, one_line, origin_text, value_text
 from .options import StoreChoice
 
 if TYPE_CHECKING:

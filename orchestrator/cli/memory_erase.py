@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
+from ..escaping import printable
 from ..memory.item import Address, Namespace
 from ..memory.namespace_text import namespace_text, parse_namespace
 from .cache_file import forget_answers
 from .console import agreed, notes, output, print_json, reported, working
 from .memory_store import opened
-from .memory_text import counted, one_line, printable
+from .memory_text import counted, one_line
 from .options import StoreChoice
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
+from ..escaping import printable
 from ..memory.namespace_text import parse_namespace
 from ..memory.reading import Mode
 from .console import notes, output, print_json, reported
@@ -23,7 +24,6 @@ from .memory_text import (
     moment_text,
     one_line,
     origin_text,
-    printable,
     tier_text,
     value_text,
 )

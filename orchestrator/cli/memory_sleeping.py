@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ...protocols import Agent, NotFound
 from ..compose import NearConfig, near_member, read_device_state
+from ..escaping import printable
 from ..memory.namespace_text import namespace_text, parse_namespace
 from ..memory.sleep.bench import Slept
 from ..memory.sleep.journal import Batch, Journal
@@ -20,7 +21,7 @@ from ..memory.sleep.sleeper import Sleeper
 from .configuration import read_config
 from .console import notes, output, print_json, reported, warn, working
 from .memory_store import opened
-from .memory_text import address_text, counted, printable
+from .memory_text import address_text, counted
 from .options import StoreChoice
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from ...protocols.channel import ClientTls
 from ...protocols.pairing import read_pairing
 from ...protocols.pinning import pinned_tls
 from ..compose import secret
+from ..escaping import printable
 from ..memory.item import Namespace
 from ..memory.namespace_text import namespace_text
 from ..memory.settings import MemoryConfig, PeerConfig
@@ -26,7 +27,7 @@ from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from .cache_file import forget_answers
 from .console import agreed, execute, notes, output, print_json, reported, warn
 from .memory_store import chosen_memory, opened
-from .memory_text import counted, one_line, printable, size_text
+from .memory_text import counted, one_line, size_text
 from .options import StoreChoice
 
 if TYPE_CHECKING:

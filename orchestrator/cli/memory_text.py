@@ -1,13 +1,13 @@
 """How items are written for people. What strangers wrote may be among it, so nothing in it reaches the terminal as a command."""
 
 import json
-import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
+from ..escaping import printable
 from ..memory.item import Tier
 from ..memory.namespace_text import namespace_text
 
@@ -22,16 +22,9 @@ TIER_MEANINGS: Final = {
     Tier.USER: "it goes to devices of the same user, and to the hub between them",
     Tier.SHARED: "it goes to whoever synchronises with this memory",
 }
-_TURNING: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that make what follows read in another direction, and so can hide what it says."""
 _TEXT_FIELDS: Final = ("text", "content", "fact", "value")
 """A value with one of these is best told by it alone."""
 _STEPS: Final = ((60, "second", 1), (3600, "minute", 60), (86400, "hour", 3600), (30 * 86400, "day", 86400))
-
-
-def printable(text: str) -> str:
-    """The text with control and direction characters escaped, except for line ends and tabs."""
-    return "".join(_escaped(char) if _is_command(char) else char for char in text)
 
 
 def one_line(value: Mapping[str, Any]) -> str:
@@ -87,11 +80,3 @@ def size_text(count: int) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 item`, `2 items`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _is_command(char: str) -> bool:
-    return char in _TURNING or (char not in "\n\t" and unicodedata.category(char) in ("Cc", "Cs"))
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import ConfigError, ToolCall
+from ..escaping import printable
 from ..hybrid import Hybrid
 from ..tracing.blame.correction import Corrector, Reference, StrongerAgent, same
 from ..tracing.blame.record import RecordedRun
@@ -71,7 +72,7 @@ def _show(found: Blame) -> None:
     for trial in found.trials:
         then = trial.outcome if trial.answer is None else f"{trial.outcome}: {trial.answer}"
         cells = (str(trial.step), f"{trial.agent} {trial.role}", trial.said, trial.corrected, then, trial.because)
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     output.print(table)
     decisive = found.decisive
     if decisive is None:

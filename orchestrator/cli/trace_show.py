@@ -13,6 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ...protocols import ConfigError
+from ..escaping import printable
 from ..runs.run import title
 from ..runs.settings import RunsConfig
 from ..tracing.rows import Row, dollars_text, label_text, rows_of
@@ -37,7 +38,7 @@ def list_traces(path: Path | None, *, limit: int, as_json: bool) -> None:
         table.add_column(column)
     for line in lines:
         known = _line_json(line)
-        table.add_row(*(Text(str(known[name] or "")) for name in ("run", "began", "outcome", "agent", "dollars", "task")))
+        table.add_row(*(Text(printable(str(known[name] or ""))) for name in ("run", "began", "outcome", "agent", "dollars", "task")))
     output.print(table)
 
 
@@ -70,7 +71,7 @@ def opened(path: Path | None) -> Iterator[TraceStore]:
 
 def tree(run: str, rows: Sequence[Row]) -> Tree:
     """The lines, those of attempts and parts below them."""
-    root = Tree(Text(f"run {run}", style="bold"))
+    root = Tree(Text(f"run {printable(run)}", style="bold"))
     scopes: dict[str, Tree] = {"": root}
     attempts: dict[str, Tree] = {}
     for row in rows:
@@ -114,7 +115,7 @@ def _line_json(line: TraceLine) -> dict[str, str | float | None]:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """For the owner alone, also where the file was there before."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+    """For the owner alone, also where the file was there before; not through a link that somebody else may have laid there."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o600)
         file.write(text)

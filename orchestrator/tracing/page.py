@@ -5,6 +5,7 @@ from html import escape
 from typing import Final
 
 from ...protocols import Side
+from ..escaping import printable
 from ..html_page import page, table
 from ..results import SideUsage
 from .entries import AgentStepped, AnyEntry
@@ -38,7 +39,7 @@ _STYLE: Final = """
 
 def trace_page(run: str, entries: Sequence[AnyEntry]) -> str:
     """The page of a run."""
-    rows = rows_of(entries)
+    run, rows = printable(run), rows_of(entries)
     end = max((row.began + row.seconds for row in rows), default=0.0)
     parts = [*_head(run, rows), _costs(entries), _filters(), '<div class="rows">', *(_row(row, end) for row in rows), "</div>"]
     return page(f"Run {run}", "\n".join(parts), style=_STYLE)

@@ -1,4 +1,5 @@
-"""A trace as lines for a reader: who did what on which side, why, how long it took and what it cost."""
+"""A trace as lines for a reader: who did what on which side, why, how long it took and what it cost. What strangers wrote may be among it,
+so nothing in them is a command to a terminal, nor turns the direction in which they are read."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +7,7 @@ from decimal import Decimal
 from typing import Literal
 
 from ...protocols import Message, Side
+from ..escaping import printable
 from ..events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..labels import Label
 from ..results import Call
@@ -59,7 +61,8 @@ def rows_of(entries: Sequence[AnyEntry]) -> list[Row]:
         if isinstance(entry, RunBegan):
             offset = end
         end = max(end, offset + entry.at)
-        rows += [replace(row, scope=entry.scope, began=offset + entry.at - row.seconds) for row in _rows(entry, is_first=not rows)]
+        began = offset + entry.at
+        rows += [_harmless(replace(row, scope=entry.scope, began=began - row.seconds)) for row in _rows(entry, is_first=not rows)]
     return rows
 
 
@@ -70,7 +73,11 @@ def dollars_text(dollars: Decimal | None) -> str:
 def label_text(label: Label) -> str:
     """How far it may go, and whether it is to be trusted."""
     because = f" ({', '.join(label.origins)})" if label.origins else ""
-    return f"{label.tier}, {label.integrity}{because}"
+    return printable(f"{label.tier}, {label.integrity}{because}")
+
+
+def _harmless(row: Row) -> Row:
+    return replace(row, title=printable(row.title), scope=printable(row.scope), text=printable(row.text), asked=printable(row.asked))
 
 
 def _rows(entry: AnyEntry, *, is_first: bool) -> Iterator[Row]:

@@ -107,6 +107,7 @@ async def answer(keyboard: int, typed: str) -> None:
             await anyio.wait_readable(keyboard)
             shown += os.read(keyboard, 4096)
     assert b'send {"to": "ann"}' in shown
+    assert b"run send, the 18 characters above?" in shown
     os.write(keyboard, f"{typed}\n".encode())
 
 

@@ -80,6 +80,34 @@ def _json(configuration: Path) -> str:
     return runner.invoke(app, ["trace", "show", "r1", "--json", "--config", str(configuration)]).output
 
 
+COMMANDS = "\x1b]52;c;cm0gLXJm\x07\x9b2J\r\u202e"
+"""Put something on the clipboard, clear the screen, go back to the line's beginning, turn the direction."""
+
+
+def test_what_was_said_reaches_neither_terminal_nor_page_as_a_command(config: RunsConfig, tmp_path: Path) -> None:
+    call = LOOKUP.model_copy(update={"arguments": {"entity": COMMANDS}})
+
+    async def run() -> None:
+        async with hybrid([call, COMMANDS], [], runs=config) as agents:
+            await agents.run(COMMANDS, strategy="device", idempotency_key=f"r1{COMMANDS}")
+
+    anyio.run(run)
+    path, page = tmp_path / "nearfar.toml", tmp_path / "page.html"
+    path.write_text(f'[near]\nmodel = "near"\n[runs]\nfolder = "{config.folder}"\n')
+    for asked in (["list"], ["show", f"r1{COMMANDS}", "--html", str(page)]):
+        output = runner.invoke(app, ["trace", *asked, "--config", str(path)]).output
+        assert "]52;c;" in output
+        assert not set("\x1b\x07\x9b\u202e") & set(output + page.read_text() if page.exists() else output)
+
+
+def test_the_page_is_not_written_through_a_link(configuration: Path, tmp_path: Path) -> None:
+    other, link = tmp_path / "other", tmp_path / "link.html"
+    other.write_text("something else")
+    link.symlink_to(other)
+    shown = runner.invoke(app, ["trace", "show", "r1", "--html", str(link), "--config", str(configuration)])
+    assert (shown.exit_code, other.read_text()) == (2, "something else")
+
+
 def test_blame_asks_who_knows_better(configuration: Path) -> None:
     shown = runner.invoke(app, ["trace", "blame", "r1", "--json", "--config", str(configuration)])
     assert (shown.exit_code, json.loads(shown.output)["error"]["type"]) == (2, "ConfigError")
