@@ -3,13 +3,13 @@
 import datetime
 import ipaddress
 import os
-import ssl
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..protocols import ConfigError
+from ..protocols.certificates import first_certificate
 from ..protocols.pairing import fingerprint_of
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ def ensure_certificate(certificate: Path, key: Path, hosts: Sequence[str]) -> st
     if not certificate.exists():
         _make(certificate, key, hosts)
     try:
-        text = certificate.read_text(encoding="ascii")
-        first = text[: text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]  # those behind it lead to its root
-        return fingerprint_of(ssl.PEM_cert_to_DER_cert(first[first.index(ssl.PEM_HEADER) :]))
+        return fingerprint_of(first_certificate(certificate.read_bytes()))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{certificate} is not a certificate: {error}", hint="give the path of a PEM file") from error
 

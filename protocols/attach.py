@@ -15,6 +15,7 @@ from .address import parse_address
 from .agent import Agent
 from .channel import MAX_MESSAGE_BYTES, ClientTls, open_channel
 from .device_state import DeviceState, DeviceStateSource
+from .diagnosis import explained
 from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFound, Unavailable, Unsupported, UserError
 from .heartbeat import Heartbeat, Pulse
 from .hub_wire import Registration, device_state_to_proto, failure_to_proto, registration_to_proto
@@ -127,8 +128,10 @@ class Worker:
         """One stream, from its registration to its end. Returns what ended it, None where the worker has left in order."""
         channel: grpc.aio.Channel | None = None
         call: AttachCall | None = None
+        tls: ClientTls | None = None
         try:
-            channel = open_channel(self._address, await self._trusted())
+            tls = await self._trusted()
+            channel = open_channel(self._address, tls)
             call = HubServiceStub(channel).Attach(metadata=self._metadata)
             registered = await self._register(call)
             if self._draining.is_set():
@@ -142,7 +145,7 @@ class Worker:
         except NearfarError as error:
             return error
         except grpc.aio.AioRpcError as error:
-            return _read_error(error)
+            return await explained(self._address, tls, error) or _read_error(error)
         finally:
             self._attachment = None
             if call is not None:

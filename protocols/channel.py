@@ -6,7 +6,9 @@ from pathlib import Path
 import grpc
 
 from .address import Address
+from .certificates import read_pair, read_roots
 from .errors import ConfigError
+from .renewal import RenewedCertificate
 
 Options = tuple[tuple[str, int | str], ...]
 
@@ -57,12 +59,11 @@ class ServerTls:
     """PEM file with the server's certificate and those that lead to its root."""
     private_key: Path
     client_roots: Path | None = None
+    """PEM file with the authorities whose certificates clients may show; None: clients show none."""
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Raises `ConfigError` if a file cannot be read."""
-        pair = (_read(self.private_key), _read(self.certificate))
-        roots = None if self.client_roots is None else _read(self.client_roots)
-        return grpc.ssl_server_credentials([pair], root_certificates=roots, require_client_auth=roots is not None)
+        """They follow the files. Raises `ConfigError` if one cannot be read, is something else, or does not fit the others."""
+        return RenewedCertificate(self.certificate, self.private_key, self.client_roots).credentials()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +78,21 @@ class ClientTls:
     """The name that the server's certificate is checked against; None: the host of the address."""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Raises `ConfigError` if a file cannot be read."""
-        files = (self.private_key, self.certificate)
-        private_key, certificate = (None if file is None else _read(file) for file in files)
-        roots = _read(self.roots) if isinstance(self.roots, Path) else self.roots
+        """Raises `ConfigError` if a file cannot be read, is something else, or does not fit the others."""
+        private_key, certificate = None, None
+        if (pair := self.pair) is not None:
+            private_key, certificate = read_pair(*pair)
+        roots = read_roots(self.roots) if isinstance(self.roots, Path) else self.roots
         return grpc.ssl_channel_credentials(roots, private_key, certificate)
+
+    @property
+    def pair(self) -> tuple[Path, Path] | None:
+        """The files of its own certificate and key. Raises `ConfigError` for one without the other."""
+        if self.certificate is None and self.private_key is None:
+            return None
+        if self.certificate is None or self.private_key is None:
+            raise ConfigError("a client's certificate and its private key belong together", hint="give both or neither")
+        return self.certificate, self.private_key
 
 
 def open_channel(address: Address, tls: ClientTls | None) -> grpc.aio.Channel:
@@ -95,10 +106,3 @@ def open_channel(address: Address, tls: ClientTls | None) -> grpc.aio.Channel:
     if tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     return grpc.aio.secure_channel(str(address), tls.credentials(), options=options)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="give the path of a readable PEM file") from error

@@ -11,7 +11,6 @@ from .channel import ClientTls, open_channel
 from .errors import ConfigError, NotFound, Unavailable
 from .remote_step import Connection, RemoteStep
 from .security import bearer_metadata
-from .status import carried_error
 from .steps import StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
 from .v1.agent_pb2_grpc import AgentServiceStub
@@ -98,7 +97,7 @@ class RemoteAgent:
                 pb.DescribeRequest(), timeout=_DESCRIBE_LIMIT, metadata=connection.metadata
             )
         except grpc.aio.AioRpcError as error:
-            raise carried_error(error) or connection.unreachable(error) from error
+            raise await connection.failure(error) from error
         cards = [card_from_proto(card) for card in reply.agents]
         chosen = next((card for card in cards if self._agent in ("", card.name)), None)
         if chosen is None:
@@ -134,7 +133,8 @@ class RemoteAgent:
             self._channel = open_channel(self._address, self._tls)
             self._connection = Connection(
                 stub=AgentServiceStub(self._channel),
-                address=str(self._address),
+                address=self._address,
+                tls=self._tls,
                 metadata=self._metadata,
                 idle_timeout=self._idle_timeout,
                 resume_timeout=self._resume_timeout,

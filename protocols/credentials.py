@@ -1,10 +1,13 @@
 """What a call shows of who makes it: a bearer token, and a certificate where the server demands one."""
 
-import ssl
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from .certificates import first_certificate
 from .pairing import fingerprint_of
-from .status import Context
+
+if TYPE_CHECKING:  # a client, which needs none of it, may be a phone without what statuses are read with
+    from .status import Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class ClientCertificate:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint_of(ssl.PEM_cert_to_DER_cert(self.pem.decode("ascii")))
+        return fingerprint_of(first_certificate(self.pem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,14 @@ class Credentials:
     """None: the server demands none."""
 
 
-def credentials_of(context: Context) -> Credentials:
+def credentials_of(context: "Context") -> Credentials:
     """What the call behind `context` shows."""
     given = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
     authorization = given.decode(errors="replace") if isinstance(given, bytes) else given
     return Credentials(authorization, _certificate(context))
 
 
-def _certificate(context: Context) -> ClientCertificate | None:
+def _certificate(context: "Context") -> ClientCertificate | None:
     # gRPC has verified it in the handshake; what is not encrypted has no such entries.
     shown = context.auth_context()
     pem = next(iter(shown.get("x509_pem_cert", ())), None)

@@ -11,7 +11,9 @@ from uuid import uuid4
 import anyio
 import grpc
 
-from .channel import MAX_MESSAGE_BYTES
+from .address import Address
+from .channel import MAX_MESSAGE_BYTES, ClientTls
+from .diagnosis import explained
 from .egress import inspect
 from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, ResumeLost, Stalled, Unavailable, from_grpc_status
 from .service_names import ACCEPTED
@@ -43,13 +45,18 @@ class Connection:
     """What every step of one `RemoteAgent` shares."""
 
     stub: AgentServiceStub
-    address: str
+    address: Address
+    tls: ClientTls | None
     metadata: tuple[tuple[str, str], ...] = field(repr=False)
     """Holds the token."""
     idle_timeout: float
     resume_timeout: float
 
-    def unreachable(self, error: grpc.aio.AioRpcError) -> NearfarError:
+    async def failure(self, error: grpc.aio.AioRpcError) -> NearfarError:
+        """What the end of a call means: what the server raised, or why there is no way to it."""
+        return carried_error(error) or await explained(self.address, self.tls, error) or self._unreachable(error)
+
+    def _unreachable(self, error: grpc.aio.AioRpcError) -> NearfarError:
         """The error for a status that does not come from our server."""
         details = error.details() or error.code().name
         if error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -154,7 +161,7 @@ class RemoteStep:
     async def _recover(self, error: grpc.aio.AioRpcError) -> None:
         """Resume the step after `error`, or raise the error that it stands for."""
         if error.code() not in _BROKEN or carried_error(error):
-            self._fail(error)
+            await self._fail(error)
         logger.info("the connection to %s broke after %d events", self._connection.address, self._received)
         self._timer.cancel()
         await (self._resume(error) if await self._was_accepted() else self._send_again(error))
@@ -169,7 +176,7 @@ class RemoteStep:
         Once, and at once: a server that is down is not waited for.
         """
         if self._was_sent_again:
-            self._fail(error)
+            await self._fail(error)
         self._was_sent_again = True
         give_up_at = min(self._loop.time() + _SEND_AGAIN_LIMIT, self._deadline)
         try:
@@ -180,7 +187,7 @@ class RemoteStep:
             self._call = self._open()
             failure = await self._connect(give_up_at)
         if failure is not None:
-            self._fail(error)
+            await self._fail(error)
 
     async def _reopen(self, give_up_at: float) -> grpc.aio.AioRpcError | None:
         """Open the call behind the last event received; see `_connect`."""
@@ -213,13 +220,13 @@ class RemoteStep:
             return _connection_timeout()
         except grpc.aio.AioRpcError as error:
             if error.code() not in _BROKEN or carried_error(error):
-                self._fail(error)
+                await self._fail(error)
             return error
         return None
 
-    def _fail(self, error: grpc.aio.AioRpcError) -> NoReturn:
+    async def _fail(self, error: grpc.aio.AioRpcError) -> NoReturn:
         self._is_over = True
-        raise carried_error(error) or self._connection.unreachable(error) from error
+        raise await self._connection.failure(error) from error
 
     def _give_up(self, error: grpc.aio.AioRpcError) -> NoReturn:
         self._is_over = True  # nobody can be told to stop; the server stops a step by itself when its reader stays away

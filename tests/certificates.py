@@ -22,12 +22,12 @@ DAY = datetime.timedelta(days=1)
 class Authority:
     """Signs certificates, which it writes into `folder`; `certificate` is the path of its own."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(self, folder: Path, name: str = "authority", *, end: datetime.timedelta = DAY) -> None:
         self._folder = folder
         self._numbers = count(1)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        made = _builder(self._name, self._name, self._key, -DAY, DAY)
+        made = _builder(self._name, self._name, self._key, -2 * DAY, end)
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         self.certificate = folder / f"{name}.pem"
         self.certificate.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))

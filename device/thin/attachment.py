@@ -13,6 +13,7 @@ import grpc
 
 from ...protocols.address import parse_address
 from ...protocols.channel import ClientTls, open_channel
+from ...protocols.diagnosis import explained
 from ...protocols.errors import (
     AgentError,
     Cancelled,
@@ -79,7 +80,7 @@ async def serve(worker: Worker, stopping: asyncio.Event) -> None:
             tls = await _trusted(worker.hub)
             card = await read_card(worker.server, worker.name)
             async with open_channel(parse_address(worker.hub.address), tls) as channel:
-                attachment = _Attachment(worker, card, channel)
+                attachment = _Attachment(worker, card, channel, tls)
                 await attachment.serve(instance, stopping)
         except (AgentError, ConfigError) as error:
             failures = 1 if attachment and attachment.is_registered else failures + 1
@@ -107,8 +108,9 @@ async def _pause(failures: int, stopping: asyncio.Event, *, at_least: float = 0.
 class _Attachment:
     """One stream, from registration to its end. The steps on it end with it: the hub has failed them, so they are not computed further."""
 
-    def __init__(self, worker: Worker, card: pb.AgentCard, channel: grpc.aio.Channel) -> None:
+    def __init__(self, worker: Worker, card: pb.AgentCard, channel: grpc.aio.Channel, tls: ClientTls | None) -> None:
         self.is_registered = False
+        self._tls = tls
         self._worker = worker
         self._card = card
         self._call = HubServiceStub(channel).Attach(metadata=bearer_metadata(worker.hub.token))
@@ -130,7 +132,8 @@ class _Attachment:
             for job in done:
                 job.result()
         except grpc.aio.AioRpcError as error:
-            raise from_grpc_status(error.code().name, f"the hub at {self._worker.hub.address}: {error.details()}") from error
+            read = from_grpc_status(error.code().name, f"the hub at {self._worker.hub.address}: {error.details()}")
+            raise await explained(parse_address(self._worker.hub.address), self._tls, error) or read from error
         except TimeoutError:
             raise Unavailable(f"the hub at {self._worker.hub.address} is silent", hint="check the network") from None
         finally:

@@ -1,6 +1,5 @@
 """Pairing a worker with a hub: the line that holds everything, and the certificate that is trusted by its fingerprint."""
 
-import datetime
 import io
 import ssl
 import string
@@ -11,11 +10,7 @@ from pathlib import Path
 
 import pytest
 from anyio import to_thread
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from certificates import Authority, CertificateAndKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +25,6 @@ from nearfar.protocols.server import Server, serve
 TOKEN = "5f" * 32
 FINGERPRINT = "sha256:" + "0a" * 32
 PAIRING = Pairing(address="192.168.1.20:7445", token=TOKEN, fingerprint=FINGERPRINT, name="phone")
-CertificateAndKey = tuple[Path, Path]
 
 
 def test_the_line_is_what_people_can_read() -> None:
@@ -134,7 +128,7 @@ async def test_a_server_is_known_by_the_fingerprint_of_its_certificate(certifica
 
 @pytest.mark.anyio
 async def test_a_certificate_that_an_authority_has_signed_can_be_pinned_too(tmp_path: Path) -> None:
-    signed = write_signed_certificate(tmp_path)
+    signed = Authority(tmp_path).issue("*.hub.example")
     async with served(signed) as server:
         remote = await RemoteAgent.connect(server.address, tls=await pinned(server.address, fingerprint_in(signed[0])))
         await remote.aclose()
@@ -177,19 +171,3 @@ async def test_a_server_without_tls_or_none_at_all_is_unavailable() -> None:
             await pinned(server.address, FINGERPRINT)
     with pytest.raises(Unavailable):
         await pinned(server.address, FINGERPRINT)
-
-
-def write_signed_certificate(folder: Path) -> CertificateAndKey:
-    """Paths of a certificate that another key than its own has signed, and of its key."""
-    key, authority = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    subject, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("hub", "authority"))
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), now, now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("*.hub.example")]), critical=False)
-        .sign(authority, hashes.SHA256())
-    )
-    certificate_path, key_path = folder / "signed.pem", folder / "signed-key.pem"
-    certificate_path.write_bytes(made.public_bytes(Encoding.PEM))
-    key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return certificate_path, key_path

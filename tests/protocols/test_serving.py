@@ -11,7 +11,17 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from nearfar.protocols import ConfigError, Message, PrivacyViolation, ScriptedAgent, Side, StepRequest, Unavailable, complete
+from nearfar.protocols import (
+    ConfigError,
+    Message,
+    PrivacyViolation,
+    ScriptedAgent,
+    Side,
+    StepRequest,
+    Unauthenticated,
+    Unavailable,
+    complete,
+)
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
@@ -54,9 +64,9 @@ async def test_tls_server_is_reached_by_those_who_trust_it(certificate: tuple[Pa
             trusting = await RemoteAgent.connect(address, token="secret", tls=ClientTls(roots=certificate[0]))
             assert (await complete(trusting, REQUEST)).text == "safe"
             await trusting.aclose()
-            with pytest.raises(Unavailable, match="certificate"):
+            with pytest.raises(Unavailable, match="signed by itself alone"):
                 await RemoteAgent.connect(address, token="secret", tls=ClientTls(roots=other_certificate[0]))
-            with pytest.raises(Unavailable):
+            with pytest.raises(ConfigError, match="speaks TLS"):
                 await RemoteAgent.connect(address, token="secret")
 
 
@@ -71,7 +81,7 @@ async def test_server_that_demands_client_certificates_refuses_others(
             remote = await RemoteAgent.connect(server.address, tls=known)
             assert remote.card.name == "scripted"
             await remote.aclose()
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unauthenticated, match="demands a certificate"):
                 await RemoteAgent.connect(server.address, tls=ClientTls(roots=certificate[0]))
 
 

@@ -10,6 +10,7 @@ import grpc
 from ....protocols import Unavailable
 from ....protocols.address import parse_address
 from ....protocols.channel import ClientTls, open_channel
+from ....protocols.diagnosis import explained
 from ....protocols.security import bearer_metadata
 from ....protocols.status import from_rpc_error
 from ....protocols.v1 import memory_pb2 as pb
@@ -107,9 +108,18 @@ class Push:
 
 @asynccontextmanager
 async def connected(address: str, *, token: str | None = None, tls: ClientTls | None = None) -> AsyncIterator[Link]:
-    """The way to the replica at `host:port` or `unix:/path`. Raises `ConfigError` for an address or a token that cannot be one."""
-    async with open_channel(parse_address(address), tls) as channel:
-        yield Link(channel, bearer_metadata(token))
+    """The way to the replica at `host:port` or `unix:/path`. Raises `ConfigError` for an address or a token that cannot be one.
+
+    What is raised in the block because of certificates says what is wrong with them.
+    """
+    where = parse_address(address)
+    async with open_channel(where, tls) as channel:
+        try:
+            yield Link(channel, bearer_metadata(token))
+        except Unavailable as error:
+            cause = error.__cause__
+            better = await explained(where, tls, cause) if isinstance(cause, grpc.aio.AioRpcError) else None
+            raise better or error from cause
 
 
 async def _messages(call: "grpc.aio.UnaryStreamCall[Any, Any]") -> AsyncGenerator[Any]:

@@ -1,0 +1,168 @@
+"""Why a connection is not made where certificates stand in its way.
+
+gRPC says little of it, and to a client whose certificate was refused nothing at all. So after such a failure there is one more handshake,
+by Python's own ssl: it asks for nothing, and it carries no token.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from .address import Address
+from .certificates import first_certificate, validity_of
+from .channel import ClientTls
+from .errors import ConfigError, NearfarError, Unauthenticated, Unavailable
+
+_SECONDS: Final = 2.0
+_SYMPTOMS: Final = ("Tls handshake failed", "Hostname Verification", "Socket closed", "Connection reset")
+"""In gRPC's words. A server that is down or does not answer shows none, so that nobody waits for a diagnosis of it."""
+_MOST_NAMES: Final = 5
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""What a client says first, with empty settings (RFC 9113, section 3.4). A server that takes the client answers with its own."""
+_BACK_AFTER: Final = 5.0
+"""Seconds; a server that is being stopped behaves as one that refuses a certificate."""
+
+# OpenSSL's codes, of x509_vfy.h.
+_NOT_YET_VALID, _EXPIRED, _SELF_SIGNED, _OTHER_HOST, _OTHER_ADDRESS = 9, 10, 18, 62, 64
+_CLIENT_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+_ASK_OWNER: Final = "whoever runs the server has to give it another certificate"
+
+
+async def explained(address: Address, tls: ClientTls | None, error: grpc.aio.AioRpcError) -> NearfarError | None:
+    """What is wrong with certificates between here and `address`, after `error`; None where they are not what failed.
+
+    `Unavailable`: with the server's; `Unauthenticated`: with this client's; `ConfigError`: with its files or settings.
+    """
+    details = error.details() or ""
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or address.path or not any(symptom in details for symptom in _SYMPTOMS):
+        return None
+    try:
+        async with asyncio.timeout(_SECONDS):
+            if tls is None and address.is_local:
+                return await _plain_text(address)
+            return await _encrypted(address, tls or ClientTls())
+    except OSError:  # a TimeoutError too: the network is to blame
+        return None
+
+
+async def _plain_text(address: Address) -> NearfarError | None:
+    async with _connected(address, _unchecked(_context(ClientTls()))):
+        return ConfigError(
+            f"{address} speaks TLS, and this client plain text", hint="give the client the certificate of the server or of its authority"
+        )
+
+
+async def _encrypted(address: Address, tls: ClientTls) -> NearfarError | None:
+    host = tls.server_name or address.host
+    try:
+        answers = await _is_answered(address, tls, host)
+    except ssl.SSLCertVerificationError as error:
+        return await _distrusted(address, tls, host, error)
+    except ssl.SSLError as error:
+        reason = error.reason or ""
+        if "ALERT" in reason:
+            return _refused(address, tls) if any(word in reason for word in _CLIENT_ALERTS) else None
+        return Unavailable(f"{address} does not speak TLS", hint="start the server with a certificate, or check the address and its port")
+    return None if answers else _refused(address, tls)
+
+
+async def _is_answered(address: Address, tls: ClientTls, host: str) -> bool:
+    """Whether the server goes on after the handshake: with TLS 1.3, that is when it looks at the client's certificate."""
+    async with _connected(address, _context(tls), host) as connection:
+        reader, writer = connection
+        try:
+            writer.write(_PREFACE)
+            return bool(await reader.read(1))
+        except ConnectionError:
+            return False
+
+
+async def _distrusted(address: Address, tls: ClientTls, host: str, error: ssl.SSLCertVerificationError) -> NearfarError:
+    what = f"the certificate of {address}"
+    if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
+        problem = _untimely(await _shown(address)) or "is signed by one that has expired, or is not valid yet"
+        return Unavailable(f"{what} {problem}", hint=f"{_ASK_OWNER}, unless the clock of one of the machines is wrong")
+    if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
+        names = ", ".join(await _names(address, tls)) or "no host"
+        return Unavailable(f"{what} is for {names}, and not for {host}", hint=f"use an address that it is for, or {_ASK_OWNER}")
+    signer = "itself alone" if error.verify_code == _SELF_SIGNED else "no authority that this client trusts"
+    hint = "give the client the server's own certificate or that of its authority, unless somebody stands between"
+    return Unavailable(f"{what} is signed by {signer}", hint=hint)
+
+
+def _refused(address: Address, tls: ClientTls) -> NearfarError:
+    pair = tls.pair
+    if pair is None:
+        return Unauthenticated(
+            f"{address} demands a certificate of its clients, and this one has none",
+            hint="give the client a certificate that the server's owner has signed, and its key",
+            retry_after=_BACK_AFTER,
+        )
+    problem = _untimely(first_certificate(pair[0].read_bytes())) or "is of an authority that the server does not trust"
+    return Unauthenticated(
+        f"{address} refuses this client: the certificate in {pair[0]} {problem}",
+        hint="get another one from the server's owner",
+        retry_after=_BACK_AFTER,
+    )
+
+
+def _untimely(certificate: bytes) -> str:
+    """What is wrong with its dates; empty where nothing is."""
+    now, dates = datetime.now(UTC), validity_of(certificate)
+    if dates.ends <= now:
+        return f"expired on {dates.ends:%Y-%m-%d %H:%M} UTC"
+    return f"is valid from {dates.begins:%Y-%m-%d %H:%M} UTC on" if now < dates.begins else ""
+
+
+async def _shown(address: Address) -> bytes:
+    """The server's certificate in DER form, unchecked."""
+    async with _connected(address, _unchecked(_context(ClientTls()))) as (_, writer):
+        return writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+
+
+async def _names(address: Address, tls: ClientTls) -> list[str]:
+    """What hosts a certificate is for that is in order otherwise."""
+    context = _context(tls)
+    context.check_hostname = False
+    async with _connected(address, context) as (_, writer):
+        certificate = writer.get_extra_info("ssl_object").getpeercert()
+    return [name for kind, name in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")][:_MOST_NAMES]
+
+
+def _context(tls: ClientTls) -> ssl.SSLContext:
+    """As gRPC checks: any certificate among the roots is trusted, also one that is no authority's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if tls.roots is None:
+        context.load_default_certs()
+    elif isinstance(tls.roots, Path):
+        context.load_verify_locations(tls.roots)
+    else:
+        context.load_verify_locations(cadata=tls.roots.decode("ascii"))
+    if (pair := tls.pair) is not None:
+        context.load_cert_chain(*pair)
+    return context
+
+
+def _unchecked(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@asynccontextmanager
+async def _connected(
+    address: Address, context: ssl.SSLContext, host: str | None = None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname=host or address.host)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,96 @@
+"""The certificate of a running server: read again when its files change, and complained about before it expires."""
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from .certificates import first_certificate, read_pair, read_roots, validity_of
+from .errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+WARNING_TIME: Final = timedelta(days=21)
+"""Before a certificate expires. Authorities that renew by themselves do so a month before; who is warned has been forgotten by them."""
+_DAY: Final = timedelta(days=1)
+
+Stamp = tuple[int, int, int]
+
+
+class RenewedCertificate:
+    """What a server shows, and whom it trusts, as its files say at the moment. gRPC asks before every handshake."""
+
+    def __init__(
+        self, certificate: Path, private_key: Path, client_roots: Path | None, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._certificate = certificate
+        self._private_key = private_key
+        self._client_roots = client_roots
+        self._now = now
+        self._stamps: Sequence[Stamp | None] = ()
+        self._ends = datetime.max.replace(tzinfo=UTC)
+        self._warned: datetime | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Raises `ConfigError` if a file cannot be used."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._read(),
+            self.before_handshake,  # type: ignore[arg-type]  # the stubs do not know that None is allowed
+            require_client_authentication=self._client_roots is not None,
+        )
+
+    def before_handshake(self) -> grpc.ServerCertificateConfiguration | None:
+        """What is new since the last one; None: nothing. It runs in a thread of gRPC's.
+
+        Files that are replaced one after the other do not fit each other for a moment.
+        """
+        if self._stamps == self._look():
+            self._warn()
+            return None
+        try:
+            configuration = self._read()
+        except ConfigError as error:
+            logger.error("the certificate stays as it was: %s", error)
+            return None
+        logger.info("read the certificate in %s again", self._certificate)
+        return configuration
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
+        self._stamps = self._look()
+        pair = read_pair(self._certificate, self._private_key)
+        roots = None if self._client_roots is None else read_roots(self._client_roots)
+        self._ends = validity_of(first_certificate(pair[1])).ends
+        self._warned = None
+        self._warn()
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
+
+    def _look(self) -> Sequence[Stamp | None]:
+        files = (self._certificate, self._private_key, self._client_roots)
+        return [_stamp(file) for file in files if file is not None]
+
+    def _warn(self) -> None:
+        """Once a day, that the certificate expires soon."""
+        now = self._now()
+        if now < self._ends - WARNING_TIME or (self._warned is not None and now < self._warned + _DAY):
+            return
+        self._warned = now
+        logger.warning("the certificate in %s %s: replace the file, no restart is needed", self._certificate, expiry(self._ends, now))
+
+
+def expiry(ends: datetime, now: datetime) -> str:
+    """When a certificate expires or has expired, for people."""
+    if ends <= now:
+        return f"expired on {ends:%Y-%m-%d}"
+    return f"expires on {ends:%Y-%m-%d}, in {(ends - now).days} days" if ends > now + _DAY else f"expires on {ends:%Y-%m-%d %H:%M} UTC"
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """What changes when the file does."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
