@@ -47,6 +47,13 @@ class TableDatabase(Protocol):
 
     def reading(self) -> AbstractContextManager[Session]: ...
 
+    def alone(self) -> AbstractContextManager[Session]:
+        """A transaction on a connection that is used for nothing else, and closed with it: however long it takes, nobody lacks one.
+
+        What is run in it cannot end it. Raises the driver's own errors, too.
+        """
+        ...
+
     def sync(self) -> None:
         """Return when what was committed before outlives a power cut, too."""
         ...

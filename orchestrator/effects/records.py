@@ -5,10 +5,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from ...protocols import ApprovalRequest, LedgerConflict, ToolResult
-from ..sqlite import driver
-from ..sqlite.database import Database
 from ..tables import Session, TableDatabase, Tables
-from .transactions import EffectConnection, alone
+from .transactions import EffectConnection
 
 TABLES: Final = Tables(
     part="effects",
@@ -114,9 +112,7 @@ class EffectRecords:
 
     def transaction(self, key: str) -> EffectConnection:
         """One of the effect's tool, in which its result is written down as well. It waits for others to finish writing."""
-        database = self._database
-        transaction = alone(driver.of(None).connect(database.path)) if isinstance(database, Database) else database.writing()
-        return EffectConnection(transaction, lambda session, result: self.finish(session, key, result))
+        return EffectConnection(self._database.alone(), lambda session, result: self.finish(session, key, result))
 
     def sync(self) -> None:
         """Return when what was written before outlives a power cut, too."""

@@ -1,5 +1,6 @@
 """The call of a tool while it runs, and what the tool may ask about it."""
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from uuid import uuid4
 from ...protocols import InvalidRequest, ToolCall, ToolResult
 from ..threads import in_thread
 from ..tools import Effect, Tool
-from .transactions import AlreadyDone, EffectConnection, begin_in_file
+from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 
 _running: Final[ContextVar["RunningCall"]] = ContextVar("nearfar_running_call")
 
@@ -45,6 +46,8 @@ class RunningCall:
                 self.is_recorded = self._place is None
         except AlreadyDone as done:
             return done.result
+        except TransactionEnded as error:
+            return ToolResult(call_id=call.id, name=call.name, content=str(error), is_error=True)
         except sqlite3.Error as error:
             problem = f"nothing of what the tool wrote was kept: {error}"
             return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)
@@ -67,6 +70,9 @@ class RunningCall:
         return self._transaction
 
     def _begun(self, file: Path | None) -> EffectConnection:
+        if _is_in_event_loop():
+            message = "effect_transaction() waits until others have written, and would have all tasks wait with it"
+            raise InvalidRequest(message, hint="make the tool a plain function, which runs in a thread; or await asyncio.to_thread(...)")
         if file is not None:
             return begin_in_file(file, self.key)
         if self._runs is None:
@@ -101,12 +107,21 @@ def effect_transaction(file: str | os.PathLike[str] | None = None) -> EffectConn
     """A connection whose writes are kept when the running tool returns, together with its result, and dropped when it fails.
 
     So a call of a `transactional` tool has its effect exactly once, wherever the process dies. While it is open, nobody else writes to the
-    database: begin late, and wait for nothing. Raises `InvalidRequest` outside of such a tool, and `sqlite3.Error`.
+    database: begin late, and wait for nothing. It is dropped after ten seconds. Raises `InvalidRequest` outside of such a tool and in an
+    event loop, which would stand still while it waits for others, and `sqlite3.Error`.
 
     Args:
         file: a database of the app's own; None: that of the runs, in a table of the tool's own.
     """
     return _current("effect_transaction").transaction(file)
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _current(asking: str) -> RunningCall:

@@ -4,11 +4,12 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final
 
-from ...protocols import InvalidRequest, ToolResult
+from ...protocols import InvalidRequest, StoreError, ToolResult
+from ..sqlite.database import guarded
 from ..tables import Rows, Session
 
 Keep = Callable[[Session, ToolResult], None]
@@ -16,8 +17,9 @@ Keep = Callable[[Session, ToolResult], None]
 
 _PATIENCE: Final = 10.0
 """Seconds that a tool waits for others to finish writing a file of its own."""
+LONGEST: Final = 10.0
+"""Seconds that a transaction stays open, while which others wait: fewer than they have patience for."""
 _CONTROL: Final = re.compile(r"\s*(abort|begin|commit|end|prepare|rollback|start)\b(?!\s+to\b)", re.IGNORECASE)
-_FORBIDDEN: Final = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 _MARKS: Final = "CREATE TABLE IF NOT EXISTS nearfar_effects (key TEXT PRIMARY KEY, result TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -27,6 +29,10 @@ class AlreadyDone(BaseException):
     def __init__(self, result: ToolResult) -> None:
         super().__init__("the effect is there already")
         self.result = result
+
+
+class TransactionEnded(InvalidRequest):
+    """It was open for too long, or the call that it belongs to is over."""
 
 
 class EffectConnection:
@@ -40,6 +46,10 @@ class EffectConnection:
         self._keep = keep
         self._lock = threading.Lock()
         self._session: Session | None = transaction.__enter__()
+        self._ended = "the call that this transaction belongs to has ended"
+        self._expiry = threading.Timer(LONGEST, self._expire)
+        self._expiry.daemon = True
+        self._expiry.start()
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> Rows:
         """Run one statement. Raises `InvalidRequest` for one that would begin or end a transaction, and the database's own errors."""
@@ -58,6 +68,7 @@ class EffectConnection:
         with self._lock:
             self._keep(self._open, result)
             self._session = None
+            self._expiry.cancel()
             self._transaction.__exit__(None, None, None)
 
     def abandon(self) -> None:
@@ -65,25 +76,20 @@ class EffectConnection:
         with self._lock:
             if self._session is not None:
                 self._session = None
+                self._expiry.cancel()
                 dropped = InvalidRequest("the call has failed")
                 self._transaction.__exit__(type(dropped), dropped, None)
+
+    def _expire(self) -> None:
+        self._ended = f"nothing of what the tool wrote was kept: its transaction was open for more than {LONGEST:g} s"
+        with suppress(StoreError, sqlite3.Error):  # the server has gone, and the transaction with it
+            self.abandon()
 
     @property
     def _open(self) -> Session:
         if self._session is None:
-            raise InvalidRequest("the call that this transaction belongs to has ended", hint="write before the tool returns")
+            raise TransactionEnded(self._ended, hint="begin late, wait for nothing, and write before the tool returns")
         return self._session
-
-
-@contextmanager
-def alone(connection: sqlite3.Connection) -> Iterator[Session]:
-    """A transaction on a connection that is used for nothing else, and closed with it; nothing that is run in it can end it."""
-    with closing(connection):  # which drops what is not kept
-        connection.execute("BEGIN IMMEDIATE")
-        connection.set_authorizer(_authorize)
-        yield connection
-        connection.set_authorizer(None)
-        connection.execute("COMMIT")
 
 
 def begin_in_file(path: str | os.PathLike[str], key: str) -> EffectConnection:
@@ -92,7 +98,7 @@ def begin_in_file(path: str | os.PathLike[str], key: str) -> EffectConnection:
     Raises `AlreadyDone` where the effect is among them, and `sqlite3.Error`.
     """
     connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
-    transaction = EffectConnection(alone(connection), lambda session, result: _mark(session, key, result))
+    transaction = EffectConnection(guarded(connection), lambda session, result: _mark(session, key, result))
     with ExitStack() as failing:
         failing.callback(transaction.abandon)
         transaction.execute(_MARKS)
@@ -105,7 +111,3 @@ def begin_in_file(path: str | os.PathLike[str], key: str) -> EffectConnection:
 
 def _mark(session: Session, key: str, result: ToolResult) -> None:
     session.execute("INSERT INTO nearfar_effects VALUES (?, ?)", (key, result.model_dump_json()))
-
-
-def _authorize(action: int, *_: object) -> int:
-    return sqlite3.SQLITE_DENY if action in _FORBIDDEN else sqlite3.SQLITE_OK

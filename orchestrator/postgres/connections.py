@@ -53,15 +53,28 @@ class Connections:
     @contextmanager
     def connection(self) -> Iterator["Connection"]:
         """One connection for the block alone."""
-        if os.getpid() != self._process:
-            message = f"the {self._what} was opened before this process was forked"
-            raise StoreUnavailable(message, hint="open it in the process that uses it")
+        self._check()
         with translated(self._what, self._patience), self._pool.connection() as connection:
+            yield connection
+
+    @contextmanager
+    def alone(self) -> Iterator["Connection"]:
+        """A connection beside the pool, for what may take long."""
+        import psycopg
+
+        self._check()
+        with translated(self._what, self._patience), psycopg.connect("", **self._parameters, autocommit=True) as connection:
+            self._configure(connection)
             yield connection
 
     def close(self) -> None:
         if os.getpid() == self._process:
             self._pool.close()
+
+    def _check(self) -> None:
+        if os.getpid() != self._process:
+            message = f"the {self._what} was opened before this process was forked"
+            raise StoreUnavailable(message, hint="open it in the process that uses it")
 
     def _connect_once(self) -> None:
         """What is wrong with the address shows here; a pool would try again and again, and tell nobody why."""

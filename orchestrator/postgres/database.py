@@ -1,8 +1,9 @@
 """Tables in a Postgres database that the processes of several machines share."""
 
 import re
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import StoreUnavailable
@@ -56,12 +57,16 @@ class PostgresDatabase:
             elif found[0] != tables.version:
                 raise StoreUnavailable(newer(tables.part, found[0], tables.version), hint="update nearfar on this machine")
 
+    def writing(self) -> AbstractContextManager["PostgresSession"]:
+        return self._kept(self._connections.connection())
+
     @contextmanager
-    def writing(self) -> Iterator["PostgresSession"]:
+    def reading(self) -> Iterator["PostgresSession"]:
         with self._connections.connection() as connection, connection.transaction():
             yield PostgresSession(connection)
 
-    reading = writing
+    def alone(self) -> AbstractContextManager["PostgresSession"]:
+        return self._kept(self._connections.alone())
 
     def lasting(self) -> AbstractContextManager["Connection"]:
         """A connection outside of transactions, for what its session holds."""
@@ -75,6 +80,30 @@ class PostgresDatabase:
 
     def close(self) -> None:
         self._connections.close()
+
+    @contextmanager
+    def _kept(self, connecting: AbstractContextManager["Connection"]) -> Iterator["PostgresSession"]:
+        """A transaction. Where the connection breaks while it is being kept, the server is asked what came of it."""
+        number: str | None = None
+        try:
+            with connecting as connection, connection.transaction():
+                yield PostgresSession(connection)
+                row = connection.execute("SELECT pg_current_xact_id_if_assigned()::text").fetchone()
+                number = None if row is None else row[0]
+        except StoreUnavailable:
+            if number is None or not self._was_kept(number):
+                raise
+
+    def _was_kept(self, number: str) -> bool:
+        """Whether the transaction of that number was; not known to have been where the server stays out of reach."""
+        give_up_at = time.monotonic() + _PATIENCE
+        while time.monotonic() < give_up_at:
+            with suppress(StoreUnavailable), self.reading() as session:
+                [(status,)] = session.execute("SELECT pg_xact_status(?::xid8)", (number,)).fetchall()
+                if status != "in progress":
+                    return bool(status == "committed")
+            time.sleep(0.05)
+        return False
 
 
 class PostgresSession:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from ...protocols import ApprovalNeeded, Cancelled, ConfigError, NearfarError, RunBusy, StoreError
+from ...protocols import ApprovalNeeded, ConfigError, NearfarError, RunBusy, StoreError
 from ..effects.approvals import decide, needed
 from ..effects.ledger import ledger_of
 from ..results import Result
@@ -197,8 +197,7 @@ class DurableRuns:
         try:
             if isinstance(error, NearfarError) and not isinstance(error, ApprovalNeeded | StoreError):
                 failure = Failure(error=type(error).__name__, message=error.message, hint=error.hint)
-                is_cancelled = isinstance(error, Cancelled) and await in_thread(self.store.is_cancelled, lease.run)
-                await self.store.finish(lease, failure, state=RunState.CANCELLED if is_cancelled else RunState.FAILED)
+                await self.store.finish(lease, failure)
             else:
                 await self.store.release(lease, waiting=isinstance(error, ApprovalNeeded))
         except (StoreError, RunBusy) as failed:  # The first error is the one to raise; the run stays as it is, for anyone to resume.

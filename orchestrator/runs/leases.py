@@ -1,6 +1,7 @@
 """Who works on a run: on one machine known by a lock of the kernel, on several by heartbeats in the database."""
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
@@ -89,7 +90,8 @@ class SharedOwners:
 
     def close(self) -> None:
         self.stop()
-        with self._database.writing() as session:
+        # Where the server is away, this process is soon taken for dead.
+        with suppress(StoreError), self._database.writing() as session:
             session.execute("DELETE FROM owners WHERE owner = ?", (self.name,))
 
     def _beat(self) -> None:

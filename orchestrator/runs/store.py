@@ -1,9 +1,10 @@
 """`RunStore`: the runs of one user on this machine, or of many on several."""
 
+import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -19,7 +20,7 @@ from .leases import LocalOwners, Owners, SharedOwners
 from .run import VERSION, Failure, KeptTask, Lease, Run, RunState, damaged, title
 from .schema import TABLES
 from .settings import RunsConfig
-from .writer import Writer
+from .writer import Change, Writer
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
@@ -80,7 +81,7 @@ class RunStore:
 
     async def begin(self, kept: KeptTask, digest: str) -> Lease:
         """Write a task down and begin to work on it. Raises `RunBusy` where another process was quicker to do so."""
-        return await self.writer.write(partial(self._begin, kept=kept, digest=digest))
+        return await self._owning(partial(self._begin, kept=kept, digest=digest))
 
     async def claim(self, run: str, *, user: str = "") -> Lease:
         """Begin to work on a run that nobody works on.
@@ -88,7 +89,11 @@ class RunStore:
         Raises `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was cancelled, and
         `InvalidRequest` where it is done.
         """
-        return await self.writer.write(partial(self._claim, run=run, user=user))
+        try:
+            return await self._owning(partial(self._claim, run=run, user=user))
+        except Cancelled:  # whoever was to notice that has died
+            await self.writer.write(partial(self._cancel, run=run, user=user))
+            raise
 
     def let_go(self, lease: Lease) -> None:
         """This process works on the run no more, be that on record or not."""
@@ -99,11 +104,12 @@ class RunStore:
         await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
         self.let_go(lease)
 
-    async def finish(self, lease: Lease, outcome: str | Failure, *, state: RunState | None = None) -> None:
-        """Write down what came of it: the result as JSON, or why there is none. Raises `RunBusy` where somebody else has the run by now."""
-        state = state or (RunState.FAILED if isinstance(outcome, Failure) else RunState.DONE)
-        content = outcome.model_dump_json() if isinstance(outcome, Failure) else outcome
-        await self.writer.write(partial(self._finish, lease=lease, state=state, content=content))
+    async def finish(self, lease: Lease, outcome: str | Failure) -> None:
+        """Write down what came of it: the result as JSON, or why there is none. Raises `RunBusy` where somebody else has the run by now.
+
+        One that failed after somebody had asked for its end was cancelled.
+        """
+        await self.writer.write(partial(self._finish, lease=lease, outcome=outcome))
         self.let_go(lease)
 
     async def known(self, run: str, *, user: str, digest: str) -> Run | None:
@@ -144,12 +150,6 @@ class RunStore:
         if found is None or found[0] not in _ENDED:
             return None
         return str(found[1]) if found[0] == RunState.DONE else _failure(run, found[1])
-
-    def is_cancelled(self, run: str) -> bool:
-        """Whether somebody has asked for its end."""
-        with self.database.reading() as session:
-            found = session.execute("SELECT is_cancelled FROM runs WHERE run = ?", (run,)).fetchone()
-        return found is not None and bool(found[0])
 
     def cancel(self, run: str, *, user: str | None = None) -> Run:
         """Let a run end: at once where nobody works on it, else behind the node that is under way. A run that has ended stays as it is."""
@@ -194,6 +194,27 @@ class RunStore:
         for table in _TABLES:
             session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
+    async def _owning(self, taking: Change[Lease]) -> Lease:
+        """The lease that is taken; one that nobody waits for any more, since they were cancelled, is given back."""
+        taken: set[Lease] = set()
+
+        def take(session: Session) -> Lease:
+            lease = taking(session)
+            taken.add(lease)
+            return lease
+
+        try:
+            return await self.writer.write(take)
+        except asyncio.CancelledError:
+            self.writer.submit(partial(self._give_back, taken=taken))
+            raise
+
+    def _give_back(self, session: Session, *, taken: Iterable[Lease]) -> None:
+        for lease in taken:
+            self.let_go(lease)
+            if self._found(session, lease.run, None).owner == self.owners.name:  # else it was not kept
+                self._release(session, lease=lease, state=RunState.RUNNING)
+
     def _begin(self, session: Session, *, kept: KeptTask, digest: str) -> Lease:
         task = kept.task
         run = task.idempotency_key
@@ -209,11 +230,11 @@ class RunStore:
 
     def _claim(self, session: Session, *, run: str, user: str) -> Lease:
         known = self._found(session, run, user)
-        if known.state is RunState.CANCELLED:
+        self._check_free(session, known)
+        if known.state is RunState.CANCELLED or self._is_cancelled(session, run):
             raise Cancelled(f"run {run} was cancelled", hint="begin it anew under another key")
         if known.state is RunState.DONE:
             raise InvalidRequest(f"run {run} is done")
-        self._check_free(session, known)
         free = f"SELECT epoch FROM runs WHERE run = ? AND epoch = ?{self.owners.lock}"
         if session.execute(free, (run, known.epoch)).fetchone() is None:
             raise RunBusy(f"run {run} is being taken over by another process just now")
@@ -234,13 +255,17 @@ class RunStore:
             raise RunBusy(f"{who} works on run {known.id}", hint="wait for it, or end it with: nearfar runs cancel")
 
     def _release(self, session: Session, *, lease: Lease, state: RunState) -> None:
-        statement = "UPDATE runs SET owner = NULL, state = ? WHERE run = ? AND epoch = ? AND owner IS NOT NULL"
-        session.execute(statement, (state, lease.run, lease.epoch))
+        statement = "UPDATE runs SET owner = NULL, state = ? WHERE run = ? AND epoch = ? AND owner IS NOT NULL RETURNING is_cancelled"
+        found = session.execute(statement, (state, lease.run, lease.epoch)).fetchone()
+        if found is not None and found[0]:
+            self._end(session, lease.run, RunState.CANCELLED)
 
-    def _finish(self, session: Session, *, lease: Lease, state: RunState, content: str) -> None:
+    def _finish(self, session: Session, *, lease: Lease, outcome: str | Failure) -> None:
         from .checkpointer import drop_checkpoints
 
-        held(session, lease)
+        is_cancelled, has_failed = held(session, lease), isinstance(outcome, Failure)
+        state = RunState.DONE if not has_failed else RunState.CANCELLED if is_cancelled else RunState.FAILED
+        content = outcome.model_dump_json() if isinstance(outcome, Failure) else outcome
         self._end(session, lease.run, state)
         insert = "INSERT INTO outcomes (run, content) VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET content = excluded.content"
         session.execute(insert, (lease.run, content))
@@ -253,6 +278,10 @@ class RunStore:
             "UPDATE runs SET owner = NULL, state = ?, ended = (SELECT coalesce(max(ended), 0) + 1 FROM runs), ended_at = ? WHERE run = ?"
         )
         session.execute(statement, (state, time.time(), run))
+
+    def _is_cancelled(self, session: Session, run: str) -> bool:
+        found = session.execute("SELECT is_cancelled FROM runs WHERE run = ?", (run,)).fetchone()
+        return found is not None and bool(found[0])
 
     def _cancel(self, session: Session, *, run: str, user: str | None) -> None:
         known = self._found(session, run, user)
@@ -281,13 +310,14 @@ class RunStore:
         row = session.execute(f"SELECT {_COLUMNS} FROM runs WHERE run = ?", (run,)).fetchone()
         if row is None or user not in (None, row[2]):  # Whether another user has it is nobody's business.
             raise NotFound(f"there is no run {run!r}", hint="nearfar runs list shows them; one of another user is found under their name")
-        return self._run(session, row)
-
-    def _run(self, session: Session, row: Sequence[Any]) -> Run:
-        run, number, user, state, strategy, said, steps, epoch, owner, began, version = row
+        version = row[-1]
         if version > VERSION:
             message = f"run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
+        return self._run(session, row)
+
+    def _run(self, session: Session, row: Sequence[Any]) -> Run:
+        run, number, user, state, strategy, said, steps, epoch, owner, began, _ = row
         is_orphaned = state == RunState.RUNNING and not self._is_at_work(session, owner, Lease(run, epoch))
         return Run(
             id=run,

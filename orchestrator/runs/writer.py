@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -101,8 +101,9 @@ class Writer:
 
     def _written(self, batch: list[_Waiting]) -> list[_Outcome]:
         try:
-            with self._database.writing() as session:
-                return [_Outcome(each, *_applied(session, each.change)) for each in batch]
+            return self._kept(batch)
+        except _NotBegunError as error:
+            return _failed(batch, error.reason)
         except Exception:  # a thread's boundary: each that fails by itself is told below
             return self._written_each(batch)
 
@@ -110,15 +111,36 @@ class Writer:
         """One that cannot be kept, such as one too large for the disk, is not the others' fault. The log is emptied, which makes room."""
         with suppress(StoreError):
             self._database.scrub()
-        outcomes = []
-        for each in batch:
+        outcomes: list[_Outcome] = []
+        for place, each in enumerate(batch):
             try:
-                with self._database.writing() as session:
-                    outcome = _Outcome(each, *_applied(session, each.change))
+                outcomes += self._kept([each])
+            except _NotBegunError as error:  # as all others would find out, one after the other, each by waiting
+                return outcomes + _failed(batch[place:], error.reason)
             except Exception as error:  # a thread's boundary: raised by whoever waits
-                outcome = _Outcome(each, None, error)
-            outcomes.append(outcome)
+                outcomes += _failed([each], error)
         return outcomes
+
+    def _kept(self, batch: list[_Waiting]) -> list[_Outcome]:
+        """Written in one transaction. Raises `_NotBegunError` where nobody can write now, and what undid all of it."""
+        with ExitStack() as ending:
+            try:
+                session = ending.enter_context(self._database.writing())
+            except Exception as error:
+                raise _NotBegunError(error) from error
+            return [_Outcome(each, *_applied(session, each.change)) for each in batch]
+
+
+class _NotBegunError(Exception):
+    """No transaction could be begun."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def _failed(batch: list[_Waiting], error: Exception) -> list[_Outcome]:
+    return [_Outcome(each, None, error) for each in batch]
 
 
 def _tell(outcomes: list[_Outcome]) -> None:

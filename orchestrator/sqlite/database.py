@@ -1,8 +1,9 @@
 """A private file of tables that several parts and several processes of one user share."""
 
 import os
+import sqlite3
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Final
 
 from ...protocols import StoreUnavailable
@@ -14,6 +15,7 @@ from .errors import Naming
 
 APPLICATION: Final = 0x4E667264
 """Marks the file as one of nearfar's (`PRAGMA application_id`)."""
+_FORBIDDEN: Final = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
 
 
 class Database:
@@ -57,6 +59,10 @@ class Database:
         with self._connections.reading() as connection:
             yield connection
 
+    def alone(self) -> AbstractContextManager[Connection]:
+        """A transaction on a connection that is used for nothing else. Raises `sqlite3.Error`."""
+        return guarded(driver.of(None).connect(self.path))
+
     def sync(self) -> None:
         """Return when what was committed before outlives a power cut, too."""
         try:
@@ -81,3 +87,18 @@ class Database:
             raise self.naming.damaged(f"{self.path} is another program's database")
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute("CREATE TABLE parts (part TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID")
+
+
+@contextmanager
+def guarded(connection: Connection) -> Iterator[Connection]:
+    """A transaction on a connection that is used for nothing else, and closed with it; nothing that is run in it can end it."""
+    with closing(connection):  # which drops what is not kept
+        connection.execute("BEGIN IMMEDIATE")
+        connection.set_authorizer(_authorize)
+        yield connection
+        connection.set_authorizer(None)
+        connection.execute("COMMIT")
+
+
+def _authorize(action: int, *_: object) -> int:
+    return sqlite3.SQLITE_DENY if action in _FORBIDDEN else sqlite3.SQLITE_OK

@@ -1,16 +1,19 @@
 """`effect_transaction`: what a tool writes is kept together with its result, or not at all."""
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 from ledgers import Run, made
 
 from nearfar.orchestrator import tool
-from nearfar.orchestrator.effects import effect_key, effect_transaction
+from nearfar.orchestrator.effects import effect_key, effect_transaction, transactions
 from nearfar.orchestrator.effects.running import RunningCall, run_unrecorded
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
@@ -149,6 +152,52 @@ async def test_a_tool_that_ran_out_of_time_writes_nothing_afterwards(run: Run, s
     assert has_begun.is_set()
     assert len(late) == 1
     assert seats.booked == []
+
+
+async def test_a_transaction_that_stays_open_is_dropped_for_the_sake_of_others(
+    run: Run, seats: Seats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "LONGEST", 0.2)
+
+    @tool(effect="transactional")
+    def book(seat: str, *, notices: bool) -> str:
+        """Book a seat, and dawdle."""
+        connection = effect_transaction(seats.file)
+        connection.execute("INSERT INTO seats VALUES (?)", (seat,))
+        with suppress(InvalidRequest):
+            while True:
+                connection.execute("SELECT 1")
+        if notices:
+            raise ValueError("too late")
+        return "booked"
+
+    async with run.owner() as ledger:
+        assert "too late" in (await made(ledger, book, seat="1a", notices=True)).content
+        result = await made(ledger, book, seat="1b", notices=False)
+        assert result.is_error
+        assert "open for more than" in result.content
+    assert seats.booked == []
+
+
+async def test_an_event_loop_is_not_made_to_wait_for_a_transaction(run: Run, seats: Seats) -> None:
+    @tool(effect="transactional")
+    async def hasty(seat: str) -> str:
+        """Book a seat."""
+        effect_transaction(seats.file)
+        return seat
+
+    @tool(effect="transactional")
+    async def patient(seat: str) -> str:
+        """Book a seat."""
+        connection = await asyncio.to_thread(effect_transaction, seats.file)
+        await asyncio.to_thread(connection.execute, "INSERT INTO seats VALUES (?)", (seat,))
+        return seat
+
+    async with run.owner() as ledger, anyio.create_task_group() as calling:
+        assert "to_thread" in (await made(ledger, hasty, seat="1a")).content
+        for seat in ("1b", "1c", "1d"):
+            calling.start_soon(partial(made, ledger, patient, seat=seat))
+    assert sorted(seats.booked) == ["1b", "1c", "1d"]
 
 
 async def test_what_breaks_the_databases_rules_is_the_tools_failure(run: Run, seats: Seats) -> None:

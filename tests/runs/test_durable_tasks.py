@@ -203,7 +203,7 @@ async def test_a_run_waits_for_a_yes_across_processes(config: RunsConfig) -> Non
 class NoRoomAtTheEnd(RunStore):
     """Cannot keep any result."""
 
-    async def finish(self, lease: Lease, outcome: str | Failure, *, state: RunState | None = None) -> None:
+    async def finish(self, lease: Lease, outcome: str | Failure) -> None:
         raise StoreUnavailable("the disk is full")
 
 

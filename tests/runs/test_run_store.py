@@ -1,6 +1,9 @@
 """What a store of runs keeps, whichever database it is on."""
 
+import asyncio
+import threading
 from contextlib import suppress
+from functools import partial
 
 import anyio
 import pytest
@@ -10,6 +13,7 @@ from nearfar.orchestrator.runs.fencing import held
 from nearfar.orchestrator.runs.run import Failure, KeptTask, Lease, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.sqlite.database import Database
+from nearfar.orchestrator.tables import Session
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.threads import in_thread
 from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
@@ -106,7 +110,7 @@ async def test_a_run_that_is_worked_on_is_cancelled_at_its_next_step_and_an_idle
     lease = await begin(first, "r1")
     assert second.cancel("r1").state is RunState.RUNNING
     assert await first.writer.write(lambda session: held(session, lease))
-    await first.finish(lease, Failure(error="Cancelled", message="cancelled"), state=RunState.CANCELLED)
+    await first.finish(lease, Failure(error="Cancelled", message="cancelled"))
     other = await begin(first, "r2")
     await first.release(other)
     assert second.cancel("r2").state is RunState.CANCELLED
@@ -141,10 +145,50 @@ async def test_what_a_newer_nearfar_has_written_is_refused_and_left_alone(store:
     await store.release(lease)
     with store.database.writing() as session:
         session.execute("UPDATE runs SET version = 99 WHERE run = ?", ("r1",))
+    await begin(store, "r2")
     with pytest.raises(StoreUnavailable, match="version 99"):
         await store.claim("r1")
+    assert [run.id for run in store.list()] == ["r2", "r1"]
+    assert [run.id for run in store.orphans()] == ["r1"]
     with store.database.reading() as session:
-        assert tuple(session.execute("SELECT epoch, version FROM runs").fetchone()) == (1, 99)
+        assert tuple(session.execute("SELECT epoch, version FROM runs WHERE run = 'r1'").fetchone()) == (1, 99)
+
+
+async def test_a_run_whose_beginner_was_cancelled_meanwhile_is_anybodys(store: RunStore) -> None:
+    def wait(session: Session) -> None:
+        may_write.wait()
+
+    for take in (partial(begin, store, "r1"), partial(store.claim, "r1")):
+        may_write = threading.Event()
+        store.writer.submit(wait)
+        taking = asyncio.ensure_future(take())
+        await asyncio.sleep(0)  # it waits for the writer by now
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        may_write.set()
+        await in_thread(store.writer.submit(lambda session: None).result)
+        assert store.show("r1").is_orphaned
+    assert await store.claim("r1") == Lease("r1", 3)
+
+
+async def test_a_run_is_cancelled_whose_process_died_before_it_noticed(opened: Opener) -> None:
+    first, second = opened(), opened()
+    await begin(first, "r1")
+    second.cancel("r1")
+    first.close()
+    with pytest.raises(Cancelled):
+        await second.claim("r1")
+    assert second.show("r1").state is RunState.CANCELLED
+
+
+async def test_a_run_that_fails_or_waits_after_its_end_was_asked_for_is_cancelled(store: RunStore) -> None:
+    failing, waiting = await begin(store, "r1"), await begin(store, "r2")
+    for run in ("r1", "r2"):
+        await in_thread(store.cancel, run)
+    await store.finish(failing, Failure(error="Unavailable", message="gone"))
+    await store.release(waiting, waiting=True)
+    assert [run.state for run in store.list()] == [RunState.CANCELLED] * 2
 
 
 async def test_of_two_claims_by_one_process_one_wins(store: RunStore) -> None:
