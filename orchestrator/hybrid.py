@@ -373,7 +373,8 @@ class Hybrid:
     def _equipped(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """What the task runs with."""
         recollection = Recollection.of(task, stays_here=self._stays_here)
-        privacy = RunPrivacy.of(task, records=None if self._privacy is None else self._privacy.of(task.idempotency_key))
+        records = None if self._privacy is None else self._privacy.of(task.idempotency_key)
+        privacy = RunPrivacy.of(task, records=records, told=self._sessions.told(task))
         context = replace(self._context(options), account=self._router.account(task), recollection=recollection, privacy=privacy)
         tools = allowed(context.tools, task.allowed_tools)
         guard = RunGuard.of(task, tools)

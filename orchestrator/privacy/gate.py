@@ -6,7 +6,8 @@ import anyio
 
 from ..threads import run_in_daemon_thread
 from .detection.composite import Detectors
-from .detection.finding import UNCHECKED, Detector, Finding
+from .detection.finding import UNCHECKED, Detector, Finding, resolved
+from .seams import Part, joins
 from .settings import PrivacyPolicy
 
 Found = Mapping[str, Sequence[Finding]]
@@ -21,12 +22,22 @@ class Gate:
         self._patience = policy.patience
         self._seen: dict[str, list[Finding]] = {}
 
-    async def look(self, texts: Sequence[str]) -> Found:
-        """The findings that count in each text that has any."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._seen]
+    async def look(self, texts: Sequence[str], before: Sequence[str] = ()) -> Found:
+        """The findings that count in each text that has any, and pieces of such as texts that follow each other make together.
+
+        `before`: texts that left earlier in the same conversation.
+        """
+        conversation = [*(text for text in before if text not in texts), *texts]
+        joined = list(joins(conversation))
+        wanted = dict.fromkeys((*texts, *(join.text for join in joined)))
+        new = [text for text in wanted if text not in self._seen]
         if new:
             self._seen |= await self._looked_through(new)
-        return {text: self._seen[text] for text in texts if self._seen[text]}
+        found = {text: list(self._seen[text]) for text in conversation if text in self._seen}
+        for join in joined:
+            for finding in self._seen[join.text]:
+                _add(finding, [(conversation[part.text], part) for part in join.spread(finding)], found)
+        return {text: resolved(found[text]) for text in texts if found[text]}
 
     async def _looked_through(self, texts: Sequence[str]) -> dict[str, list[Finding]]:
         found: dict[str, list[Finding]] = {}
@@ -38,3 +49,16 @@ class Gate:
         with anyio.move_on_after(self._patience):
             await run_in_daemon_thread(look)
         return {text: found.get(text, [Finding(0, len(text), UNCHECKED, text)]) for text in texts}
+
+
+def _add(finding: Finding, places: Sequence[tuple[str, Part]], found: Mapping[str, list[Finding]]) -> None:
+    """Put the pieces of a finding into the texts, unless it only goes on from what one of them has alone."""
+    if any(_is_known(finding.type, part, found.get(text, ())) for text, part in places):
+        return
+    for text, part in places:
+        if text in found:
+            found[text].append(Finding(part.start, part.end, finding.type, text[part.start : part.end]))
+
+
+def _is_known(type: str, part: Part, findings: Sequence[Finding]) -> bool:
+    return any(each.type == type and each.start < part.end and part.start < each.end for each in findings)

@@ -1,7 +1,7 @@
 """What may leave the device for one run: by its label, by what detectors find, and by the bytes."""
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ from .gate import Found, Gate
 from .needles import Needles
 from .placeholders import Placeholders
 from .records import RunRecords
+from .seams import REACH
 from .settings import OnFinding, PrivacyPolicy
 from .texts import changed, texts_of, with_texts
 
@@ -46,13 +47,21 @@ class RunPrivacy:
         public: texts that the task says in public itself.
         records: keep placeholders and the audit; None: both end with this process.
         detector: looks through what is about to leave.
+        told: the ends of the last texts that left in the conversation which the run goes on with; this one adds to them.
     """
 
     def __init__(
-        self, policy: PrivacyPolicy, public: Iterable[str], *, records: RunRecords | None = None, detector: Detector | None = None
+        self,
+        policy: PrivacyPolicy,
+        public: Iterable[str],
+        *,
+        records: RunRecords | None = None,
+        detector: Detector | None = None,
+        told: deque[str] | None = None,
     ) -> None:
         self._policy = policy
         self._records = records
+        self._told = deque[str]() if told is None else told
         self._gate = Gate(detector or standard_detectors(policy.spacy_model), policy)
         known = [] if records is None else records.placeholders()
         self.placeholders = Placeholders(known, keep=None if records is None else records.keep)
@@ -65,8 +74,8 @@ class RunPrivacy:
             self._needles.add_text(placeholder.value)
 
     @classmethod
-    def of(cls, task: Task, *, records: RunRecords | None = None) -> "RunPrivacy":
-        return cls(task.policy.privacy, texts_of(task.messages), records=records)
+    def of(cls, task: Task, *, records: RunRecords | None = None, told: deque[str] | None = None) -> "RunPrivacy":
+        return cls(task.policy.privacy, texts_of(task.messages), records=records, told=told)
 
     def may_hear(self, member: Member, label: Label) -> bool:
         """Whether an agent may be told what has this label."""
@@ -109,11 +118,13 @@ class RunPrivacy:
             await self._hold(member, request, label, role, because, {})
         if member.side is Side.NEAR:
             return self._departing(member, self._for_near(member, request, label), label, role)
-        request = with_texts(request, self.placeholders.hidden)
-        found = await self._gate.look(texts_of(request.messages))
+        if self._policy.findings is not OnFinding.PLACEHOLDER:  # of pieces that are hidden one by one nobody could tell what they make
+            request = with_texts(request, self.placeholders.hidden)
+        found = await self._gate.look(texts_of(request.messages), self._told)
         request, reason = await self._cleared(member, request, label, role, found)
         departing = self._departing(member, request, label, role)
         await departing.leave(reason, _counts(found))
+        self._told.extend(end for text in texts_of(request.messages) if (end := text[-REACH:]) not in self._told)
         return departing
 
     def filled_state(self, state: dict[str, Any], *, is_json: bool) -> dict[str, Any]:
@@ -152,7 +163,7 @@ class RunPrivacy:
     async def _cleared(self, member: Member, request: StepRequest, label: Label, role: str, found: Found) -> tuple[StepRequest, str]:
         """The request as what was found in it allows, and why it does. Raises `PrivacyViolation` where it does not."""
         if not found:
-            return request, "nothing in it may not be shared"
+            return with_texts(request, self.placeholders.hidden), "nothing in it may not be shared"
         counts, choice = _counts(found), self._policy.findings
         if choice is OnFinding.ALLOW:
             return request, "[policy.privacy] findings allows what the detectors found"

@@ -1,10 +1,18 @@
 """What the tasks of a session have been told stays in its conversation, which comes back with the next task."""
 
+from collections import deque
+from typing import Final
+
 from ...protocols import Sensitivity
 from ..labels import Label
 from ..memory.item import Tier
 from ..task import Task
 from .starting import THE_TASK
+
+_TEXTS: Final = 8
+"""Ends of texts that are kept for each session,"""
+_SESSIONS: Final = 1000
+"""and sessions for which they are."""
 
 
 class SessionLabels:
@@ -13,6 +21,19 @@ class SessionLabels:
     def __init__(self) -> None:
         self._labels: dict[tuple[str, str], Label] = {}
         """By user and session."""
+        self._told: dict[tuple[str, str], deque[str]] = {}
+
+    def told(self, task: Task) -> deque[str] | None:
+        """The ends of the last texts that left for the task's session, of which what leaves next may be the other half.
+
+        None where it has no session. Those of the sessions that were begun first are forgotten first.
+        """
+        if task.session is None:
+            return None
+        told = self._told.setdefault((task.user, task.session), deque(maxlen=_TEXTS))
+        while len(self._told) > _SESSIONS:
+            del self._told[next(iter(self._told))]
+        return told
 
     def label_of(self, task: Task) -> Label:
         """Of all that was told to earlier tasks of its session."""

@@ -35,16 +35,16 @@ def changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
 
 
 def texts_of(messages: Iterable[Message]) -> list[str]:
-    """All texts of a conversation, each once."""
-    found: dict[str, None] = {}
-    for message in messages:
-        found[message.text] = None
-        if message.tool_result is not None:
-            found[message.tool_result.content] = None
-        for call in message.tool_calls:
-            found |= dict.fromkeys(texts_in(call.arguments))
-    found.pop("", None)
-    return list(found)
+    """All texts of a conversation, in its order."""
+    return [text for message in messages for text in _texts_of(message) if text]
+
+
+def _texts_of(message: Message) -> Iterator[str]:
+    yield message.text
+    if message.tool_result is not None:
+        yield message.tool_result.content
+    for call in message.tool_calls:
+        yield from texts_in(call.arguments)
 
 
 def with_texts(request: StepRequest, change: Callable[[str], str]) -> StepRequest:

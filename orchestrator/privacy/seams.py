@@ -1,0 +1,137 @@
+"""Values that are cut up between the texts of a conversation: one message holds the first half of a number, and another one the rest.
+
+Texts are read on from one into the next in two ways: as they stand, and only what in them looks like a piece of a value, as in `the card
+begins with 4111 1111` and `it ends with 1111 1111`. Only the ends of each text are looked at.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from .detection.finding import Finding
+
+REACH: Final = 128
+"""Characters at either end of a text in which a piece may stand."""
+_PARTS: Final = 8
+"""Texts that may follow the one that a value begins in."""
+_WITHOUT_CHECK: Final = {"phone"}
+"""Types that numbers of other kinds, put together, are taken for."""
+_WORD: Final = re.compile(r"[^\s\"'`(){}\[\]<>,;:|]++")
+_TAIL: Final = ".!?*_"
+_LEAST_DIGITS: Final = 3
+_LONG: Final = 12
+"""Characters of a word with capitals in it that may be half a key, or encoded."""
+_DOTTED: Final = re.compile(r"(?:^|\w)\.\w")
+
+
+class Part(NamedTuple):
+    """A part of one of the texts."""
+
+    text: int
+    start: int
+    end: int
+
+
+class Join(NamedTuple):
+    """Parts of several texts, as one text."""
+
+    text: str
+    parts: tuple[Part, ...]
+
+    def spread(self, finding: Finding) -> list[Part]:
+        """Where in the texts a finding stands; nothing where it goes over no seam, or may be chance."""
+        if finding.type in _WITHOUT_CHECK:
+            return []
+        pieces = []
+        begin = 0
+        for part in self.parts:
+            start, end = max(finding.start - begin, 0), min(finding.end - begin, part.end - part.start)
+            if start < end:
+                pieces.append(Part(part.text, part.start + start, part.start + end))
+            begin += part.end - part.start
+        return pieces if len(pieces) > 1 else []
+
+
+class _Ends(NamedTuple):
+    """Of a text."""
+
+    whole: Part
+    """Without the spaces around it."""
+    is_plain_at_start: bool
+    is_plain_at_end: bool
+    """Its first and its last word are no pieces of anything."""
+    pieces: tuple[Part, ...]
+    """The first and the last piece of a value, as far as it has any."""
+
+
+def joins(texts: Sequence[str]) -> Iterator[Join]:
+    """What texts that follow each other may make together."""
+    ends = [_ends(text, number) for number, text in enumerate(texts) if text.strip()]
+    for place, first in enumerate(ends):
+        later = ends[place + 1 : place + 1 + _PARTS]
+        if later and not (first.is_plain_at_end and later[0].is_plain_at_start):
+            yield _join(texts, [first.whole, *(each.whole for each in later)])
+        pieces = [each.pieces for each in later if each.pieces]
+        if pieces and texts[pieces[0][0].text].startswith("@", pieces[0][0].start):
+            yield _join(texts, [first.whole, pieces[0][0]])  # the name before it may be any word
+        for count in range(1, _unbroken(pieces) + 1) if first.pieces else ():
+            yield _join(texts, [first.pieces[-1], *(found[0] for found in pieces[:count])])
+
+
+def _unbroken(pieces: Sequence[tuple[Part, ...]]) -> int:
+    """How many first pieces follow each other: behind a text with two of them, others stand between."""
+    return next((place + 1 for place, found in enumerate(pieces) if len(found) > 1), len(pieces))
+
+
+def _join(texts: Sequence[str], parts: Sequence[Part]) -> Join:
+    """The end of the first part and what follows it, as far as a value reaches."""
+    first, *others = parts
+    cut, room = [first._replace(start=max(first.end - REACH, first.start))], REACH
+    for part in others:
+        cut.append(part._replace(end=min(part.end, part.start + room)))
+        room -= part.end - part.start
+        if room <= 0:
+            break
+    return Join("".join(texts[part.text][part.start : part.end] for part in cut), tuple(cut))
+
+
+def _ends(text: str, number: int) -> _Ends:
+    end = len(text.rstrip())
+    start = len(text) - len(text.lstrip())
+    head, tail = (start, min(end, start + REACH)), (max(start, end - REACH), end)
+    first_word, last_word = _WORD.match(text, *head), list(_WORD.finditer(text, *tail))[-1:]
+    pieces = (*_pieces(text, *head)[:1], *_pieces(text, *tail)[-1:])
+    return _Ends(
+        Part(number, start, end),
+        first_word is not None and _is_plain(first_word[0]),
+        bool(last_word) and last_word[0].end() == end and _is_plain(last_word[0][0]),
+        tuple(Part(number, *span) for span in dict.fromkeys(pieces)),
+    )
+
+
+def _is_plain(word: str) -> bool:
+    letters = word.rstrip(_TAIL)
+    return letters.isalpha() and (letters.islower() or letters.istitle())
+
+
+def _pieces(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Where words stand that may belong to a value, those beside each other together, and with enough in them to tell."""
+    spans: list[tuple[int, int]] = []
+    for word in _WORD.finditer(text, start, end):
+        if not _may_belong(word[0]):
+            continue
+        span = (word.start(), word.start() + len(word[0] if "@" in word[0] else word[0].rstrip(_TAIL)))
+        is_beside = bool(spans) and span[0] - spans[-1][1] == 1
+        spans.append((spans.pop()[0], span[1]) if is_beside else span)
+    return [span for span in spans if _tells(text[slice(*span)])]
+
+
+def _may_belong(word: str) -> bool:
+    has_digit = any(character.isdecimal() for character in word)
+    is_mixed = len(word) >= _LONG and any(character.isupper() for character in word[1:])
+    return has_digit or is_mixed or "@" in word or word.isupper() or _DOTTED.search(word) is not None
+
+
+def _tells(piece: str) -> bool:
+    digits = sum(character.isdecimal() for character in piece)
+    return digits >= _LEAST_DIGITS or len(piece) >= _LONG or "@" in piece or _DOTTED.search(piece) is not None
