@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 import anyio
 
 from ..protocols import Agent, AgentCard, Finished, InternalError, NearfarError, StepEvent, StepRequest, Usage, stream
-from ..protocols.security import CALLER
+from ..protocols.security import IDENTITY
 from ..protocols.server import Retention, Server, ServerTls, serve
+from ..protocols.tokens import Tokens
 from .admission.admission import Admission, admissions
 from .admission.settings import GatewayLimits
 
@@ -21,7 +22,7 @@ async def serve_gateway(
     agents: Mapping[str, Agent],
     address: str = "localhost:0",
     *,
-    tokens: Mapping[str, str] | None = None,
+    tokens: Tokens | None = None,
     tls: ServerTls | None = None,
     insecure: bool = False,
     retention: Retention | None = None,
@@ -30,7 +31,9 @@ async def serve_gateway(
     """Serve `agents` by name, as `protocols.server.serve` does, with one log line per step; see `AccountedAgent`.
 
     `limits` holds each caller back; every agent's turns are shared out equally among those who wait, as many at a time as its card
-    says. `tokens` maps each caller's name to its bearer token. The agents stay open: closing them is up to the caller.
+    says. `tokens` maps each caller's name to its bearer token, or is what a token file holds. The agents stay open: closing them is
+    up to the caller.
+
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
     admission = admissions(limits or GatewayLimits(), {name: agent.card.limits.concurrency for name, agent in agents.items()})
@@ -60,7 +63,7 @@ class AccountedAgent:
         """The agent's own step; the line is written when it ends, however it ends."""
         began, outcome, finished, was_asked = anyio.current_time(), "cancelled", None, False
         try:
-            async with self._admission.turn(CALLER.get(), request) as turn, stream(self._agent, request) as events:
+            async with self._admission.turn(IDENTITY.get().caller, request) as turn, stream(self._agent, request) as events:
                 was_asked = True
                 async for event in events:
                     if isinstance(event, Finished):
@@ -82,7 +85,7 @@ class AccountedAgent:
         usage = (finished.usage if finished else None) if was_asked else Usage()
         prices = self.card.prices
         line = {
-            "caller": CALLER.get() or "anonymous",
+            "caller": IDENTITY.get().caller or "anonymous",
             "agent": self._name,
             "model": finished.model if finished else self.card.model,
             "outcome": outcome,

@@ -29,7 +29,7 @@ from ..protocols import (
     Unavailable,
 )
 from ..protocols.address import Address
-from ..protocols.security import CALLER
+from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
 from .conclusion import check_text, checked_calls, estimated_usage, finished
 from .deadline import Deadline
@@ -163,7 +163,7 @@ class ProviderAgent:
     ) -> AsyncGenerator[httpx.Response, None]:
         """The response to one HTTP call, if it is an event stream; it is closed on the way out, which ends the provider's work."""
         client = self._connected()
-        headers = self._dialect.headers(key, f"{CALLER.get()}/{request.idempotency_key}") | _HEADERS
+        headers = self._dialect.headers(key, f"{IDENTITY.get().caller}/{request.idempotency_key}") | _HEADERS
         address = self._base_url + self._dialect.path(self._model)
         message = client.build_request("POST", address, headers=headers, content=_as_json(body))
         response = await deadline.run(partial(client.send, message, stream=True))
@@ -264,10 +264,10 @@ class _Turns:
         self._by_call: OrderedDict[tuple[str, str], JsonValue] = OrderedDict()
 
     def recall(self, call_id: str) -> JsonValue:
-        return self._by_call.get((CALLER.get(), call_id))
+        return self._by_call.get((IDENTITY.get().caller, call_id))
 
     def remember(self, call_id: str, value: JsonValue) -> None:
-        self._by_call[CALLER.get(), call_id] = value
+        self._by_call[IDENTITY.get().caller, call_id] = value
         while len(self._by_call) > _REMEMBERED_TURNS:
             self._by_call.popitem(last=False)
 

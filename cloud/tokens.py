@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..protocols import ConfigError
-from ..protocols.security import token_digest
+from ..protocols.tokens import token_digest
 
 TOKENS_VARIABLE = "NEARFAR_GATEWAY_TOKENS"
 _CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -145,7 +145,7 @@ async def accept_workers(
     from ..protocols.server import serve
 
     hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
-    further = {} if memory is None else _memory_handlers(memory, hub, config)
+    further = {} if memory is None else _memory_handlers(memory, config)
     serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure, further=further)
     local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: HubService(hub).local_handlers()})
     async with local, serving as address, anyio.create_task_group() as tasks:
@@ -154,13 +154,13 @@ async def accept_workers(
         tasks.cancel_scope.cancel()
 
 
-def _memory_handlers(memory: "MemoryStore", hub: "Hub", config: HubConfig) -> "dict[str, grpc.GenericRpcHandler]":
+def _memory_handlers(memory: "MemoryStore", config: HubConfig) -> "dict[str, grpc.GenericRpcHandler]":
     """Let workers synchronise with the memory, each as the user whose device it is."""
     from .memory.sync.service import SERVICE, MemoryService
-    from .memory.sync.serving import identified
+    from .memory.sync.serving import peers_of
 
     users = {name: worker.user for name, worker in config.workers.items() if worker.user is not None}
-    return {SERVICE: MemoryService(memory, identified(hub.identify, users), is_hub=True).handlers()}
+    return {SERVICE: MemoryService(memory, peers_of(users), is_hub=True).handlers()}
 
 
 def _policy(config: WorkerConfig) -> "WorkerPolicy":

@@ -8,19 +8,19 @@ from itertools import count
 
 import grpc
 
+from .access import Access, Clock
 from .agent import Agent
 from .cards import AgentCard, Side
 from .channel import ServerTls
-from .credentials import Credentials
 from .device_state import DeviceState, PowerSource
 from .errors import ConfigError, NearfarError, NotFound, Unauthenticated, Unavailable
 from .heartbeat import Heartbeat
 from .hub_service import SERVICE, HubService
 from .hub_session import AttachedStep, Session
 from .hub_wire import Registration, device_state_to_proto
-from .security import Authenticator
 from .server import listening
 from .steps import StepEvent, StepRequest
+from .tokens import Scope, TokenRecord, Tokens, token_records
 from .v1 import hub_pb2 as pb
 from .validation import check_request
 from .wire import card_to_proto
@@ -64,14 +64,19 @@ class Hub:
 
     def __init__(
         self,
-        tokens: Mapping[str, str],
+        tokens: Tokens,
         *,
         policies: Mapping[str, WorkerPolicy] | None = None,
         heartbeat: Heartbeat | None = None,
         idle_timeout: float = _IDLE_TIMEOUT,
+        clock: Clock | None = None,
     ) -> None:
-        """`tokens` maps each worker's name to its bearer token. Raises `ConfigError` if there is none, or a name has a slash."""
-        if not tokens:
+        """`tokens` maps each worker's name to its bearer token, or is what a token file holds. Tokens expire by `clock`.
+
+        Raises `ConfigError` if there is none, or a name has a slash.
+        """
+        records = token_records(tokens)
+        if not records:
             raise ConfigError(
                 "a hub needs a token for each worker: the token says who a worker is", hint="make one with `nearfar worker pair`"
             )
@@ -80,33 +85,36 @@ class Hub:
         self._idle_timeout = idle_timeout
         self._numbers = count(1)
         self._workers: dict[str, _Worker] = {}
-        self._tokens: dict[str, str] = {}
+        self._records: tuple[TokenRecord, ...] = ()
         self._closing: NearfarError | None = None
         self._arrival = asyncio.Event()
         """Set when the next worker attaches, which then has another one put in its place."""
-        self.authenticator = Authenticator(tokens)
+        self.access = Access(records, clock=clock)
+        """Who may call the hub, as `replace_tokens` last said."""
         self.agents: dict[str, Agent] = {}
         """Every agent by name; kept up to date as workers are allowed, attach and are revoked."""
-        self.replace_tokens(tokens)
+        self.replace_tokens(records)
 
-    def replace_tokens(self, tokens: Mapping[str, str]) -> None:
-        """Allow the workers in `tokens` and no others: one whose token is gone, or is another now, is shut out at once.
+    def replace_tokens(self, tokens: Tokens) -> None:
+        """Allow the workers with these tokens and no others: one that is attached with a token that is gone is shut out at once.
 
         Raises `ConfigError`, and changes nothing, if a name has a slash, which is what separates worker and agent.
         """
-        if unusable := [name for name in tokens if not name or "/" in name]:
+        records = token_records(tokens)
+        names = [record.caller for record in records if Scope.ATTACH in record.scopes]
+        if unusable := [name for name in names if not name or "/" in name]:
             raise ConfigError(f"{unusable[0]!r} cannot be a worker's name", hint="use letters, digits, - and _")
-        self.authenticator = Authenticator(tokens)
-        for name in [name for name, token in self._tokens.items() if tokens.get(name) != token]:
+        self.access.replace_tokens(records)
+        self._records = records
+        for name in self._workers.keys() - names:
             self._shut_out(name)
-        self._tokens = dict(tokens)
-        for name in tokens:
+        for name in names:
             self._workers.setdefault(name, _Worker(self._policies.get(name, WorkerPolicy())))
             self.agents.setdefault(name, AttachedAgent(self, name))
 
     def revoke(self, worker: str) -> None:
-        """Shut a worker out: its steps fail, its stream ends and its token is worth nothing."""
-        self.replace_tokens({name: token for name, token in self._tokens.items() if name != worker})
+        """Shut a worker out: its steps fail, its stream ends and its tokens are worth nothing."""
+        self.replace_tokens([record for record in self._records if record.caller != worker])
 
     def agent(self, name: str) -> "AttachedAgent":
         """The agent `worker` or `worker/agent`, whether it is attached now or not. Raises `NotFound` for a worker that has no token."""
@@ -147,21 +155,14 @@ class Hub:
         _check_battery(name, worker.policy, session.state)
         return session, session.start(card.name, request, idle_timeout=self._idle_timeout)
 
-    def identify(self, credentials: Credentials) -> str:
-        """The worker that the call shows the token of. Raises `Unauthenticated` if there is none, `Unavailable` if the hub is closing."""
-        if self._closing is not None:
-            raise self._closing
-        name = self.authenticator.caller(credentials)
-        if name not in self._workers:  # all are revoked, and an authenticator without tokens lets everybody in
-            raise Unauthenticated("the hub takes no workers", hint="pair the worker anew")
-        return name
-
     def register(self, name: str, registration: Registration) -> Session:
         """Attach a worker that has shown its token.
 
         The same process anew replaces its own broken stream at once. Another one is refused as long as the first is alive: raises
-        `ConfigError` that says when that would be known.
+        `ConfigError` that says when that would be known. Raises `Unavailable` if the hub is closing.
         """
+        if self._closing is not None:
+            raise self._closing
         worker = self._workers[name]
         old = worker.live_session
         if old is not None and old.instance != registration.instance:
@@ -298,14 +299,14 @@ async def serve_hub(
 ) -> AsyncIterator[str]:
     """Let workers attach at `address` until the context ends; yields where it really listens. TLS is required beyond this machine.
 
-    `further` are services beside the hub's, by their names; they see to their callers' tokens themselves, see `Hub.identify`.
+    `further` are services beside the hub's, by their names, for the same callers.
 
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
     serving = listening(
         {SERVICE: HubService(hub).handlers(), **(further or {})},
         address,
-        authenticator=hub.authenticator,
+        access=hub.access,
         tls=tls,
         insecure=insecure,
         closing=hub.close,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import anyio
 import grpc
 
-from .credentials import credentials_of
 from .errors import InvalidRequest, NearfarError, Unavailable
 from .hub_session import Session
 from .hub_wire import Registration, registration_from_proto
-from .status import Context, abort
+from .security import IDENTITY
+from .status import Context
 from .v1 import hub_pb2 as pb
 
 if TYPE_CHECKING:
@@ -46,15 +46,10 @@ class HubService:
 
     async def attach(self, _: object, context: Context) -> None:
         """One worker's stream, from its registration to its end."""
-        try:
-            self._hub.identify(credentials_of(context))
-            registration = await _read_registration(context)
-            worker = self._hub.identify(credentials_of(context))  # once more: the token may have been revoked meanwhile
-            session = self._hub.register(worker, registration)
-            logger.info("worker %r is attached with %s", worker, ", ".join(session.cards))
-            await self._converse(session, context)
-        except NearfarError as error:
-            await abort(context, error)
+        registration = await _read_registration(context)
+        session = self._hub.register(IDENTITY.get().caller, registration)
+        logger.info("worker %r is attached with %s", session.worker, ", ".join(session.cards))
+        await self._converse(session, context)
 
     async def _converse(self, session: Session, context: Context) -> None:
         """Send and receive until the session ends. Raises what it ended with."""

@@ -1,63 +1,105 @@
-"""Who may call a server, and which addresses it may be served at."""
+"""Who calls a server, and which addresses it may be served at."""
 
 import hmac
-import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
-from hashlib import sha256
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
 
 from .address import Address
 from .channel import ServerTls
 from .credentials import ClientCertificate, Credentials
-from .errors import ConfigError, Unauthenticated
+from .errors import ConfigError, PermissionDenied, Unauthenticated
+from .tokens import EVERY_SCOPE, Scope, TokenRecord, Tokens, hashed, token_records
 
-_SCHEME = "Bearer "
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SCHEME: Final = "Bearer "
+OWNER_HINT: Final = "ask the server's owner for a new token"
 
-CALLER: ContextVar[str] = ContextVar("nearfar_caller", default="")
-"""Inside a step that a server runs: the authenticated caller's name, "" for an anonymous one."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Who a caller is, and what it may do."""
+
+    caller: str = ""
+    """Its name; "" for one who needs none."""
+    token: str = ""
+    """The id of the token that it has shown."""
+    scopes: frozenset[Scope] = EVERY_SCOPE
+
+    def require(self, scope: Scope) -> None:
+        """Raises `PermissionDenied` for a caller that may not do this."""
+        if scope not in self.scopes:
+            raise PermissionDenied(
+                f"the token of {self.caller!r} lacks the scope {str(scope)!r}",
+                hint=f"the server's owner gives it with `nearfar serve token rotate {self.caller} --scope {scope}`",
+            )
+
+
+_ANYBODY: Final = Identity()
+IDENTITY: Final[ContextVar[Identity]] = ContextVar("nearfar_identity", default=_ANYBODY)
+"""Inside a call that a server answers, and a step that it runs for one: who calls."""
+
+
+def system_time() -> datetime:
+    """Now, by which tokens expire."""
+    return datetime.now(UTC)
 
 
 class Authenticator:
-    """Finds the caller's name from its bearer token, and from nothing that the caller says about itself."""
+    """Finds out who calls from the bearer token, and from nothing that the caller says about itself."""
 
-    def __init__(self, tokens: Mapping[str, str] | None) -> None:
-        """`tokens` maps caller name to token, or to its digest; without any, every caller is the anonymous one, named ''."""
-        self._digests = _digests(tokens or {})
-        self.is_open = not self._digests
+    def __init__(self, tokens: Tokens | None, *, now: Callable[[], datetime] = system_time) -> None:
+        """Without any tokens, every caller is the anonymous one, named ''. Raises `ConfigError` for unusable ones."""
+        self._records = token_records(tokens or {})
+        self._now = now
+        self.is_open = not self._records
         """Anybody may call. Decided once: a server whose last caller was shut out stays closed."""
 
-    def replace(self, tokens: Mapping[str, str]) -> set[str]:
-        """Let in the callers in `tokens` and no others; returns those whose former token is worth nothing now.
+    def replace(self, tokens: Tokens) -> set[str]:
+        """Let in the callers with these tokens and no others; returns the ids of the former tokens that are worth less or nothing now.
 
         Raises `ConfigError`, and changes nothing, if a token is unusable or the server is open: its callers have no names.
         """
         if self.is_open:
             raise ConfigError("a server that was started without tokens cannot be given some", hint="start it anew with tokens")
-        before, self._digests = self._digests, _digests(tokens)
-        return {name for name, digest in before.items() if self._digests.get(name) != digest}
+        before, self._records = self._records, token_records(tokens)
+        return {former.id for former in before if not any(record.continues(former) for record in self._records)}
 
-    def caller(self, credentials: Credentials) -> str:
-        """The name that belongs to the token in `credentials`; on an open server, that of their certificate if it has just one.
+    def expired(self) -> set[str]:
+        """The ids of the tokens whose time is over."""
+        now = self._now()
+        return {record.id for record in self._records if record.is_expired(now)}
 
-        Raises `Unauthenticated` if the token is missing or wrong, or the certificate is somebody else's.
+    def identify(self, credentials: Credentials) -> Identity:
+        """Who calls: the token's owner; on an open server, the one whom the certificate names, if it names just one.
+
+        Raises `Unauthenticated` if the token is missing, wrong or expired, or the certificate is somebody else's.
         """
         certificate = credentials.certificate
         if self.is_open:
-            return certificate.names[0] if certificate is not None and len(certificate.names) == 1 else ""
-        if not credentials.authorization.startswith(_SCHEME):
-            raise Unauthenticated("the call carries no token", hint="give the client the token that the server was started with")
-        owner = self._owner(_hashed(credentials.authorization.removeprefix(_SCHEME)))
+            return Identity(caller=certificate.names[0]) if certificate is not None and len(certificate.names) == 1 else _ANYBODY
+        record = self._record(_bearer(credentials))
+        if record.is_expired(self._now()):
+            raise Unauthenticated(f"the token expired at {record.expires:%Y-%m-%d %H:%M} UTC", hint=OWNER_HINT)
         if certificate is not None:
-            _check_owner(certificate, owner)
-        return owner
+            _check_owner(certificate, record.caller)
+        return Identity(caller=record.caller, token=record.id, scopes=record.scopes)
 
-    def _owner(self, given: str) -> str:
+    def _record(self, token: str) -> TokenRecord:
         # All digests are compared, each in constant time, so that the duration tells nothing about any of them.
-        owners = [name for name, digest in self._digests.items() if hmac.compare_digest(digest, given)]
-        if not owners:
-            raise Unauthenticated("the token is wrong", hint="give the client the token that the server was started with")
-        return owners[0]
+        given = hashed(token)
+        found = [record for record in self._records if hmac.compare_digest(record.digest, given)]
+        if not found:
+            raise Unauthenticated("the token is wrong", hint="give the client the token that the server's owner made for it")
+        return found[0]
+
+
+def _bearer(credentials: Credentials) -> str:
+    """The token that a call shows."""
+    if not credentials.authorization.startswith(_SCHEME):
+        raise Unauthenticated("the call carries no token", hint="give the client the token that the server's owner made for it")
+    return credentials.authorization.removeprefix(_SCHEME)
 
 
 def _check_owner(certificate: ClientCertificate, owner: str) -> None:
@@ -67,25 +109,6 @@ def _check_owner(certificate: ClientCertificate, owner: str) -> None:
             f"the token is that of {owner!r}, and the certificate that of {', '.join(map(repr, certificate.names))}",
             hint="give the client a token and a certificate of one and the same caller",
         )
-
-
-def token_digest(token: str) -> str:
-    """What a server keeps of `token`, "sha256:" and hex digits; of a digest, itself.
-
-    One round suffices: the tokens that nearfar makes are 256 random bits, which nobody guesses however fast the hash is.
-    """
-    return token if _DIGEST.fullmatch(token) else _hashed(token)
-
-
-def _hashed(token: str) -> str:
-    return f"sha256:{sha256(token.encode()).hexdigest()}"
-
-
-def _digests(tokens: Mapping[str, str]) -> dict[str, str]:
-    for name, token in tokens.items():
-        if not token or not token.isascii() or not token.isprintable():
-            raise ConfigError(f"the token of caller {name!r} is empty or not printable ASCII", hint="use 32 random hex digits")
-    return {name: token_digest(token) for name, token in tokens.items()}
 
 
 def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:

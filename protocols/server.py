@@ -1,5 +1,6 @@
 """`serve()`: agents behind a gRPC address."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -14,14 +15,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
+from .access import Access, Clock
 from .address import Address, parse_address
 from .agent import Agent
 from .channel import SERVER_OPTIONS, ServerTls
 from .errors import ConfigError
-from .security import Authenticator, check_exposure
+from .security import check_exposure
 from .service import AgentService
 from .service_names import SERVICE
 from .step_log import Retention
+from .tokens import Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +34,12 @@ __all__ = ["Retention", "Server", "ServerTls", "serve"]
 class Server:
     """A running server."""
 
-    def __init__(self, address: Address, service: AgentService, health: health.HealthServicer, *, authenticator: Authenticator) -> None:
+    def __init__(self, address: Address, service: AgentService, health: health.HealthServicer, *, access: Access) -> None:
         self.address = str(address)
         """Where it really listens: port 0 is replaced by the port that was free."""
         self._service = service
         self._health = health
-        self._authenticator = authenticator
+        self._access = access
 
     async def drain(self, time_limit: float) -> bool:
         """Say that it is not serving any more, refuse new steps, and let running ones finish for at most `time_limit` seconds.
@@ -46,12 +49,12 @@ class Server:
         await self._health.enter_graceful_shutdown()
         return await self._service.drain(time_limit)
 
-    def replace_tokens(self, tokens: Mapping[str, str]) -> None:
-        """Let in the callers in `tokens` and no others. Steps of those whose token is gone, or is another now, end at once.
+    def replace_tokens(self, tokens: Tokens) -> None:
+        """Let in the callers with these tokens and no others. What others have running with a token that is gone ends at once.
 
         Raises `ConfigError`, and changes nothing, if the server was started without tokens or one is unusable.
         """
-        self._service.shut_out(self._authenticator.replace(tokens))
+        self._access.replace_tokens(tokens)
 
     @property
     def live_steps(self) -> int:
@@ -69,31 +72,34 @@ async def serve(
     agents: Agent | Mapping[str, Agent],
     address: str = "localhost:0",
     *,
-    tokens: Mapping[str, str] | None = None,
+    tokens: Tokens | None = None,
     tls: ServerTls | None = None,
     insecure: bool = False,
     retention: Retention | None = None,
     shutdown_limit: float = 5.0,
     further: Mapping[str, grpc.GenericRpcHandler] | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Server]:
     """Serve `agents` (one, or several by name, of which the first is the default) until the context ends.
 
-    `address` is `host:port` (port 0: a free one) or `unix:/path`. `tokens` maps each caller's name to its bearer token; without
-    tokens everybody may call, which is allowed on this machine only. Beyond this machine `tls` is required; `insecure` says that
-    plaintext is meant, and is refused there. The agents stay open: closing them is up to the caller. On the way out running
-    steps are cancelled, unless `Server.drain` let them finish before; each phase of the shutdown takes at most `shutdown_limit` seconds.
+    `address` is `host:port` (port 0: a free one) or `unix:/path`. `tokens` maps each caller's name to its bearer token, or is what a
+    token file holds; without tokens everybody may call, which is allowed on this machine only. Beyond this machine `tls` is required;
+    `insecure` says that plaintext is meant, and is refused there. The agents stay open: closing them is up to the caller. On the way
+    out running steps are cancelled, unless `Server.drain` let them finish before; each phase of the shutdown takes at most
+    `shutdown_limit` seconds.
 
-    `further` are services beside the agents, by their names; they see to their callers' tokens themselves.
+    `further` are services beside the agents, by their names. Tokens expire by `clock`.
 
     Raises `ConfigError` if the address is malformed, taken or too exposed.
     """
-    authenticator = Authenticator(tokens)
+    access = Access(tokens, clock=clock)
     health_service = health.HealthServicer()
-    service = AgentService(_by_name(agents), authenticator=authenticator, retention=retention or Retention())
+    service = AgentService(_by_name(agents), retention=retention or Retention())
+    access.on_ending(service.shut_out)
     serving = listening(
         {SERVICE: service.handlers(), **(further or {})},
         address,
-        authenticator=authenticator,
+        access=access,
         tls=tls,
         insecure=insecure,
         closing=lambda: service.close(shutdown_limit),
@@ -102,7 +108,7 @@ async def serve(
     )
     async with serving as bound:
         logger.info("serving %s at %s", ", ".join(_by_name(agents)), bound)
-        yield Server(bound, service, health_service, authenticator=authenticator)
+        yield Server(bound, service, health_service, access=access)
 
 
 @asynccontextmanager
@@ -110,7 +116,7 @@ async def listening(
     services: Mapping[str, grpc.GenericRpcHandler],
     address: str,
     *,
-    authenticator: Authenticator,
+    access: Access,
     tls: ServerTls | None,
     insecure: bool,
     closing: Callable[[], Awaitable[None]],
@@ -119,19 +125,22 @@ async def listening(
 ) -> AsyncIterator[Address]:
     """A gRPC server with `services`, health and reflection until the context ends; yields where it really listens.
 
+    Who may call the services, `access` says; health and the names of the RPCs are for everybody.
     On the way out `closing` ends what the services are doing, before the connections are closed. Raises `ConfigError` as `serve` does.
     """
     where = parse_address(address)
-    check_exposure(where, authenticator=authenticator, tls=tls, insecure=insecure)
+    check_exposure(where, authenticator=access.authenticator, tls=tls, insecure=insecure)
     server = grpc.aio.server(options=list(SERVER_OPTIONS))
-    server.add_generic_rpc_handlers(tuple(services.values()))
+    server.add_generic_rpc_handlers(tuple(map(access.guarded, services.values())))
     health_service = health_service or health.HealthServicer()
     await _add_health_and_reflection(server, tuple(services), health_service)
     bound = _bind(server, where, tls)
     await server.start()
+    watching = asyncio.create_task(access.watch())
     try:
         yield bound
     finally:
+        watching.cancel()
         with anyio.CancelScope(shield=True):
             await health_service.enter_graceful_shutdown()
             await closing()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 
@@ -12,12 +12,11 @@ import grpc
 from .agent import Agent
 from .cards import AgentCard
 from .channel import MAX_MESSAGE_BYTES
-from .credentials import credentials_of
-from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, Unauthenticated, Unavailable
-from .security import CALLER, Authenticator
+from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, Unavailable
+from .security import IDENTITY
 from .service_names import ACCEPTED, SERVICE
 from .serving import run_step
-from .status import Context, abort
+from .status import Context
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
@@ -33,9 +32,8 @@ _BACK_AFTER = 1.0
 class AgentService:
     """Serves `agents` by name; the first one answers calls that name none. They may change meanwhile, as those of a hub do."""
 
-    def __init__(self, agents: Mapping[str, Agent], *, authenticator: Authenticator, retention: Retention) -> None:
+    def __init__(self, agents: Mapping[str, Agent], *, retention: Retention) -> None:
         self._agents = agents
-        self._authenticator = authenticator
         self._log = StepLog(retention)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: NearfarError | None = None
@@ -65,26 +63,16 @@ class AgentService:
         )
 
     async def describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:
-        try:
-            self._authenticator.caller(credentials_of(context))
-            return pb.DescribeResponse(agents=map(card_to_proto, _cards(self._agents)))
-        except NearfarError as error:
-            return await abort(context, error)
+        return pb.DescribeResponse(agents=map(card_to_proto, _cards(self._agents)))
 
     async def cancel(self, request: pb.CancelRequest, context: Context) -> pb.CancelResponse:
-        try:
-            caller = self._authenticator.caller(credentials_of(context))
-        except NearfarError as error:
-            await abort(context, error)
-        self._log.leave((caller, request.idempotency_key), reader=request.reader)
+        self._log.leave((IDENTITY.get().caller, request.idempotency_key), reader=request.reader)
         return pb.CancelResponse()
 
     async def step(self, call: pb.StepCall, context: Context) -> None:
         self.live_calls += 1
         try:
-            await self._answer(call, context)
-        except grpc.aio.InternalError:  # what grpc raises for writing to a call that is over
-            logger.debug("the reader of a step left while it was written to")
+            await self._send(self._join(call, context), call, context)
         finally:
             self.live_calls -= 1
             self._ended.set()
@@ -101,10 +89,9 @@ class AgentService:
                 await self._ended.wait()
         return not self._tasks and not self.live_calls
 
-    def shut_out(self, callers: Iterable[str]) -> None:
-        """Stop all that these callers have running here."""
-        for caller in callers:
-            self._log.shut_out(caller, Unauthenticated("the token was revoked", hint="ask the server's owner for a new token"))
+    def shut_out(self, tokens: Collection[str], error: NearfarError) -> None:
+        """Stop with `error` what runs for callers that have shown these tokens, by their ids, and no other one for it."""
+        self._log.shut_out(tokens, error)
 
     async def close(self, time_limit: float) -> None:
         """Cancel all steps and wait for their tasks, at most `time_limit` seconds."""
@@ -118,25 +105,19 @@ class AgentService:
     def _join(self, call: pb.StepCall, context: Context) -> LoggedStep:
         if self._closing is not None:
             raise self._closing
-        caller = self._authenticator.caller(credentials_of(context))
         name, agent = self._agent(call.agent)
         request = request_from_proto(call.request, idempotency_key=call.idempotency_key, timeout=_timeout(context))
         check_privacy(agent.card, request)
         fingerprint = sha256(name.encode() + b"\0" + call.request.SerializeToString(deterministic=True)).digest()
         resume_from = call.resume_from if call.HasField("resume_from") else None
-        step, is_new = self._log.join((caller, call.idempotency_key), fingerprint, resume_from=resume_from)
+        identity = IDENTITY.get()
+        step, is_new = self._log.join((identity.caller, call.idempotency_key), fingerprint, resume_from=resume_from)
+        step.tokens.add(identity.token)
         if is_new:
-            CALLER.set(caller)
             step.task = asyncio.create_task(self._compute(step, agent, request))
             self._tasks.add(step.task)
             step.task.add_done_callback(lambda task: self._settle(step, task))
         return step
-
-    async def _answer(self, call: pb.StepCall, context: Context) -> None:
-        try:
-            await self._send(self._join(call, context), call, context)
-        except NearfarError as error:
-            await abort(context, error)
 
     async def _send(self, step: LoggedStep, call: pb.StepCall, context: Context) -> None:
         position = call.resume_from

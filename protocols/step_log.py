@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -31,7 +31,7 @@ class Retention:
 class LoggedStep:
     """One step: its events so far in their wire form, and how it ended."""
 
-    __slots__ = ("_sleepers", "done", "error", "events", "fingerprint", "grace", "key", "readers", "size", "task")
+    __slots__ = ("_sleepers", "done", "error", "events", "fingerprint", "grace", "key", "readers", "size", "task", "tokens")
 
     def __init__(self, key: StepKey, fingerprint: bytes) -> None:
         self.key = key
@@ -46,6 +46,8 @@ class LoggedStep:
         """Calls that read the step now, by their reader; one that reconnects may have two for a while."""
         self.grace: asyncio.TimerHandle | None = None
         """Runs while the step has no reader."""
+        self.tokens: set[str] = set()
+        """Ids of the tokens with which it was asked for."""
         self._sleepers: list[asyncio.Future[None]] = []
 
     def finish(self, error: NearfarError | None = None) -> None:
@@ -142,12 +144,12 @@ class StepLog:
         if not step.readers:
             self._stop(step, Cancelled("the step was cancelled by its caller"))
 
-    def shut_out(self, caller: str, error: NearfarError) -> None:
-        """Stop the steps of `caller` with `error`, and forget all that it had."""
-        for step in [step for (owner, _), step in self._steps.items() if owner == caller]:
-            self._stop(step, error)
-            step.error = error  # also where it was finished, and is still being read
-            step.events.clear()
+    def shut_out(self, tokens: Collection[str], error: NearfarError) -> None:
+        """Stop the steps that nobody asked for but with `tokens`, and forget them."""
+        for step in [step for step in self._steps.values() if not step.tokens.isdisjoint(tokens)]:
+            step.tokens.difference_update(tokens)
+            if not step.tokens:
+                self._stop(step, error)
 
     def close(self, error: NearfarError) -> None:
         """Stop all steps with `error` and forget them."""

@@ -75,8 +75,8 @@ def _served(store: Path, socket: Path) -> Iterator[str]:
 
 async def _serve(path: str, address: str) -> None:
     with _opened(Path(path)) as store:
-        async with serve_memory(store, address, tokens={}, users={"": "anna"}, is_hub=True) as bound:
-            print(bound, flush=True)
+        async with serve_memory(store, address, tokens={}, users={"": "anna"}, is_hub=True) as server:
+            print(server.address, flush=True)
             await asyncio.to_thread(sys.stdin.read)
 
 
@@ -104,8 +104,8 @@ async def _devices(folder: Path) -> AsyncIterator[tuple[dict[str, MemoryStore], 
     for name in _DEVICES:
         stores[name].put(("notes",), f"from {name}", {"text": f"{_CANARY} written early"}, subject="carl")
     try:
-        async with serve_memory(stores["hub"], "localhost:0", tokens={}, users={"": "anna"}, is_hub=True) as address:
-            yield {name: stores[name] for name in _DEVICES}, address
+        async with serve_memory(stores["hub"], "localhost:0", tokens={}, users={"": "anna"}, is_hub=True) as server:
+            yield {name: stores[name] for name in _DEVICES}, server.address
     finally:
         for store in stores.values():
             store.close()

@@ -39,8 +39,8 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.client import RemoteAgent
-from nearfar.protocols.security import token_digest
 from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.tokens import token_digest
 
 pytestmark = pytest.mark.anyio
 TOKENS = {"laptop": "a" * 64, "phone": "b" * 64}

@@ -21,7 +21,7 @@ from nearfar.protocols import ConfigError
 from nearfar.protocols.channel import ServerTls
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.pairing import Pairing, fingerprint_of, parse_pairing
-from nearfar.protocols.security import token_digest
+from nearfar.protocols.tokens import token_digest
 
 ADDRESS = "192.168.1.20:7445"
 URI = Pairing(address=ADDRESS, token="5f" * 32, fingerprint="sha256:" + "0a" * 32, name="telephone").uri

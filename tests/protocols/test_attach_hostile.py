@@ -9,8 +9,8 @@ import pytest
 from attached_world import ask, running
 
 from nearfar.protocols import ScriptedAgent, StepEvent, StepRequest, TextDelta, attach
+from nearfar.protocols.access import Access
 from nearfar.protocols.hub_service import SERVICE
-from nearfar.protocols.security import Authenticator
 from nearfar.protocols.server import listening
 from nearfar.protocols.status import Context
 from nearfar.protocols.testing.subject import eventually
@@ -44,7 +44,7 @@ async def hub_that_says(*messages: pb.HubMessage | anyio.Event) -> AsyncIterator
 
     handler = grpc.stream_stream_rpc_method_handler(attach, pb.WorkerMessage.FromString, pb.HubMessage.SerializeToString)
     services = {SERVICE: grpc.method_handlers_generic_handler(SERVICE, {"Attach": handler})}
-    serving = listening(services, "localhost:0", authenticator=Authenticator(None), tls=None, insecure=False, closing=close, time_limit=1.0)
+    serving = listening(services, "localhost:0", access=Access(None), tls=None, insecure=False, closing=close, time_limit=1.0)
     async with serving as address:
         yield str(address), heard
 

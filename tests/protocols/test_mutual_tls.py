@@ -12,7 +12,7 @@ from nearfar.protocols import Message, ScriptedAgent, StepEvent, StepRequest, Un
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.credentials import ClientCertificate, Credentials
-from nearfar.protocols.security import CALLER
+from nearfar.protocols.security import IDENTITY
 from nearfar.protocols.server import Server, serve
 
 REQUEST = StepRequest(messages=(Message.user("Who am I?"),))
@@ -23,7 +23,7 @@ class Greeter(ScriptedAgent):
     """Answers with the name of its caller."""
 
     async def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:
-        async for event in ScriptedAgent([f"caller {CALLER.get()!r}"]).step(request):
+        async for event in ScriptedAgent([f"caller {IDENTITY.get().caller!r}"]).step(request):
             yield event
 
 

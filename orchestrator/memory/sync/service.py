@@ -1,15 +1,15 @@
 """`MemoryService`: a replica that others synchronise with, and a store for devices that have none of their own."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
-from ....protocols import InvalidRequest, NearfarError
-from ....protocols.credentials import Credentials, credentials_of
-from ....protocols.status import Context, abort
+from ....protocols import InvalidRequest
+from ....protocols.security import IDENTITY
+from ....protocols.status import Context
 from ....protocols.v1 import memory_pb2 as pb
 from ...threads import in_thread
 from . import wire
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request", bound=Message)
 Reply = TypeVar("Reply", bound=Message)
-Identify = Callable[[Credentials], Peer]
-"""Who calls, by what the call shows. Raises `Unauthenticated` or `PermissionDenied`."""
+Identify = Callable[[str], Peer]
+"""Who calls, by the name that its token has. Raises `PermissionDenied`."""
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["MemoryService"].full_name
 
@@ -64,7 +64,7 @@ class MemoryService:
 
     def _unary(self, method: Callable[[Peer, Request], Reply], request_type: type[Request]) -> "grpc.RpcMethodHandler[Request, Reply]":
         async def handle(request: Request, context: Context) -> Reply:
-            async with self._call(context) as peer:
+            with self._call() as peer:
                 with in_time(UNARY_LIMIT):
                     reply = await in_thread(method, peer, request)
                 self._store.watchers.notify()
@@ -77,16 +77,16 @@ class MemoryService:
         return wire.hello_to_proto(self._replica.hello())
 
     async def _pull(self, message: pb.PullRequest, context: Context) -> None:
-        async with self._call(context) as peer:
+        with self._call() as peer:
             await in_thread(self._greet, peer, message.hello)
             sending = batches(self._replica, peer, wire.request_from_proto(message.continuation))
             async with aclosing(ahead(lambda: in_thread(next, sending, None))) as made:
                 async for batch in made:
-                    await self._check_still_welcome(context, peer, message.hello.device)
+                    await in_thread(self._replica.check_peer, peer, message.hello.device)
                     await _write(context, wire.batch_to_proto(batch))
 
     async def _push(self, _: object, context: Context) -> None:
-        async with self._call(context) as peer:
+        with self._call() as peer:
             hello = await _read_hello(context)
             await in_thread(self._replica.meet, peer, hello, is_caller=True)
             request = await in_thread(self._replica.request, peer, hello.log)
@@ -98,29 +98,19 @@ class MemoryService:
                     await _write(context, pb.PushReply(received=wire.received_to_proto(received)))
 
     async def _watch(self, message: pb.WatchRequest, context: Context) -> None:
-        async with self._call(context) as peer, aclosing(moves(self._replica, self._store.watchers)) as positions:
+        with self._call() as peer:
             await in_thread(self._greet, peer, message.hello)
-            async for position in positions:
-                await self._check_still_welcome(context, peer, message.hello.device)
-                await _write(context, pb.Changed(position=position))
+            async with aclosing(moves(self._replica, self._store.watchers)) as positions:
+                async for position in positions:
+                    await in_thread(self._replica.check_peer, peer, message.hello.device)
+                    await _write(context, pb.Changed(position=position))
 
-    @asynccontextmanager
-    async def _call(self, context: Context) -> AsyncIterator[Peer]:
-        """A call by somebody who may make it. What is raised in it is what it ends with."""
-        try:
-            peer = self._caller(context)
-            with self._calls.one_of(peer.name):
-                yield peer
-        except NearfarError as error:
-            await abort(context, error)
-
-    async def _check_still_welcome(self, context: Context, peer: Peer, device: str) -> None:
-        """Before anything goes to a caller of a long call: its token may be worth nothing any more, and the device may be shut out."""
-        self._caller(context)
-        await in_thread(self._replica.check_peer, peer, device)
-
-    def _caller(self, context: Context) -> Peer:
-        return self._identify(credentials_of(context))
+    @contextmanager
+    def _call(self) -> Iterator[Peer]:
+        """A call by somebody who has a part in this memory."""
+        peer = self._identify(IDENTITY.get().caller)
+        with self._calls.one_of(peer.name):
+            yield peer
 
 
 async def _write(context: Context, message: Message) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ....protocols import PermissionDenied
+from ....protocols.access import Access, Clock
 from ....protocols.channel import ServerTls
-from ....protocols.credentials import Credentials
-from ....protocols.security import Authenticator
 from ....protocols.server import listening
+from ....protocols.tokens import Tokens
 from .peer import Peer
 from .service import SERVICE, Identify, MemoryService
 
@@ -18,11 +19,20 @@ if TYPE_CHECKING:
 _SHUTDOWN_LIMIT: Final = 5.0
 
 
-def identified(caller: Callable[[Credentials], str], users: Mapping[str, str]) -> Identify:
-    """Who calls: `caller` tells the name that a call's token belongs to, `users` whose device that is."""
+@dataclass(frozen=True, slots=True)
+class MemoryServer:
+    """A store that is being served."""
 
-    def identify(credentials: Credentials) -> Peer:
-        name = caller(credentials)
+    address: str
+    """Where it really listens."""
+    replace_tokens: Callable[[Tokens], None]
+    """Let in the callers with these tokens and no others; raises as `protocols.server.Server.replace_tokens`."""
+
+
+def peers_of(users: Mapping[str, str]) -> Identify:
+    """Who calls: `users` tells whose device each caller is."""
+
+    def identify(name: str) -> Peer:
         if name not in users:
             raise PermissionDenied(f"{name or 'a caller without a token'} has no part in this memory", hint="say whose device it is")
         return Peer(name, users[name])
@@ -35,27 +45,28 @@ async def serve_memory(
     store: "MemoryStore",
     address: str,
     *,
-    tokens: Mapping[str, str],
+    tokens: Tokens,
     users: Mapping[str, str],
     tls: ServerTls | None = None,
     insecure: bool = False,
     is_hub: bool = False,
-) -> AsyncIterator[str]:
-    """Serve a store until the context ends; yields where it really listens.
+    clock: Clock | None = None,
+) -> AsyncIterator[MemoryServer]:
+    """Serve a store until the context ends.
 
-    `tokens` maps each caller's name to its bearer token and `users` to the user whose device it is. Raises `ConfigError` as
-    `protocols.serve` does.
+    `tokens` maps each caller's name to its bearer token, or is what a token file holds; `users` maps the name to the user whose device it
+    is. Tokens expire by `clock`. Raises `ConfigError` as `protocols.serve` does.
     """
-    authenticator = Authenticator(tokens)
-    service = MemoryService(store, identified(authenticator.caller, users), is_hub=is_hub)
+    access = Access(tokens, clock=clock)
+    service = MemoryService(store, peers_of(users), is_hub=is_hub)
     serving = listening(
         {SERVICE: service.handlers()},
         address,
-        authenticator=authenticator,
+        access=access,
         tls=tls,
         insecure=insecure,
         closing=service.close,
         time_limit=_SHUTDOWN_LIMIT,
     )
     async with serving as bound:
-        yield str(bound)
+        yield MemoryServer(str(bound), access.replace_tokens)

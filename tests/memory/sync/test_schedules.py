@@ -74,8 +74,8 @@ async def recorded(node: Node, world: World) -> AsyncIterator[str]:
     """The address of a node, by a way on which every byte in either direction is kept."""
     callers = {other.name: other.user or "" for other in world.live}
     tokens = {name: f"token-of-{name}" for name in callers}
-    async with serve_memory(node.store, "localhost:0", tokens=tokens, users=callers, is_hub=node.user is None) as address:
-        host, _, port = address.rpartition(":")
+    async with serve_memory(node.store, "localhost:0", tokens=tokens, users=callers, is_hub=node.user is None) as server:
+        host, _, port = server.address.rpartition(":")
 
         async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while data := await reader.read(1 << 16):

@@ -44,8 +44,8 @@ def stores(tmp_path: Path) -> Iterator[dict[str, MemoryStore]]:
 
 @asynccontextmanager
 async def hub(stores: dict[str, MemoryStore]) -> AsyncIterator[str]:
-    async with serve_memory(stores["hub"], "localhost:0", tokens=TOKENS, users=USERS, is_hub=True) as address:
-        yield address
+    async with serve_memory(stores["hub"], "localhost:0", tokens=TOKENS, users=USERS, is_hub=True) as server:
+        yield server.address
 
 
 def metadata(device: str) -> tuple[tuple[str, str], ...]:
@@ -154,9 +154,9 @@ async def test_a_caller_without_a_part_in_the_memory_is_refused(
     stores: dict[str, MemoryStore], token: str, error: type[NearfarError]
 ) -> None:
     tokens = {**TOKENS, "nobody": "token-of-nobody"}
-    async with serve_memory(stores["hub"], "localhost:0", tokens=tokens, users=USERS, is_hub=True) as address:
+    async with serve_memory(stores["hub"], "localhost:0", tokens=tokens, users=USERS, is_hub=True) as server:
         with pytest.raises(error):
-            await sync_once(stores["phone"], neighbour(address, "phone", token=token))
+            await sync_once(stores["phone"], neighbour(server.address, "phone", token=token))
 
 
 async def test_a_device_is_bound_to_the_credential_that_it_came_with(stores: dict[str, MemoryStore]) -> None:
@@ -173,7 +173,7 @@ async def test_a_revoked_device_is_refused_by_every_replica_that_has_heard_of_it
         for device in ("phone", "laptop"):
             await sync_once(stores[device], neighbour(address, device))
         laptop.replica().revoke(phone.engine.device)
-        for where in (address, second):
+        for where in (address, second.address):
             await sync_once(laptop, neighbour(where, "laptop"))
             with pytest.raises(SyncRefused, match="shut out"):
                 await sync_once(phone, neighbour(where, "phone"))
@@ -194,11 +194,11 @@ class _Revoking(InMemoryEngine):
 async def test_a_device_that_is_shut_out_in_the_middle_of_a_pull_gets_nothing_further(stores: dict[str, MemoryStore]) -> None:
     phone, laptop, engine = stores["phone"], stores["laptop"], _Revoking()
     phone.bound(tier=Tier.USER).batch(PutOp(NOTES, str(number), {"text": "x" * 400}) for number in range(3000))
-    async with serve_memory(MemoryStore(engine), "localhost:0", tokens=TOKENS, users=USERS, is_hub=True) as address:
-        await sync_once(phone, neighbour(address, "phone"))
+    async with serve_memory(MemoryStore(engine), "localhost:0", tokens=TOKENS, users=USERS, is_hub=True) as server:
+        await sync_once(phone, neighbour(server.address, "phone"))
         engine.shut_out = laptop.engine.device
         with pytest.raises(SyncRefused, match="shut out"):
-            await sync_once(laptop, neighbour(address, "laptop"))
+            await sync_once(laptop, neighbour(server.address, "laptop"))
     assert len(laptop.search(NOTES, limit=5000)) <= 1000
 
 
