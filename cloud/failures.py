@@ -21,6 +21,7 @@ from ..protocols import (
     QuotaExceeded,
     RateLimited,
     Stalled,
+    StepLost,
     Unavailable,
 )
 from ..protocols.validation import parse_json
@@ -125,7 +126,7 @@ def transport_errors(provider: str, address: str, idle_seconds: float) -> Iterat
         raise InvalidOutput(f"{provider} sent a body that cannot be decoded: {quote(str(error))}") from None
     except (httpx.TransportError, httpx.StreamError) as error:
         said = quote(str(error)) or type(error).__name__
-        raise Unavailable(f"the connection to {provider} broke: {said}", hint="try again") from None
+        raise StepLost(f"the connection to {provider} broke: {said}", hint="try again") from None
 
 
 def parse_retry_after(value: str | None) -> float | None:

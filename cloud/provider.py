@@ -22,6 +22,7 @@ from ..protocols import (
     Prices,
     Side,
     StepEvent,
+    StepLost,
     StepRequest,
     TextDelta,
     ToolCall,
@@ -136,10 +137,10 @@ class ProviderAgent:
             await deadline.run(partial(anyio.sleep, delay))
 
     async def aclose(self) -> None:
-        """Close all connections; steps under way end with `Unavailable`."""
+        """Close all connections; steps under way end with `StepLost`."""
         self._closed = True
         for deadline in tuple(self._deadlines):
-            deadline.abort(self._closed_error())
+            deadline.abort(self._closed_error(StepLost))
         if self._client is not None:
             await self._client.aclose()
 
@@ -202,8 +203,8 @@ class ProviderAgent:
             raise self._closed_error()
         check_request(self._card, request)
 
-    def _closed_error(self) -> Unavailable:
-        return Unavailable(f"agent {self._card.name!r} is closed", hint="use it before aclose()")
+    def _closed_error(self, error: type[Unavailable] = Unavailable) -> Unavailable:
+        return error(f"agent {self._card.name!r} is closed", hint="use it before aclose()")
 
     @contextmanager
     def _limited(self, request: StepRequest) -> Iterator[Deadline]:

@@ -8,7 +8,7 @@ import grpc
 from .address import parse_address
 from .cards import AgentCard, Side
 from .channel import ClientTls, open_channel
-from .errors import ConfigError, NotFound, Unavailable
+from .errors import ConfigError, NotFound, StepLost, Unavailable
 from .remote_step import Connection, RemoteStep
 from .security import bearer_metadata
 from .steps import StepEvent, StepRequest
@@ -120,9 +120,9 @@ class RemoteAgent:
             await step.close()
 
     async def aclose(self) -> None:
-        """Close the connection. Steps under way are stopped on the server and raise `Unavailable`."""
+        """Close the connection. Steps under way are stopped on the server and raise `StepLost`."""
         self._is_closed = True
-        await asyncio.gather(*(step.abort(self._closed()) for step in tuple(self._steps)))
+        await asyncio.gather(*(step.abort(self._closed(StepLost)) for step in tuple(self._steps)))
         if self._channel is not None:
             await self._channel.close()
 
@@ -141,5 +141,5 @@ class RemoteAgent:
             )
         return self._connection
 
-    def _closed(self) -> Unavailable:
-        return Unavailable(f"the connection to {self._address} is closed")
+    def _closed(self, error: type[Unavailable] = Unavailable) -> Unavailable:
+        return error(f"the connection to {self._address} is closed")

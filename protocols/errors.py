@@ -22,8 +22,9 @@
         + SyncRefused
       x AgentError                the agent or the way to it is at fault: another agent may do better
         + Unavailable
-          - WorkerCrashed
-          - ResumeLost
+          - StepLost
+            x WorkerCrashed
+            x ResumeLost
         + ModelError
         + RateLimited
         + QuotaExceeded
@@ -155,11 +156,15 @@ class Unavailable(AgentError):
     """The agent cannot be reached, or is shutting down."""
 
 
-class WorkerCrashed(Unavailable):
+class StepLost(Unavailable):
+    """The agent, or the way to it, was lost in mid-step. What the step has taken, and whether anything, nobody knows."""
+
+
+class WorkerCrashed(StepLost):
     """The process that ran the model died in mid-step; the next step starts a new one."""
 
 
-class ResumeLost(Unavailable):
+class ResumeLost(StepLost):
     """The connection broke and the server no longer holds the step, so its rest cannot be had."""
 
 
@@ -230,6 +235,7 @@ MAPPINGS: dict[type[NearfarError], Mapping] = {
     IdempotencyConflict: Mapping("ALREADY_EXISTS", 409),
     Unsupported: Mapping("UNIMPLEMENTED", 501),
     Unavailable: Mapping("UNAVAILABLE", 503, retryable=True),
+    StepLost: Mapping("UNAVAILABLE", 503, retryable=True),
     WorkerCrashed: Mapping("UNAVAILABLE", 503, retryable=True),
     ResumeLost: Mapping("DATA_LOSS", 503),
     ModelError: Mapping("FAILED_PRECONDITION", 500),

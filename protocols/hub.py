@@ -13,7 +13,7 @@ from .agent import Agent
 from .cards import AgentCard, Side
 from .channel import ServerTls
 from .device_state import DeviceState, PowerSource
-from .errors import ConfigError, NearfarError, NotFound, Unauthenticated, Unavailable
+from .errors import ConfigError, NearfarError, NotFound, StepLost, Unauthenticated, Unavailable
 from .heartbeat import Heartbeat
 from .hub_service import SERVICE, HubService
 from .hub_session import AttachedStep, Session
@@ -279,13 +279,13 @@ class AttachedAgent:
             session.give_up(step)
 
     async def aclose(self) -> None:
-        """Steps under way are stopped on the worker and raise `Unavailable`. The worker stays attached."""
+        """Steps under way are stopped on the worker and raise `StepLost`. The worker stays attached."""
         self._is_closed = True
         for step, session in self._steps.items():
-            session.give_up(step, self._closed())
+            session.give_up(step, self._closed(StepLost))
 
-    def _closed(self) -> Unavailable:
-        return Unavailable(f"the attached agent {self._name!r} is closed")
+    def _closed(self, error: type[Unavailable] = Unavailable) -> Unavailable:
+        return error(f"the attached agent {self._name!r} is closed")
 
 
 @asynccontextmanager

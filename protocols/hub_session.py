@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .channel import MAX_MESSAGE_BYTES
 from .egress import inspect
-from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, RateLimited, Stalled, Unavailable
+from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, RateLimited, Stalled, StepLost, Unavailable
 from .heartbeat import Heartbeat, Pulse
 from .hub_wire import Registration, device_state_from_proto, failure_from_proto
 from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice
@@ -225,14 +225,14 @@ class Session:
             self.outbox.put(pb.HubMessage(heartbeat=pb.HubHeartbeat()))
 
     def close(self, error: NearfarError | None = None) -> None:
-        """End the session, with `error` unless the worker left in order; the first end stands. Steps under way become `Unavailable`."""
+        """End the session, with `error` unless the worker left in order; the first end stands. Steps under way become `StepLost`."""
         if self.is_closed:
             return
         self._error = error
         self._closed.set()
         self.outbox.close()
         reason = f": {error.message}" if error is not None else ""
-        lost = Unavailable(f"worker {self.worker!r} left in mid-step{reason}", hint="ask another agent")
+        lost = StepLost(f"worker {self.worker!r} left in mid-step{reason}", hint="ask another agent")
         for step in self._running.values():
             step.end(lost)
         self._running.clear()

@@ -15,7 +15,17 @@ from .address import Address
 from .channel import MAX_MESSAGE_BYTES, ClientTls
 from .diagnosis import explained
 from .egress import inspect
-from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, ResumeLost, Stalled, Unavailable, from_grpc_status
+from .errors import (
+    DeadlineExceeded,
+    InvalidOutput,
+    InvalidRequest,
+    NearfarError,
+    ResumeLost,
+    Stalled,
+    StepLost,
+    Unavailable,
+    from_grpc_status,
+)
 from .service_names import ACCEPTED
 from .status import carried_error
 from .steps import Finished, StepEvent, StepRequest
@@ -29,6 +39,8 @@ StepCall: TypeAlias = "grpc.aio.UnaryStreamCall[pb.StepCall, pb.StepEvent]"
 
 _BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
 """What gRPC reports, without a reason of ours, when the connection and not the step has failed."""
+_NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
+"""Words of gRPC for a call that was sent to nobody, which it says nowhere else. With any other words, a call may have been sent."""
 _CANCEL_LIMIT = 1.0
 _SEND_AGAIN_LIMIT = 1.0
 _FIRST_DELAY = 0.05
@@ -176,18 +188,29 @@ class RemoteStep:
         Once, and at once: a server that is down is not waited for.
         """
         if self._was_sent_again:
-            await self._fail(error)
+            await self._fail_unheard(error)
         self._was_sent_again = True
         give_up_at = min(self._loop.time() + _SEND_AGAIN_LIMIT, self._deadline)
         try:
-            failure = await self._reopen(give_up_at)
+            failure = await self._look_for_it(give_up_at)
         except ResumeLost:
             self._is_over = False
             self._message.ClearField("resume_from")
             self._call = self._open()
-            failure = await self._connect(give_up_at)
+            if (failure := await self._connect(give_up_at)) is not None:
+                error = failure
         if failure is not None:
-            await self._fail(error)
+            await self._fail_unheard(error)
+
+    async def _look_for_it(self, give_up_at: float) -> grpc.aio.AioRpcError | None:
+        """`_reopen`, again while connections break: the first may be the old one, of whose end gRPC has not heard yet."""
+        while True:
+            failure = await self._reopen(give_up_at)
+            if failure is None or _never_connected(failure) or self._loop.time() >= give_up_at:
+                return failure
+            await asyncio.sleep(random.uniform(0, _FIRST_DELAY))
+            if self._ended_by is not None:
+                raise self._ended_by
 
     async def _reopen(self, give_up_at: float) -> grpc.aio.AioRpcError | None:
         """Open the call behind the last event received; see `_connect`."""
@@ -228,12 +251,20 @@ class RemoteStep:
         self._is_over = True
         raise await self._connection.failure(error) from error
 
+    async def _fail_unheard(self, error: grpc.aio.AioRpcError) -> NoReturn:
+        """Fail for want of a connection, and the server has not said that it has the step. If there was one, it may have it."""
+        self._is_over = True
+        found = await self._connection.failure(error)
+        if type(found) is not Unavailable or _never_connected(error):
+            raise found from error
+        raise StepLost(f"{found.message}; whether the step has begun there is not known", hint=found.hint) from error
+
     def _give_up(self, error: grpc.aio.AioRpcError) -> NoReturn:
         self._is_over = True  # nobody can be told to stop; the server stops a step by itself when its reader stays away
         if self._loop.time() >= self._deadline:
             raise DeadlineExceeded("the step took longer than its timeout") from error
         window = self._connection.resume_timeout
-        raise Unavailable(
+        raise StepLost(
             f"the connection to {self._connection.address} broke after {self._received} events and did not come back within {window:g} s",
             hint="ask again with the same idempotency key, or ask another agent",
         ) from error
@@ -255,6 +286,10 @@ class RemoteStep:
             await self._connection.stub.Cancel(message, timeout=_CANCEL_LIMIT, metadata=self._connection.metadata)
         except grpc.aio.AioRpcError as error:
             logger.debug("the server could not be told to cancel a step: %s", error.code().name)
+
+
+def _never_connected(error: grpc.aio.AioRpcError) -> bool:
+    return any(words in (error.details() or "") for words in _NEVER_CONNECTED)
 
 
 def _connection_timeout() -> grpc.aio.AioRpcError:

@@ -12,7 +12,7 @@ import grpc
 from .agent import Agent
 from .cards import AgentCard
 from .channel import MAX_MESSAGE_BYTES
-from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, Unavailable
+from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, StepLost, Unavailable
 from .security import IDENTITY
 from .service_names import ACCEPTED, SERVICE
 from .serving import run_step
@@ -96,7 +96,7 @@ class AgentService:
     async def close(self, time_limit: float) -> None:
         """Cancel all steps and wait for their tasks, at most `time_limit` seconds."""
         self._closing = _shutting_down()
-        self._log.close(self._closing)
+        self._log.close(_shutting_down(StepLost))
         if self._tasks:
             _, stuck = await asyncio.wait(self._tasks, timeout=time_limit)
             if stuck:
@@ -150,7 +150,7 @@ class AgentService:
         self._ended.set()
         step.task = None
         if not step.done:
-            self._log.finish(step, Unavailable("the step was stopped on the server"))
+            self._log.finish(step, StepLost("the step was stopped on the server"))
 
     def _agent(self, name: str) -> tuple[str, Agent]:
         if not name and self._agents:
@@ -167,8 +167,8 @@ def _cards(agents: Mapping[str, Agent]) -> Iterator[AgentCard]:
             yield agent.card.model_copy(update={"name": name})
 
 
-def _shutting_down() -> Unavailable:
-    return Unavailable("the server is shutting down", hint="try again shortly, or at another server", retry_after=_BACK_AFTER)
+def _shutting_down(error: type[Unavailable] = Unavailable) -> Unavailable:
+    return error("the server is shutting down", hint="try again shortly, or at another server", retry_after=_BACK_AFTER)
 
 
 def _encoded(event: StepEvent) -> bytes:

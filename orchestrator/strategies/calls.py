@@ -22,9 +22,9 @@ from ...protocols import (
     InvalidOutput,
     Message,
     Performance,
-    ResumeLost,
     Side,
     Stalled,
+    StepLost,
     StepReply,
     StepRequest,
     TextDelta,
@@ -48,7 +48,7 @@ from ..team import Member
 from .state import Json, TaskContext, TaskRuntime, TaskState, as_json, emit, label_of
 from .supervision import Cause, Verdict
 
-WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, ResumeLost, Stalled)
+WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
 
 _TELLING = 1.0

@@ -32,6 +32,7 @@ from nearfar.protocols import (
     QuotaExceeded,
     RateLimited,
     Stalled,
+    StepLost,
     StepRequest,
     TextDelta,
     Unavailable,
@@ -179,14 +180,14 @@ async def test_garbage_stream_is_invalid_output(dialect: str, body: str) -> None
         assert type(await failure(server, dialect)) is InvalidOutput
 
 
-async def test_connection_cut_in_mid_stream_is_unavailable() -> None:
+async def test_connection_cut_in_mid_stream_loses_the_step() -> None:
     async def answer(exchange: Exchange) -> None:
         await exchange.open_stream()
         await exchange.send(sse(openai_chunk({"content": "begun"})))
         exchange.writer.close()
 
     async with http_server(answer) as server:
-        assert type(await failure(server, calls=3)) is Unavailable
+        assert type(await failure(server, calls=3)) is StepLost
         assert len(server.exchanges) == 1, "text was emitted, so no second call may be made"
 
 
@@ -275,7 +276,7 @@ async def test_connection_that_breaks_after_the_answer_began_is_not_retried() ->
         exchange.writer.close()
 
     async with http_server(answer) as server:
-        assert type(await failure(server, calls=3, request=asking(tools=(WEATHER,)))) is Unavailable
+        assert type(await failure(server, calls=3, request=asking(tools=(WEATHER,)))) is StepLost
         assert len(server.exchanges) == 1
 
 
@@ -440,7 +441,7 @@ async def test_closing_the_agent_ends_its_running_step() -> None:
                 await arrived.wait()
                 await agent.aclose()
         assert len(server.exchanges) == 1
-    assert [type(error) for error in outcome] == [Unavailable]
+    assert [type(error) for error in outcome] == [StepLost]
 
 
 @pytest.mark.parametrize(

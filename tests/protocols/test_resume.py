@@ -350,6 +350,28 @@ async def test_a_step_that_never_reached_the_server_is_sent_again() -> None:
     assert len(agent.requests) == 1
 
 
+async def test_a_step_is_looked_for_again_where_the_next_connection_breaks_too() -> None:
+    agent = ScriptedAgent(lambda _: "answer")
+    with anyio.fail_after(30):
+        async with serve(agent) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address)
+            for run, byte in enumerate(range(40, 140, 20), 1):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_reset_next, proxy, byte)
+                    proxy.reset_after(1)
+                    assert (await complete(remote, ask())).text == "answer"
+                assert len(agent.requests) == run
+            await remote.aclose()
+
+
+async def _reset_next(proxy: ChaosProxy, count: int) -> None:
+    """The connection that follows the one that breaks now."""
+    before = proxy.connections
+    while proxy.connections == before:
+        await anyio.lowlevel.checkpoint()
+    proxy.reset_after(count)
+
+
 async def _reset_once(proxy: ChaosProxy) -> None:
     await anyio.wait_all_tasks_blocked()
     await proxy.resume()
