@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..protocols.channel import client_tls
 from ..protocols.errors import ConfigError, NearfarError, UserError
 from ..protocols.pairing import Pairing, read_pairing, read_secret
 from .thin.attachment import Worker, serve
@@ -52,6 +53,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--pairing-file", metavar="FILE", help="the line that `nearfar worker pair` shows; - asks for it")
     made.add_argument("--token-file", metavar="FILE", type=Path, help="the token, in a file that only you can read")
     made.add_argument("--fingerprint", metavar="sha256:...", help="of the hub's certificate, if no public authority has signed it")
+    made.add_argument("--client-certificate", metavar="FILE", type=Path, help="this device's own certificate, if the hub demands one")
+    made.add_argument("--client-key", metavar="FILE", type=Path, help="the private key of the own certificate")
     made.add_argument("--name", help="what the worker's agent is called (default: the pairing's name, or phone)")
     made.add_argument("--server", metavar="URL", default="http://127.0.0.1:8080", help="the llama-server (default: %(default)s)")
     made.add_argument("--server-key-file", metavar="FILE", type=Path, help="the key that llama-server was started with, if any")
@@ -62,7 +65,9 @@ def _worker(options: argparse.Namespace) -> Worker:
     """Raises `ConfigError` if the options contradict each other or are not enough."""
     hub = _hub(options)
     key = None if options.server_key_file is None else read_secret(options.server_key_file)
-    return Worker(server=LlamaServer(options.server, key=key), hub=hub, name=options.name or hub.name or "phone", read_state=Phone())
+    own = client_tls(None, options.client_certificate, options.client_key)
+    name = options.name or hub.name or "phone"
+    return Worker(server=LlamaServer(options.server, key=key), hub=hub, name=name, read_state=Phone(), own=own)
 
 
 def _hub(options: argparse.Namespace) -> Pairing:

@@ -97,6 +97,10 @@ class GatewayConfig(Value):
     """Environment variable that holds the bearer token."""
     certificate: Path | None = None
     """PEM file of the authority that signed the gateway's certificate; None: the system's authorities."""
+    client_certificate: Path | None = None
+    """PEM file of this device's own certificate, where the gateway demands one."""
+    client_key: Path | None = None
+    """PEM file of its private key."""
 
 
 class ServeOptions(TypedDict, total=False):
@@ -392,11 +396,12 @@ def provider_keys() -> dict[str, Callable[[], bool]]:
 
 def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
     async def connect() -> Agent:
-        from ..protocols.client import ClientTls, RemoteAgent
+        from ..protocols.channel import client_tls
+        from ..protocols.client import RemoteAgent
 
         assert isinstance(config, GatewayConfig), "chosen below"
         token = os.environ.get(config.token_variable) or None
-        tls = ClientTls(roots=config.certificate) if config.certificate is not None else None
+        tls = client_tls(config.certificate, config.client_certificate, config.client_key)
         return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 
     async def start() -> Agent:

@@ -120,9 +120,7 @@ def _anchored_near(near: NearConfig, folder: Path) -> NearConfig:
 def _anchored_far(far: FarConfig, folder: Path) -> FarConfig:
     if isinstance(far, LocalFarConfig):
         return far.model_copy(update=_anchored_models(far, folder))
-    if isinstance(far, GatewayConfig) and far.certificate is not None:
-        return far.model_copy(update={"certificate": folder / far.certificate.expanduser()})
-    return far
+    return _anchored_files(far, ("certificate", "client_certificate", "client_key"), folder) if isinstance(far, GatewayConfig) else far
 
 
 def _anchored_models(config: LlamaConfig, folder: Path) -> dict[str, object]:

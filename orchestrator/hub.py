@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from pydantic import Field
 
-from ..protocols import Agent, AgentCard, ConfigError, DeviceState, NotFound, Side, Unavailable
+from ..protocols import Agent, AgentCard, DeviceState, NotFound, Side, Unavailable
 from ..protocols.messages import Value
 from .token_file import follow_tokens
 
 if TYPE_CHECKING:
     import grpc
 
-    from ..protocols.channel import ServerTls
     from ..protocols.hub import Hub, WorkerPolicy
     from .memory.store import MemoryStore
 
@@ -48,6 +47,8 @@ class HubConfig(Value):
     """PEM file of the hub's certificate; needed for any address that other devices can reach."""
     key: Path | None = None
     """PEM file of the certificate's private key."""
+    client_authority: Path | None = None
+    """PEM file of the authorities of which every worker must show a certificate; None: its token is enough."""
     socket: Path = Path("hub.sock")
     """Where tasks on this machine reach the hub; only your own user can open it."""
     memory: bool = False
@@ -62,7 +63,7 @@ class HubConfig(Value):
 
     def anchored(self, folder: Path) -> "HubConfig":
         """The same with its relative paths made absolute."""
-        files = {name: getattr(self, name) for name in ("tokens", "certificate", "key", "socket")}
+        files = {name: getattr(self, name) for name in ("tokens", "certificate", "key", "client_authority", "socket")}
         return self.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
 
 
@@ -140,13 +141,15 @@ async def accept_workers(
 
     Yields the hub and the address where it really listens. Raises `ConfigError` for tokens, files or addresses that cannot be used.
     """
+    from ..protocols.channel import server_tls
     from ..protocols.hub import Hub, serve_hub
     from ..protocols.hub_service import SERVICE, HubService
     from ..protocols.server import serve
 
+    tls = server_tls(config.certificate, config.key, config.client_authority)
     hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
     further = {} if memory is None else _memory_handlers(memory, config)
-    serving = serve_hub(hub, config.address, tls=_tls(config), insecure=insecure, further=further)
+    serving = serve_hub(hub, config.address, tls=tls, insecure=insecure, further=further)
     local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: HubService(hub).local_handlers()})
     async with local, serving as address, anyio.create_task_group() as tasks:
         tasks.start_soon(follow_tokens, config.tokens, read_tokens, hub.replace_tokens)
@@ -167,13 +170,3 @@ def _policy(config: WorkerConfig) -> "WorkerPolicy":
     from ..protocols.hub import WorkerPolicy
 
     return WorkerPolicy(side=config.trust, minimum_battery=config.minimum_battery)
-
-
-def _tls(config: HubConfig) -> "ServerTls | None":
-    from ..protocols.channel import ServerTls
-
-    if config.certificate is None and config.key is None:
-        return None
-    if config.certificate is None or config.key is None:
-        raise ConfigError("certificate and key belong together", hint="give both or neither")
-    return ServerTls(certificate=config.certificate, private_key=config.key)

@@ -68,7 +68,7 @@ class Worker:
         fingerprint: str | None = None,
         device_state: DeviceStateSource = DeviceState,
     ) -> None:
-        """`fingerprint`, as a pairing holds it, stands in place of `tls` where no authority has signed the hub's certificate.
+        """`fingerprint`, as a pairing holds it, stands in place of the roots in `tls` where no authority has signed the hub's certificate.
 
         Raises `ConfigError` for a malformed address or token, or without an agent. Nothing is sent before `run`.
         """
@@ -158,7 +158,7 @@ class Worker:
         """A pinned certificate is compared anew for each stream: if the hub has come back with another one, the worker can say so."""
         if self._fingerprint is None:
             return self._tls
-        return await anyio.to_thread.run_sync(pinned_tls, self._address, self._fingerprint)
+        return await anyio.to_thread.run_sync(pinned_tls, self._address, self._fingerprint, self._tls)
 
     async def _register(self, call: AttachCall) -> pb.Registered:
         cards = tuple(agent.card.model_copy(update={"name": name}) for name, agent in self._agents.items())

@@ -95,6 +95,25 @@ class ClientTls:
         return self.certificate, self.private_key
 
 
+def server_tls(certificate: Path | None, private_key: Path | None, client_roots: Path | None) -> ServerTls | None:
+    """What options or a configuration say; None: plain text. Raises `ConfigError` for what is not complete."""
+    if certificate is None and private_key is None and client_roots is None:
+        return None
+    if certificate is None or private_key is None:
+        hint = "give both, also where clients show certificates, or neither"
+        raise ConfigError("a server's certificate and its private key belong together", hint=hint)
+    return ServerTls(certificate=certificate, private_key=private_key, client_roots=client_roots)
+
+
+def client_tls(roots: Path | None, certificate: Path | None, private_key: Path | None) -> ClientTls | None:
+    """What options or a configuration say; None where they say nothing, and the address alone decides.
+
+    Raises `ConfigError` for a certificate without its key.
+    """
+    tls = ClientTls(roots=roots, certificate=certificate, private_key=private_key)
+    return tls if tls.pair is not None or roots is not None else None
+
+
 def open_channel(address: Address, tls: ClientTls | None) -> grpc.aio.Channel:
     """A channel to `address`; it connects with the first call. Plaintext on this machine unless `tls` is given, TLS elsewhere."""
     options = list(CLIENT_OPTIONS)

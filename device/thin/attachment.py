@@ -63,6 +63,8 @@ class Worker:
     hub: Pairing
     name: str
     read_state: StateSource
+    own: ClientTls | None = None
+    """The worker's own certificate, where the hub demands one."""
     look_every: float = 20.0
     """Seconds between two looks at the state of the device and at llama-server."""
 
@@ -77,7 +79,7 @@ async def serve(worker: Worker, stopping: asyncio.Event) -> None:
     while not stopping.is_set():
         attachment = None
         try:
-            tls = await _trusted(worker.hub)
+            tls = await _trusted(worker)
             card = await read_card(worker.server, worker.name)
             async with open_channel(parse_address(worker.hub.address), tls) as channel:
                 attachment = _Attachment(worker, card, channel, tls)
@@ -90,11 +92,12 @@ async def serve(worker: Worker, stopping: asyncio.Event) -> None:
             await _pause(failures, stopping, at_least=_REFUSED_DELAY if isinstance(error, ConfigError) else 0.0)
 
 
-async def _trusted(hub: Pairing) -> ClientTls | None:
+async def _trusted(worker: Worker) -> ClientTls | None:
     """None where the address alone decides: plaintext on this device, public authorities elsewhere."""
+    hub = worker.hub
     if hub.fingerprint is None:
-        return None
-    return await asyncio.to_thread(pinned_tls, parse_address(hub.address), hub.fingerprint)
+        return worker.own
+    return await asyncio.to_thread(pinned_tls, parse_address(hub.address), hub.fingerprint, worker.own)
 
 
 async def _pause(failures: int, stopping: asyncio.Event, *, at_least: float = 0.0) -> None:

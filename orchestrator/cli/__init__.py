@@ -288,6 +288,7 @@ def serve_gateway(
     address: options.Address = "127.0.0.1:7443",
     certificate: options.Certificate = None,
     key: options.PrivateKey = None,
+    client_authority: options.ClientAuthority = None,
     tokens: options.TokenFile = None,
     insecure: options.Insecure = False,
     drain: options.Drain = 30.0,
@@ -296,7 +297,7 @@ def serve_gateway(
     """Serve the far agent: this process holds the provider's key, its callers only a token."""
     from .serve import run_gateway
 
-    run_gateway(config, far, options.Listening(address, certificate, key, tokens, insecure), drain=drain, as_json=as_json)
+    run_gateway(config, far, options.Listening(address, certificate, key, tokens, insecure, client_authority), drain=drain, as_json=as_json)
 
 
 @serve.command("agent")
@@ -306,6 +307,7 @@ def serve_agent(
     address: options.Address = "127.0.0.1:7444",
     certificate: options.Certificate = None,
     key: options.PrivateKey = None,
+    client_authority: options.ClientAuthority = None,
     tokens: options.TokenFile = None,
     insecure: options.Insecure = False,
     drain: options.Drain = 30.0,
@@ -314,7 +316,7 @@ def serve_agent(
     """Serve this machine's near agent to other processes."""
     from .serve import run_agent
 
-    run_agent(config, near, options.Listening(address, certificate, key, tokens, insecure), drain=drain, as_json=as_json)
+    run_agent(config, near, options.Listening(address, certificate, key, tokens, insecure, client_authority), drain=drain, as_json=as_json)
 
 
 @serve.command("hub")
@@ -323,6 +325,7 @@ def serve_hub(
     address: Annotated[str, typer.Option(help="HOST:PORT at which devices reach the hub, in place of [hub] address.")] = "",
     certificate: options.Certificate = None,
     key: options.PrivateKey = None,
+    client_authority: options.ClientAuthority = None,
     tokens: Annotated[Path | None, typer.Option(help="File with a token for each worker, in place of [hub] tokens.")] = None,
     insecure: options.Insecure = False,
     as_json: options.AsJson = False,
@@ -330,7 +333,7 @@ def serve_hub(
     """Accept devices that dial out to lend their models, and offer them to the tasks on this machine."""
     from .attach import run_hub
 
-    run_hub(config, options.Listening(address, certificate, key, tokens, insecure), as_json=as_json)
+    run_hub(config, options.Listening(address, certificate, key, tokens, insecure, client_authority), as_json=as_json)
 
 
 @serve.command("add-token")

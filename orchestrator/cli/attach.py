@@ -11,7 +11,8 @@ import anyio
 
 from ...protocols import Agent, ConfigError, Side
 from ...protocols.address import Address
-from ...protocols.attach import ClientTls, Worker
+from ...protocols.attach import Worker
+from ...protocols.channel import client_tls
 from ...protocols.pairing import read_pairing
 from ..compose import open_local, open_memory, read_device_state, read_worker_tokens
 from ..hub import HubConfig, accept_workers
@@ -33,6 +34,8 @@ class Lending:
     certificate: Path | None
     pairing_file: str
     """The line that `nearfar worker pair` shows, in place of the three above; `-` reads it from standard input."""
+    client_certificate: Path | None = None
+    client_key: Path | None = None
     drain: float
     """Seconds that running steps get to finish."""
 
@@ -56,14 +59,14 @@ def attach_worker(lending: Lending, config: Path | None, near: str | None, *, as
 def _worker_for(lending: Lending) -> Callable[[Agent], Worker]:
     """Makes a worker for the hub that the options or the pairing name; they are looked at before a model is loaded."""
     make = partial(Worker, device_state=read_device_state)
+    tls = client_tls(lending.certificate, lending.client_certificate, lending.client_key)
     if lending.pairing_file:
         if lending.address or lending.certificate is not None:
             raise ConfigError("the pairing names address and certificate already", hint="leave out HOST and --certificate")
         pairing = read_pairing(lending.pairing_file)
-        return partial(make, address=pairing.address, token=pairing.token, fingerprint=pairing.fingerprint)
+        return partial(make, address=pairing.address, token=pairing.token, tls=tls, fingerprint=pairing.fingerprint)
     if not lending.address or not lending.token:
         raise ConfigError("the hub's address or this device's token is missing", hint="give HOST and NEARFAR_TOKEN, or --pairing-file")
-    tls = ClientTls(roots=lending.certificate) if lending.certificate is not None else None
     return partial(make, address=_with_port(lending.address), token=lending.token, tls=tls)
 
 
@@ -130,6 +133,7 @@ def chosen_hub(config: Path | None, listening: Listening, *, otherwise: HubConfi
         "certificate": listening.certificate,
         "key": listening.key,
         "tokens": listening.tokens,
+        "client_authority": listening.client_authority,
     }
     return hub.model_copy(update={name: value for name, value in given.items() if value is not None})
 

@@ -169,6 +169,8 @@ def sync(
     peer: Annotated[str, typer.Argument(help="Name of a [memory.peers] section, or HOST:PORT; may be left out if there is only one.")] = "",
     token: Annotated[str, typer.Option(envvar="NEARFAR_TOKEN", help="By which the peer knows this device; better in $NEARFAR_TOKEN.")] = "",
     certificate: Annotated[Path | None, typer.Option(help="PEM file of the peer's certificate, or of who signed it.")] = None,
+    client_certificate: options.ClientCertificate = None,
+    client_key: options.ClientKey = None,
     pairing_file: Annotated[str, typer.Option(help="File with the line that `worker pair` shows, or - to paste it.")] = "",
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -179,7 +181,7 @@ def sync(
     """Bring this memory and another one into step. Before the first time, say what would leave this device, and ask."""
     from .memory_sync import Way, sync_with
 
-    way = Way(peer, token, certificate, pairing_file)
+    way = Way(peer, token, certificate, pairing_file, client_certificate, client_key)
     sync_with(way, options.StoreChoice(store, config), yes=yes, dry_run=dry_run, as_json=as_json)
 
 

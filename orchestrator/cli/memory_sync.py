@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, NotFound
 from ...protocols.address import parse_address
-from ...protocols.channel import ClientTls
+from ...protocols.channel import client_tls
 from ...protocols.pairing import read_pairing
 from ...protocols.pinning import pinned_tls
 from ..compose import secret
@@ -49,6 +49,8 @@ class Way:
     token: str
     certificate: Path | None
     pairing_file: str
+    client_certificate: Path | None = None
+    client_key: Path | None = None
 
 
 def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_json: bool) -> None:
@@ -99,9 +101,9 @@ def revoke_device(device: str, choice: StoreChoice, *, yes: bool, as_json: bool)
 async def _neighbour(way: Way, config: MemoryConfig) -> Neighbour:
     """The hub that is meant: it may speak for all devices of the user, since they meet there."""
     name, peer, token = _named(way, config)
-    tls = None if peer.certificate is None else ClientTls(roots=peer.certificate)
+    tls = client_tls(peer.certificate, way.client_certificate or peer.client_certificate, way.client_key or peer.client_key)
     if peer.fingerprint is not None:
-        tls = await anyio.to_thread.run_sync(pinned_tls, parse_address(peer.address), peer.fingerprint)
+        tls = await anyio.to_thread.run_sync(pinned_tls, parse_address(peer.address), peer.fingerprint, tls)
     return Neighbour(peer=Peer(name, config.user, is_relay=True), address=peer.address, token=token, tls=tls)
 
 

@@ -36,6 +36,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 Address = Annotated[str, typer.Option(help="HOST:PORT (port 0: any free one) or unix:/path.")]
 Certificate = Annotated[Path | None, typer.Option(help="TLS certificate chain (PEM); needed for any address off loopback.")]
 PrivateKey = Annotated[Path | None, typer.Option("--key", help="Private key of the certificate (PEM).")]
+ClientAuthority = Annotated[
+    Path | None, typer.Option(help="Authorities (PEM) of which every client must show a certificate; without it, a token is enough.")
+]
+ClientCertificate = Annotated[Path | None, typer.Option(help="This device's own certificate (PEM), where the other side demands one.")]
+ClientKey = Annotated[Path | None, typer.Option(help="Private key of the own certificate (PEM).")]
 TokenFile = Annotated[
     Path | None,
     typer.Option("--tokens", help="File of callers and their tokens, see `add-token`; else $NEARFAR_GATEWAY_TOKENS (caller=token,...)."),
@@ -86,6 +91,7 @@ class Listening:
     key: Path | None
     tokens: Path | None
     insecure: bool
+    client_authority: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

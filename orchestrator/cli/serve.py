@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from ...protocols import Agent, ConfigError, Side
-from ...protocols.channel import ServerTls
+from ...protocols.channel import server_tls
 from ...protocols.server import Server
 from ..compose import (
     FarConfig,
@@ -65,7 +65,7 @@ async def _serve(
 ) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     tokens = read_tokens(listening.tokens)
-    tls = _tls(listening)
+    tls = server_tls(listening.certificate, listening.key, listening.client_authority)
     agent = await open_agent()
     try:
         async with serving(agent, listening.address, tokens=tokens, tls=tls, insecure=listening.insecure) as server:
@@ -121,14 +121,6 @@ def _chosen_far(config: Path | None, far: str | None) -> FarConfig:
     if loaded.far is None:
         raise ConfigError("the configuration has no [far] section", hint="add one, or pass --far openai:MODEL")
     return loaded.far
-
-
-def _tls(listening: Listening) -> ServerTls | None:
-    if (listening.certificate is None) != (listening.key is None):
-        raise ConfigError("--certificate and --key belong together", hint="give both or neither")
-    if listening.certificate is None or listening.key is None:
-        return None
-    return ServerTls(certificate=listening.certificate, private_key=listening.key)
 
 
 def add_caller(caller: str, tokens: Path, *, as_json: bool) -> None:

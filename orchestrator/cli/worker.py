@@ -42,6 +42,8 @@ def attach(
         str, typer.Option(envvar="NEARFAR_TOKEN", help="This device's token; better in $NEARFAR_TOKEN, which other users do not see.")
     ] = "",
     certificate: Annotated[Path | None, typer.Option(help="PEM file of the hub's certificate, or of who signed it.")] = None,
+    client_certificate: options.ClientCertificate = None,
+    client_key: options.ClientKey = None,
     pairing_file: Annotated[str, typer.Option(help="File with the line that `pair` shows, or - to paste it.")] = "",
     near: options.Near = None,
     config: options.Config = None,
@@ -51,7 +53,15 @@ def attach(
     """Lend this device's model to a hub: dial out, take steps, come back when the connection breaks; until Ctrl-C or SIGTERM."""
     from .attach import Lending, attach_worker
 
-    lending = Lending(address=address, token=token, certificate=certificate, pairing_file=pairing_file, drain=drain)
+    lending = Lending(
+        address=address,
+        token=token,
+        certificate=certificate,
+        pairing_file=pairing_file,
+        drain=drain,
+        client_certificate=client_certificate,
+        client_key=client_key,
+    )
     attach_worker(lending, config, near, as_json=as_json)
 
 

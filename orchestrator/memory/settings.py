@@ -62,6 +62,10 @@ class PeerConfig(Value):
     """PEM file of the peer's certificate, or of who signed it; None: the system's authorities."""
     fingerprint: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
     """Of the peer's certificate, as the pairing has it, in place of a file."""
+    client_certificate: Path | None = None
+    """PEM file of this device's own certificate, where the peer demands one."""
+    client_key: Path | None = None
+    """PEM file of its private key."""
 
     @model_validator(mode="after")
     def _trusts_one_certificate(self) -> Self:
@@ -111,5 +115,5 @@ class MemoryConfig(Value):
 
 
 def _anchored(peer: PeerConfig, folder: Path) -> PeerConfig:
-    certificate = None if peer.certificate is None else folder / peer.certificate.expanduser()
-    return peer.model_copy(update={"certificate": certificate})
+    files = {name: getattr(peer, name) for name in ("certificate", "client_certificate", "client_key")}
+    return peer.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})

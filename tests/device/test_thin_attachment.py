@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from certificates import write_certificate
+from certificates import HOSTS, Authority, write_certificate
 from thin_phone import NAME, TOKEN, lent_phone, llama_http, thin_worker
 
 from nearfar.device.thin import attachment
@@ -31,7 +31,7 @@ from nearfar.protocols import (
     complete,
     stream,
 )
-from nearfar.protocols.channel import ServerTls
+from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
 from nearfar.protocols.pairing import fingerprint_of
 from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
@@ -251,6 +251,22 @@ async def test_a_paired_worker_attaches_over_tls_and_its_token_is_in_no_log(
             await running
     assert "attached to" in caplog.text
     assert TOKEN not in caplog.text
+
+
+async def test_a_worker_shows_its_certificate_to_a_hub_that_demands_one(tmp_path: Path) -> None:
+    authority, hub, stopping = Authority(tmp_path), Hub({NAME: TOKEN}), asyncio.Event()
+    (certificate, key), (own, own_key) = authority.issue(*HOSTS), authority.issue(NAME)
+    tls = ServerTls(certificate=certificate, private_key=key, client_roots=authority.certificate)
+    async with llama_http(ScriptedAgent(greeting)) as http, serve_hub(hub, tls=tls) as address:
+        with anyio.fail_after(20), pytest.raises(Unauthenticated, match="demands a certificate"):
+            await attachment.serve(thin_worker(http.url, address, fingerprint=fingerprint_in(certificate)), stopping)
+        shown = ClientTls(certificate=own, private_key=own_key)
+        worker = thin_worker(http.url, address, fingerprint=fingerprint_in(certificate), own=shown)
+        running = asyncio.create_task(attachment.serve(worker, stopping))
+        with anyio.fail_after(20):
+            await hub.wait_for(NAME)
+            stopping.set()
+            await running
 
 
 async def test_a_worker_refuses_a_hub_with_another_certificate(certificate: tuple[Path, Path], tmp_path: Path) -> None:

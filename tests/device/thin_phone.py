@@ -29,6 +29,7 @@ from nearfar.protocols import (
     ToolResult,
     stream,
 )
+from nearfar.protocols.channel import ClientTls
 from nearfar.protocols.errors import MAPPINGS, travelling_class
 from nearfar.protocols.hub import AttachedAgent, Hub, WorkerPolicy, serve_hub
 from nearfar.protocols.pairing import Pairing
@@ -236,7 +237,9 @@ async def lent_phone(agent: Agent) -> AsyncIterator[tuple[Lent, LlamaHttp]]:
         yield phone, http
 
 
-def thin_worker(url: str, address: str, *, fingerprint: str | None = None, look_every: float = 20.0) -> attachment.Worker:
+def thin_worker(
+    url: str, address: str, *, fingerprint: str | None = None, look_every: float = 20.0, own: ClientTls | None = None
+) -> attachment.Worker:
     """A worker for the llama-server at `url`, on a device whose battery is half full."""
     return attachment.Worker(
         server=LlamaServer(url),
@@ -244,6 +247,7 @@ def thin_worker(url: str, address: str, *, fingerprint: str | None = None, look_
         name=NAME,
         read_state=lambda: hub_pb2.DeviceState(battery=0.5, power_source=hub_pb2.POWER_SOURCE_BATTERY),
         look_every=look_every,
+        own=own,
     )
 
 

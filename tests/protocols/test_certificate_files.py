@@ -88,12 +88,13 @@ async def test_a_server_with_a_key_of_another_certificate_does_not_start(authori
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", ["roots", "certificate", "private_key"])
-async def test_a_client_says_which_of_its_files_is_unusable(name: str, authority: Authority, tmp_path: Path) -> None:
-    certificate, key = authority.issue("phone")
-    files = {"roots": authority.certificate, "certificate": certificate, "private_key": key, name: garbage(tmp_path)}
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["roots", "certificate", "key"])
+async def test_a_client_says_which_of_its_files_is_unusable(place: int, authority: Authority, tmp_path: Path) -> None:
+    files = [authority.certificate, *authority.issue("phone")]
+    files[place] = garbage(tmp_path)
+    tls = ClientTls(roots=files[0], certificate=files[1], private_key=files[2])
     with pytest.raises(ConfigError, match="garbage.pem"):
-        await RemoteAgent.connect("127.0.0.1:9", tls=ClientTls(**files))
+        await RemoteAgent.connect("127.0.0.1:9", tls=tls)
 
 
 @pytest.mark.anyio

@@ -1,6 +1,6 @@
 """Servers that demand a certificate of every client: who its holder is, and what it may contradict."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
@@ -22,7 +22,7 @@ TOKENS = {"phone": "token-of-the-phone", "laptop": "token-of-the-laptop"}
 class Greeter(ScriptedAgent):
     """Answers with the name of its caller."""
 
-    async def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
         async for event in ScriptedAgent([f"caller {IDENTITY.get().caller!r}"]).step(request):
             yield event
 

@@ -14,7 +14,7 @@ from certificates import Authority, CertificateAndKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.protocols import ConfigError, ScriptedAgent, Unavailable
+from nearfar.protocols import ConfigError, ScriptedAgent, Unauthenticated, Unavailable
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
@@ -133,6 +133,21 @@ async def test_a_certificate_that_an_authority_has_signed_can_be_pinned_too(tmp_
         remote = await RemoteAgent.connect(server.address, tls=await pinned(server.address, fingerprint_in(signed[0])))
         await remote.aclose()
     assert remote.card.name == "scripted"
+
+
+@pytest.mark.anyio
+async def test_who_is_paired_can_show_a_certificate_too(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("hub.example")
+    own_certificate, own_key = authority.issue("phone")
+    own = ClientTls(certificate=own_certificate, private_key=own_key)
+    tls = ServerTls(certificate=certificate, private_key=key, client_roots=authority.certificate)
+    async with serve(ScriptedAgent([]), "localhost:0", tls=tls) as server:
+        pinned_too = await to_thread.run_sync(pinned_tls, parse_address(server.address), fingerprint_in(certificate), own)
+        remote = await RemoteAgent.connect(server.address, tls=pinned_too)
+        await remote.aclose()
+        with pytest.raises(Unauthenticated, match="demands a certificate"):
+            await RemoteAgent.connect(server.address, tls=await pinned(server.address, fingerprint_in(certificate)))
 
 
 @pytest.mark.anyio

@@ -1,13 +1,14 @@
 """Another replica, over gRPC."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import grpc
 
-from ....protocols import Unavailable
+from ....protocols import NearfarError, Unavailable
 from ....protocols.address import parse_address
 from ....protocols.channel import ClientTls, open_channel
 from ....protocols.diagnosis import explained
@@ -19,6 +20,9 @@ from . import wire
 from .limits import IDLE_LIMIT, UNARY_LIMIT, in_time
 from .messages import Batch, Hello, Received, Request
 
+Explain: TypeAlias = Callable[[grpc.aio.AioRpcError], Awaitable[NearfarError | None]]
+"""What stands in the way of a connection; None: nothing that is known."""
+
 _BATCHES_AHEAD: Final = 4
 """That are sent before the first of them is confirmed."""
 
@@ -26,13 +30,14 @@ _BATCHES_AHEAD: Final = 4
 class Link:
     """The way to a replica that others serve. Every method raises what the other side raised, and `Unavailable` where there is none."""
 
-    def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]) -> None:
+    def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...], explain: Explain) -> None:
         self._stub = MemoryServiceStub(channel)
         self._metadata = metadata
+        self._explain = explain
 
     async def greet(self, hello: Hello) -> Hello:
         """Introduce oneself."""
-        with _reported():
+        async with self._connecting():
             return wire.hello_from_proto(await self._stub.Greet(wire.hello_to_proto(hello), metadata=self._metadata, timeout=UNARY_LIMIT))
 
     async def pull(self, hello: Hello, request: Request) -> AsyncGenerator[Batch]:
@@ -55,11 +60,19 @@ class Link:
         """Up to where the other replica's log goes, at once and whenever that changes. Close it when done; it has no time limit."""
         call = self._stub.Watch(pb.WatchRequest(hello=wire.hello_to_proto(hello)), metadata=self._metadata)
         try:
-            with _reported():
+            async with self._connecting():
                 async for changed in call:
                     yield changed.position
         finally:
             call.cancel()
+
+    @asynccontextmanager
+    async def _connecting(self) -> AsyncIterator[None]:
+        """Around the calls that come first: where certificates stand in the way of the connection, it is said how."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise await self._explain(error) or from_rpc_error(error) from error
 
 
 class Push:
@@ -108,18 +121,10 @@ class Push:
 
 @asynccontextmanager
 async def connected(address: str, *, token: str | None = None, tls: ClientTls | None = None) -> AsyncIterator[Link]:
-    """The way to the replica at `host:port` or `unix:/path`. Raises `ConfigError` for an address or a token that cannot be one.
-
-    What is raised in the block because of certificates says what is wrong with them.
-    """
+    """The way to the replica at `host:port` or `unix:/path`. Raises `ConfigError` for an address or a token that cannot be one."""
     where = parse_address(address)
     async with open_channel(where, tls) as channel:
-        try:
-            yield Link(channel, bearer_metadata(token))
-        except Unavailable as error:
-            cause = error.__cause__
-            better = await explained(where, tls, cause) if isinstance(cause, grpc.aio.AioRpcError) else None
-            raise better or error from cause
+        yield Link(channel, bearer_metadata(token), partial(explained, where, tls))
 
 
 async def _messages(call: "grpc.aio.UnaryStreamCall[Any, Any]") -> AsyncGenerator[Any]:
