@@ -37,14 +37,14 @@ class Hedge:
             return False
         return True
 
-    def taken_over(self, log: CallLog, reply: StepReply, started: float, runtime: TaskRuntime) -> TaskState:
+    def taken_over(self, log: CallLog, reply: StepReply, runtime: TaskRuntime) -> TaskState:
         """The state once the other agent has won: the first one's attempt is over, and what the winner said may be shown."""
         lost = call_of(log, self._turn)
         if lost is not None:
             self._turn.count(lost)
         why = f"{self.other.member.name}, which was asked too after {self.delay:.2f} s, was useful first"
         problem = why if self.problem is None else f"{type(self.problem).__name__}: {self.problem}; {why}"
-        ended = self._turn.end(self._turn.elapsed(started), "failed", problem, runtime)
+        ended = self._turn.end(self._turn.elapsed(), "failed", problem, runtime)
         self.other.state = {**self.other.state, "attempts": ended["attempts"]}
         self.other.announce(runtime)
         if reply.text:
@@ -78,8 +78,8 @@ def hedge_of(turn: Turn, team: Team, running: RunningEstimates) -> Hedge | None:
 
 
 def call_of(log: CallLog, turn: Turn) -> Call | None:
-    """The latest call of the turn's agent."""
-    return next((call for call in reversed(log.made) if call.agent == turn.member.name), None)
+    """The latest step of the turn's agent for the task; it may have been asked to sum up besides."""
+    return next((call for call in reversed(log.made) if (call.agent, call.role) == (turn.member.name, "execute")), None)
 
 
 def _cost(call: Call | None) -> str:

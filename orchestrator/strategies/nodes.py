@@ -82,16 +82,15 @@ class TaskNodes:
     async def act(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Let the current agent take one turn; a failure that another agent may not have hands over to it."""
         turn = Turn(state, self.team)
-        started = time.monotonic()
         if turn.is_exhausted:
             error = InvalidOutput(
                 f"no answer within {turn.task.policy.maximum_turns} turns", hint="raise maximum_turns, or cut the task up"
             )
             # Another agent would start over in an environment that is changed already, at a price that the user's interval does not bound.
-            return turn.give_up(error, started, runtime, is_final=turn.is_supervised)
+            return turn.give_up(error, runtime, is_final=turn.is_supervised)
         log = CallLog(state, runtime)
         try:
-            return await self._act(turn, log, started, runtime)
+            return await self._act(turn, log, runtime)
         except FALLBACK_ERRORS as error:
             call = call_of(log, turn)
             if call is not None and not turn.is_counted:
@@ -99,7 +98,7 @@ class TaskNodes:
             if call is not None and isinstance(error, (DeadlineExceeded, Stalled)):
                 self.router.running.add_step(turn.member.name, _taken(call))
             if isinstance(error, InvalidOutput) and turn.draft is not None and not state["corrected"]:
-                return {**turn.correct(error, started), "calls": log.as_json}
+                return {**turn.correct(error), "calls": log.as_json}
             if isinstance(error, InvalidOutput):
                 self.router.learn(turn.task, turn.decision, turn.member.name, score=0.0)
             fallback = turn.task.policy.fallback
@@ -107,23 +106,23 @@ class TaskNodes:
             if not may_restart and turn.has_successor:
                 error.add_note(SHOWN)
             is_final = not (may_restart and fallback.follows(error))
-            return {**turn.give_up(error, started, runtime, is_final=is_final), "calls": log.as_json}
+            return {**turn.give_up(error, runtime, is_final=is_final), "calls": log.as_json}
 
-    async def _act(self, turn: Turn, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
+    async def _act(self, turn: Turn, log: CallLog, runtime: TaskRuntime) -> TaskState:
         if turn.draft is None:
-            turn.prepare(await turn.member.open(), self.context(runtime).specs)
+            turn.prepare(await turn.open(), self.context(runtime).specs)
             turn.announce(runtime)
         hedge = hedge_of(turn, self.team, self.router.running)
         if hedge is not None:
-            return await self._hedged(turn, hedge, log, started, runtime)
+            return await self._hedged(turn, hedge, log, runtime)
         reply, noted = await self._asked(turn, log, runtime, lambda text: turn.show(text, runtime))
-        return self._acted(turn, reply, noted, log, started, runtime)
+        return self._acted(turn, reply, noted, log, runtime)
 
     async def _asked(
         self, turn: Turn, log: CallLog, runtime: TaskRuntime, listener: Callable[[str], None] | None
     ) -> tuple[StepReply, TaskState]:
         """One step of the turn's agent, and what the state is to remember of it."""
-        fitting = Fitting(turn, (await turn.member.open()).card)
+        fitting = Fitting(turn, (await turn.open()).card)
         ask = partial(log.ask, turn.member, role="execute", turn=turn.state["acted"], listener=listener)
         context = self.context(runtime)
         request, label = await shown(turn, turn.request(context.specs), context)
@@ -132,7 +131,7 @@ class TaskNodes:
         reply = await fitting.ask(request, partial(ask, label=label), summarizer)
         return reply, fitting.noted
 
-    def _acted(self, turn: Turn, reply: StepReply, noted: TaskState, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
+    def _acted(self, turn: Turn, reply: StepReply, noted: TaskState, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """The state after the step. Raises `InvalidOutput` where the reply cannot be used."""
         call = call_of(log, turn)
         assert call is not None, "it has replied"
@@ -141,18 +140,17 @@ class TaskNodes:
             self.router.running.add_step(turn.member.name, _taken(call))
         turn.check(reply)
         if reply.tool_calls and turn.is_judged and turn.is_doubtful(call):
-            return {**turn.stop(started, runtime), "calls": log.as_json}
+            return {**turn.stop(runtime), "calls": log.as_json}
         return {
             "messages": [*turn.state["messages"], as_json(reply.message)],
-            "draft": as_json(turn.elapsed(started)),
+            "draft": as_json(turn.elapsed()),
             "calls": log.as_json,
             **noted,
         }
 
-    async def _hedged(self, turn: Turn, hedge: Hedge, log: CallLog, started: float, runtime: TaskRuntime) -> TaskState:
+    async def _hedged(self, turn: Turn, hedge: Hedge, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """The step of the agent, or of the one that is asked beside it, whoever is useful first."""
         may_restart = turn.task.policy.fallback.hands_over(was_shown=True)
-        began = started
 
         def listen(text: str) -> None:
             turn.show(text, runtime)
@@ -167,20 +165,18 @@ class TaskNodes:
                 raise
 
         async def second() -> tuple[StepReply, TaskState]:
-            nonlocal began
-            began = time.monotonic()
-            hedge.other.prepare(await hedge.other.member.open(), self.context(runtime).specs)
+            hedge.other.prepare(await hedge.other.open(), self.context(runtime).specs)
             return await self._asked(hedge.other, log, runtime, None)
 
         reply, noted = await hedge.race.run(first(), second)
         if not hedge.race.was_started:
-            return self._acted(turn, reply, noted, log, started, runtime)
+            return self._acted(turn, reply, noted, log, runtime)
         noted = {**noted, "reasons": [*noted["reasons"], hedge.reason(log)]}
         if not hedge.race.second_won:
-            return self._acted(turn, reply, noted, log, started, runtime)
-        self.router.running.add_cut_step(turn.member.name, hedge.tokens, time.monotonic() - started)
-        ended = hedge.taken_over(log, reply, started, runtime)
-        return {**ended, **self._acted(hedge.other, reply, noted, log, began, runtime)}
+            return self._acted(turn, reply, noted, log, runtime)
+        self.router.running.add_cut_step(turn.member.name, hedge.tokens, turn.seconds)
+        ended = hedge.taken_over(log, reply, runtime)
+        return {**ended, **self._acted(hedge.other, reply, noted, log, runtime)}
 
     async def run_tools(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Run the calls of the last message side by side; their results follow in the order of the calls."""

@@ -46,10 +46,22 @@ class Turn:
         draft = state["draft"]
         self.draft = Attempt.model_validate(draft) if draft is not None else None
         self.is_supervised = self.decision.strategy in SUPERVISED
+        self._began = time.monotonic()
         self.has_shown = False
         """Something that the agent has said in the step under way was shown as it was said."""
         self.is_counted = False
         """The step under way is one of the draft's steps."""
+
+    async def open(self) -> Agent:
+        """The agent. Only from when it is open is the time its own: its model may have to be loaded first."""
+        agent = await self.member.open()
+        self._began = time.monotonic()
+        return agent
+
+    @property
+    def seconds(self) -> float:
+        """That the agent has had since it was open, or else since the look."""
+        return time.monotonic() - self._began
 
     @property
     def has_successor(self) -> bool:
@@ -131,22 +143,22 @@ class Turn:
         if self.task.output_schema is not None and not reply.tool_calls:
             parse_output(reply.text, self.task.output_schema)
 
-    def correct(self, error: InvalidOutput, started: float) -> TaskState:
+    def correct(self, error: InvalidOutput) -> TaskState:
         """Tell the agent what was wrong with its reply; it may try once more."""
-        draft = self.elapsed(started)
+        draft = self.elapsed()
         if not self.is_counted:
             draft = draft.model_copy(update={"steps": draft.steps + 1})
         message = Message.user(f"Your last reply could not be used: {error.message}. Reply again.")
         return {"messages": [*self.state["messages"], as_json(message)], "draft": as_json(draft), "corrected": True}
 
-    def stop(self, started: float, runtime: TaskRuntime) -> TaskState:
+    def stop(self, runtime: TaskRuntime) -> TaskState:
         """Give the draft up in the middle of its work; the next agent takes over."""
-        draft = self.elapsed(started)
+        draft = self.elapsed()
         assert draft.confidence is not None, "the caller has looked"
         limit = self.task.policy.evidence.stop_below
         return self.end(draft, "rejected", f"stopped at confidence {draft.confidence:.2f}, below {limit:.2f}", runtime)
 
-    def give_up(self, error: NearfarError, started: float, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
+    def give_up(self, error: NearfarError, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
         """End the attempt as failed; the next agent takes over, else a draft rejected earlier, else what was said when a budget ended.
 
         Raises the error where there is none of them. `is_final`: no other agent is to try.
@@ -155,8 +167,8 @@ class Turn:
         problem = f"{type(error).__name__}: {error}"
         is_last, standby = is_final or not self.has_successor, self.state["standby"]
         if is_last and standby is None and isinstance(error, BudgetExceeded) and (said := self._said()):
-            return {**self.end(self.elapsed(started), "accepted", f"{problem}; what was said until then stands", runtime), "messages": said}
-        ended = self.end(self.elapsed(started), "failed", problem, runtime)
+            return {**self.end(self.elapsed(), "accepted", f"{problem}; what was said until then stands", runtime), "messages": said}
+        ended = self.end(self.elapsed(), "failed", problem, runtime)
         if not is_last:
             return ended
         if standby is not None:
@@ -165,10 +177,10 @@ class Turn:
             error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
         raise error
 
-    def elapsed(self, started: float) -> Attempt:
-        """The draft, with the time since `started` added."""
+    def elapsed(self) -> Attempt:
+        """The draft, with the time of this look added."""
         assert self.draft is not None, "an attempt is under way"
-        return self.draft.model_copy(update={"seconds": self.draft.seconds + time.monotonic() - started})
+        return self.draft.model_copy(update={"seconds": self.draft.seconds + self.seconds})
 
     def end(self, draft: Attempt, outcome: str, reason: str, runtime: TaskRuntime) -> TaskState:
         """Record the attempt; unless it was accepted, the next agent starts from the task, and the supervisor's words if there are any."""

@@ -15,7 +15,7 @@ from nearfar.orchestrator.compose import GatewayConfig
 from nearfar.orchestrator.events import AgentText, AttemptStarted, TaskEvent, TaskFinished
 from nearfar.orchestrator.resilience.racing import Race
 from nearfar.orchestrator.routing.running import StepTaken
-from nearfar.protocols import NearfarError, Prices, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
+from nearfar.protocols import ContextOverflow, Message, NearfarError, Prices, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -229,6 +229,28 @@ async def _set_soon(agent: ScriptedAgent, gate: anyio.Event) -> None:
         await anyio.lowlevel.checkpoint()
     await anyio.wait_all_tasks_blocked()
     gate.set()
+
+
+async def test_a_summary_by_the_first_agent_for_the_second_is_not_taken_for_its_step() -> None:
+    gate = anyio.Event()
+    replies: list[Reply] = [[gate, "near"]]
+
+    def near(_: StepRequest) -> Reply:
+        if not replies:
+            gate.set()
+            return [never()]  # the summary
+        return replies.pop()
+
+    pair = Pair(lambda _: ContextOverflow("too long"), near)
+    long = [message for _ in range(30) for message in (Message.user("word " * 100), Message.assistant("word " * 100))]
+    policy = {"strategy": "route", "mode": "prefer_on_device", "compression": {"summary_tokens": 200}}
+    async with pair.hybrid(**policy) as hybrid:
+        for _ in range(20):
+            hybrid._router.running.add_step("near", StepTaken(input_tokens=6000, output_tokens=3, seconds=1e-9))
+        with anyio.fail_after(20):
+            result = await hybrid.run([*long, Message.user("and now?")])
+    assert {(call.agent, call.role) for call in result.calls} == {("near", "execute"), ("near", "summarize"), ("far", "execute")}
+    assert [(attempt.agent, attempt.steps) for attempt in result.attempts] == [("near", 1)]
 
 
 async def test_a_loser_behind_a_gateway_leaves_its_provider() -> None:

@@ -104,6 +104,28 @@ async def test_tasks_at_once_send_one_probe_and_the_others_stay_on_the_device() 
     assert len(pair.far.requests) == 2
 
 
+async def test_the_time_that_a_model_takes_to_load_is_not_taken_from_its_steps() -> None:
+    pair = Pair(["far"])
+    replies: list[Reply] = [ToolCall(id="1", name="look", arguments={}), "near"]
+    pair.near = ScriptedAgent(replies, name="near")
+    limit = 0.5
+
+    async def load() -> ScriptedAgent:
+        await anyio.sleep(limit)
+        return pair.near
+
+    @tool(effect="read")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    async with pair.hybrid(strategy="route", mode="prefer_on_device", attempt_timeout=limit) as hybrid:
+        hybrid.team["near"]._agent, hybrid.team["near"]._source = None, load
+        await hybrid.run("hello", tools=[look])
+    assert len(pair.near.requests) == 2
+    assert all((request.timeout or 0) > 0.001 for request in pair.near.requests)  # the least that a step is given
+
+
 async def test_many_tasks_that_wait_for_one_connection_hear_of_its_failure_together() -> None:
     opened, gate = 0, anyio.Event()
 
