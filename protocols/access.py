@@ -1,6 +1,5 @@
 """Which calls a server answers: each one is let in by its scope, and ended when its token is worth nothing any more."""
 
-import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -11,10 +10,8 @@ import grpc
 from .credentials import credentials_of
 from .errors import NearfarError, PermissionDenied, Unauthenticated
 from .security import IDENTITY, OWNER_HINT, Authenticator, Identity, system_time
-from .status import Context, abort
+from .status import Context
 from .tokens import Scope, Tokens
-
-logger = logging.getLogger(__name__)
 
 REQUIRED: Final[Mapping[str, Scope | None]] = {
     "/nearfar.v1.AgentService/Describe": Scope.DESCRIBE,
@@ -38,9 +35,6 @@ Behaviour: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 """Answers a call; its first argument is a message or a stream of them. Raises `NearfarError` for what the caller is told."""
 Ending: TypeAlias = Callable[[Collection[str], NearfarError], None]
 """Ends what callers have running with the tokens of these ids."""
-
-_LAST_WRITE_LIMIT: Final = 1.0
-"""Seconds for a call that is ended to take in what it was being sent. Its status goes behind that."""
 
 
 class Clock:
@@ -87,25 +81,20 @@ class Access:
             self._end(self.authenticator.expired(), Unauthenticated("the token expired", hint=OWNER_HINT))
 
     async def answer(self, method: str, behaviour: Behaviour, request: object, context: Context) -> object:
-        """Let `behaviour` answer a call, if its caller may make it."""
-        try:
-            identity = self.authenticator.identify(credentials_of(context))
-            self._check(method, identity)
-            IDENTITY.set(identity)  # gRPC runs every call in a task of its own
-            return await self._run(_Call(identity), behaviour(request, context))
-        except NearfarError as error:
-            with anyio.move_on_after(_LAST_WRITE_LIMIT):
-                await abort(context, error)
-        except grpc.aio.InternalError:  # what grpc raises for writing to a call that is over
-            logger.debug("the caller left while it was written to")
-        return None
+        """Let `behaviour` answer a call, if its caller may make it: its token may have been revoked since its request began to come."""
+        identity = self.admit(method, context)
+        IDENTITY.set(identity)  # gRPC runs every call in a task of its own
+        return await self._run(_Call(identity), behaviour(request, context))
 
-    def _check(self, method: str, identity: Identity) -> None:
+    def admit(self, method: str, context: Context) -> Identity:
+        """Who calls. Raises `Unauthenticated` for one who is not known, and `PermissionDenied` for one who may not make this call."""
+        identity = self.authenticator.identify(credentials_of(context))
         scope = REQUIRED.get(method)
         if scope is not None:
             identity.require(scope)
         elif not self.authenticator.is_open:
             raise PermissionDenied(f"{method} is answered on the server's own machine only", hint="no token has a scope for it")
+        return identity
 
     async def _run(self, call: "_Call", answering: Awaitable[object]) -> object:
         self._calls.add(call)

@@ -13,12 +13,13 @@ import grpc
 
 from .address import parse_address
 from .agent import Agent
-from .channel import MAX_MESSAGE_BYTES, ClientTls, open_channel
+from .channel import ClientTls, open_channel
 from .device_state import DeviceState, DeviceStateSource
 from .diagnosis import explained
 from .errors import Cancelled, ConfigError, InvalidOutput, NearfarError, NotFound, Unavailable, Unsupported, UserError
 from .heartbeat import Heartbeat, Pulse
 from .hub_wire import Registration, device_state_to_proto, failure_to_proto, registration_to_proto
+from .limits import MAX_MESSAGE_BYTES
 from .pinning import pinned_tls
 from .security import bearer_metadata
 from .serving import run_step

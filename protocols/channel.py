@@ -8,12 +8,10 @@ import grpc
 from .address import Address
 from .certificates import read_pair, read_roots
 from .errors import ConfigError
+from .limits import CALLS_OF_A_CONNECTION, CONNECTIONS, HANDSHAKE_SECONDS, IDLE_CONNECTION_SECONDS, MAX_MESSAGE_BYTES, METADATA_BYTES
 from .renewal import RenewedCertificate
 
 Options = tuple[tuple[str, int | str], ...]
-
-MAX_MESSAGE_BYTES = 32 * 1024 * 1024
-"""Largest request or event."""
 
 _PING_EVERY_MS = 1_500
 _PING_TIMEOUT_MS = 1_500
@@ -46,6 +44,14 @@ SERVER_OPTIONS: Options = (
     ("grpc.http2.max_pings_without_data", 0),
     # With port sharing, a second server on a taken port would start and steal half of the calls.
     ("grpc.so_reuseport", 0),
+    # There is no limit on a connection's age: a worker stays attached for days, and a token that is revoked ends its calls anyway.
+    ("grpc.max_allowed_incoming_connections", CONNECTIONS),
+    ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
+    ("grpc.max_connection_idle_ms", round(IDLE_CONNECTION_SECONDS * 1000)),
+    ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_SECONDS * 1000)),
+    # The second is what gRPC refuses for certain; between the two, some calls by chance.
+    ("grpc.max_metadata_size", METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )

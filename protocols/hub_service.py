@@ -10,6 +10,7 @@ import grpc
 from .errors import InvalidRequest, NearfarError, Unavailable
 from .hub_session import Session
 from .hub_wire import Registration, registration_from_proto
+from .limits import REGISTRATION_SECONDS
 from .security import IDENTITY
 from .status import Context
 from .v1 import hub_pb2 as pb
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["HubService"].full_name
-_REGISTRATION_LIMIT = 10.0
-"""Seconds from the call to the worker's registration."""
 _LAST_WRITE_LIMIT = 1.0
 
 
@@ -76,10 +75,10 @@ class HubService:
 
 async def _read_registration(context: Context) -> Registration:
     try:
-        async with asyncio.timeout(_REGISTRATION_LIMIT):
+        async with asyncio.timeout(REGISTRATION_SECONDS):
             message = await context.read()
     except TimeoutError:
-        raise InvalidRequest(f"the worker did not register within {_REGISTRATION_LIMIT:g} s") from None
+        raise InvalidRequest(f"the worker did not register within {REGISTRATION_SECONDS:g} s") from None
     if not isinstance(message, pb.WorkerMessage) or message.WhichOneof("message") != "register":
         raise InvalidRequest("a worker's first message is its registration")
     return registration_from_proto(message.register)

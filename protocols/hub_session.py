@@ -4,29 +4,24 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 
-from .channel import MAX_MESSAGE_BYTES
 from .egress import inspect
 from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, RateLimited, Stalled, StepLost, Unavailable
 from .heartbeat import Heartbeat, Pulse
 from .hub_wire import Registration, device_state_from_proto, failure_from_proto
+from .limits import (
+    CHECKED_CHARACTERS,
+    EVENT_OVERHEAD,
+    LATE_OUTPUTS,
+    MAX_MESSAGE_BYTES,
+    NEWS,
+    STEPS_OF_A_WORKER,
+    UNREAD_BYTES,
+    UNSENT_BYTES,
+)
 from .steps import Finished, FinishReason, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice
 from .v1 import hub_pb2 as pb
 from .validation import check_arguments, parse_output
 from .wire import event_from_proto, request_to_proto
-
-_MOST_STEPS = 64
-"""Of one worker, those included that it was told to stop and has not ended yet."""
-_MOST_UNREAD_BYTES = 16 * 1024 * 1024
-"""Of the events of one step."""
-_LONGEST_OUTPUT = 16 * 1024 * 1024
-"""Characters of a text that is kept to be checked against a schema."""
-_EVENT_OVERHEAD = 256
-"""Bytes that an event takes in memory beside its content, roughly: many empty ones are a flood too."""
-_MOST_UNSENT_BYTES = 2 * MAX_MESSAGE_BYTES
-_MOST_LATE = 1_000
-"""Outputs of a step that the worker was told to stop: what was under way may still come, and then its end."""
-_MOST_NEWS = 100
-"""Messages of the worker about itself between two heartbeats of the hub."""
 
 
 class AttachedStep:
@@ -72,10 +67,10 @@ class AttachedStep:
             raise _too_late()
         event = event_from_proto(message.event)
         self._check(event)
-        size = message.ByteSize() + _EVENT_OVERHEAD
+        size = message.ByteSize() + EVENT_OVERHEAD
         self._unread_bytes += size
-        if self._unread_bytes > _MOST_UNREAD_BYTES:
-            raise InvalidOutput(f"the worker sent more than {_MOST_UNREAD_BYTES} bytes that nobody has read yet")
+        if self._unread_bytes > UNREAD_BYTES:
+            raise InvalidOutput(f"the worker sent more than {UNREAD_BYTES} bytes that nobody has read yet")
         self._unread.append((event, size))
         if isinstance(event, Finished):
             self.end()
@@ -104,8 +99,8 @@ class AttachedStep:
         if isinstance(event, TextDelta) and request.output_schema is not None:
             self._text.append(event.text)
             self._text_length += len(event.text)
-            if self._text_length > _LONGEST_OUTPUT:
-                raise InvalidOutput(f"the output has more than {_LONGEST_OUTPUT} characters")
+            if self._text_length > CHECKED_CHARACTERS:
+                raise InvalidOutput(f"the output has more than {CHECKED_CHARACTERS} characters")
         if isinstance(event, ToolCalled):
             check_arguments(event.call, () if request.tool_choice is ToolChoice.NONE else request.tools)
             self._has_called = True
@@ -175,7 +170,7 @@ class Session:
         """Give the worker a step. Raises `Unavailable` if it takes none, `RateLimited` if it has enough."""
         if self.is_closed or self.is_draining:
             raise Unavailable(f"worker {self.worker!r} is leaving", hint="ask another agent")
-        if self.live_steps >= _MOST_STEPS or self.outbox.size > _MOST_UNSENT_BYTES:
+        if self.live_steps >= STEPS_OF_A_WORKER or self.outbox.size > UNSENT_BYTES:
             raise RateLimited(f"worker {self.worker!r} has {self.live_steps} steps to do", hint="try again shortly", retry_after=1.0)
         step = AttachedStep(next(self._numbers), request, idle_timeout=idle_timeout)
         message = pb.HubMessage(
@@ -263,14 +258,14 @@ class Session:
         if number not in self._given_up:
             raise InvalidRequest(f"the worker sent output of step {number}, which it does not have")
         self._given_up[number] += 1
-        if self._given_up[number] > _MOST_LATE:
+        if self._given_up[number] > LATE_OUTPUTS:
             raise InvalidRequest(f"the worker does not stop step {number}")
         if is_last:
             del self._given_up[number]
 
     def _count_news(self) -> None:
         self._news += 1
-        if self._news > _MOST_NEWS:
+        if self._news > NEWS:
             raise InvalidRequest("the worker floods the hub with heartbeats")
 
 

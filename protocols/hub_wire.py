@@ -17,6 +17,7 @@ from .errors import (
     Unavailable,
     travelling_class,
 )
+from .limits import AGENTS_OF_A_WORKER, FAILURE_LENGTH, REGISTRATION_BYTES, WORKER_NAME_LENGTH
 from .v1 import hub_pb2 as pb
 from .wire import FaultsBecome, card_from_proto, card_to_proto
 
@@ -30,12 +31,6 @@ _THERMALS = {
 _POWER_SOURCE_OF = {number: source for source, number in _POWER_SOURCES.items()}
 _THERMAL_OF = {number: thermal for thermal, number in _THERMALS.items()}
 
-_MOST_AGENTS = 16
-_LARGEST_REGISTRATION = 64 * 1024
-"""Bytes."""
-_LONGEST_NAME = 128
-_LONGEST_TEXT = 4000
-"""Characters of a failure's message or hint."""
 _AT_HOME = (ConfigError, Unauthenticated, NotFound)
 """Errors that say what is wrong where they are raised, and not with the request."""
 
@@ -61,19 +56,19 @@ def registration_to_proto(registration: Registration) -> pb.Register:
 def registration_from_proto(message: pb.Register) -> Registration:
     """Raises `InvalidRequest` for what no worker of ours would send: it comes from a stranger's machine."""
     size = message.ByteSize()
-    if size > _LARGEST_REGISTRATION:
-        raise InvalidRequest(f"the registration has {size} bytes, and {_LARGEST_REGISTRATION} are allowed")
-    if not 1 <= len(message.instance) <= _LONGEST_NAME:
-        raise InvalidRequest(f"a worker's instance is a random text of 1 to {_LONGEST_NAME} characters")
-    if not 1 <= len(message.agents) <= _MOST_AGENTS:
-        raise InvalidRequest(f"a worker offers 1 to {_MOST_AGENTS} agents, not {len(message.agents)}")
+    if size > REGISTRATION_BYTES:
+        raise InvalidRequest(f"the registration has {size} bytes, and {REGISTRATION_BYTES} are allowed")
+    if not 1 <= len(message.instance) <= WORKER_NAME_LENGTH:
+        raise InvalidRequest(f"a worker's instance is a random text of 1 to {WORKER_NAME_LENGTH} characters")
+    if not 1 <= len(message.agents) <= AGENTS_OF_A_WORKER:
+        raise InvalidRequest(f"a worker offers 1 to {AGENTS_OF_A_WORKER} agents, not {len(message.agents)}")
     try:
         cards = tuple(map(card_from_proto, message.agents))
     except InvalidOutput as error:  # here it is the registration that is at fault
         raise InvalidRequest(error.message) from error
     names = [card.name for card in cards]
-    if len(set(names)) < len(names) or not all(name.isprintable() and len(name) <= _LONGEST_NAME for name in names):
-        raise InvalidRequest(f"agents have distinct, printable names of at most {_LONGEST_NAME} characters")
+    if len(set(names)) < len(names) or not all(name.isprintable() and len(name) <= WORKER_NAME_LENGTH for name in names):
+        raise InvalidRequest(f"agents have distinct, printable names of at most {WORKER_NAME_LENGTH} characters")
     if not all(card.model.isprintable() for card in cards):  # it is shown in terminals, which obey control characters
         raise InvalidRequest("the name of a model is not printable")
     return Registration(instance=message.instance, cards=cards, state=device_state_from_proto(message.state))
@@ -122,7 +117,7 @@ def failure_from_proto(message: pb.StepFailure) -> NearfarError:
 
 def _cut(text: str) -> str:
     """A valid, bounded text; agents may quote their model, which may have written half a character."""
-    return text[:_LONGEST_TEXT].encode(errors="replace").decode()
+    return text[:FAILURE_LENGTH].encode(errors="replace").decode()
 
 
 _READING_STATE = FaultsBecome(InvalidRequest, "the device state is malformed")

@@ -12,7 +12,7 @@ import anyio
 import grpc
 
 from .address import Address
-from .channel import MAX_MESSAGE_BYTES, ClientTls
+from .channel import ClientTls
 from .diagnosis import explained
 from .egress import inspect
 from .errors import (
@@ -26,6 +26,7 @@ from .errors import (
     Unavailable,
     from_grpc_status,
 )
+from .limits import MAX_MESSAGE_BYTES
 from .service_names import ACCEPTED
 from .status import carried_error
 from .steps import Finished, StepEvent, StepRequest

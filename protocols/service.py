@@ -11,8 +11,8 @@ import grpc
 
 from .agent import Agent
 from .cards import AgentCard
-from .channel import MAX_MESSAGE_BYTES
 from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, StepLost, Unavailable
+from .limits import MAX_MESSAGE_BYTES, UNREAD_SECONDS
 from .security import IDENTITY
 from .service_names import ACCEPTED, SERVICE
 from .serving import run_step
@@ -128,7 +128,7 @@ class AgentService:
                 await context.send_initial_metadata(ACCEPTED)
             while True:
                 while position < len(step.events):
-                    await context.write(step.events[position])
+                    await _write(context, step.events[position])
                     position += 1
                 if step.done:
                     break
@@ -158,6 +158,15 @@ class AgentService:
         if name not in self._agents:
             raise NotFound(f"the server has no agent {name!r}", hint=f"it has: {', '.join(sorted(self._agents))}")
         return name, self._agents[name]
+
+
+async def _write(context: Context, event: bytes) -> None:
+    try:
+        async with asyncio.timeout(UNREAD_SECONDS):
+            await context.write(event)
+    except TimeoutError:
+        message = f"the step's reader took nothing for {UNREAD_SECONDS:g} s"
+        raise DeadlineExceeded(message, hint="read faster, or resume the step") from None
 
 
 def _cards(agents: Mapping[str, Agent]) -> Iterator[AgentCard]:

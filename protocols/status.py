@@ -1,7 +1,9 @@
 """Errors as gRPC statuses: the class travels as the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
 
+import asyncio
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
+import anyio
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
@@ -19,6 +21,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 # All trailers of a call must stay below gRPC's 8 KiB. The message is sent twice, percent-encoded and in base64; the hint in base64.
 _MESSAGE_BYTES = 1200
 _HINT_BYTES = 1000
+_LAST_WRITE_SECONDS = 1.0
 _NANOS = 1_000_000_000
 _LONGEST_DELAY = 366 * 24 * 3600.0
 """Seconds; a foreign server may name any number, and the wire does not carry every one."""
@@ -40,7 +43,10 @@ def to_status(error: NearfarError) -> grpc.Status:
 async def abort(context: Context, error: NearfarError) -> NoReturn:
     """End a call on the server with `error`."""
     status = to_status(error)
-    await context.abort(status.code, status.details, status.trailing_metadata)
+    with anyio.move_on_after(_LAST_WRITE_SECONDS):
+        await context.abort(status.code, status.details, status.trailing_metadata)
+    # The status waits behind output that the caller does not take. It stays there; the handler need not.
+    raise asyncio.CancelledError
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> NearfarError:

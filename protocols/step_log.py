@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .errors import Cancelled, IdempotencyConflict, InvalidOutput, InvalidRequest, NearfarError, RateLimited, ResumeLost
+from .limits import KEPT_BYTES, STEPS, STEPS_OF_A_CALLER
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +25,9 @@ class Retention:
     """Seconds that a finished step is kept."""
     resume_grace: float = 5.0
     """Seconds that a step runs on after its last reader was lost."""
-    max_steps: int = 1024
-    max_bytes: int = 64 * 1024 * 1024
+    max_steps: int = STEPS
+    max_steps_of_a_caller: int = STEPS_OF_A_CALLER
+    max_bytes: int = KEPT_BYTES
 
 
 class LoggedStep:
@@ -109,7 +111,7 @@ class StepLog:
             raise self.refusal
         if step is not None:
             self._forget(step)
-        self._make_room()
+        self._make_room(key[0])
         step = self._steps[key] = LoggedStep(key, fingerprint)
         return step, True
 
@@ -190,7 +192,11 @@ class StepLog:
             self._finished.pop(step.key, None)
             self._bytes -= step.size
 
-    def _make_room(self) -> None:
+    def _make_room(self, caller: str) -> None:
+        if len(self._steps) >= self._retention.max_steps_of_a_caller:  # else it cannot have so many
+            running = sum(owner == caller and not step.done for (owner, _), step in self._steps.items())
+            if running >= self._retention.max_steps_of_a_caller:
+                raise RateLimited(f"{running} steps of this caller are running", hint="wait for some of them", retry_after=1.0)
         if len(self._steps) < self._retention.max_steps:
             return
         if not self._finished:

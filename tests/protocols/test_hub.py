@@ -36,10 +36,11 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.attach import Worker
-from nearfar.protocols.channel import MAX_MESSAGE_BYTES, ClientTls, ServerTls
+from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.hub import Heartbeat, Hub, WorkerPolicy, serve_hub
+from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.pairing import fingerprint_of
 from nearfar.protocols.server import serve
 from nearfar.protocols.testing.chaos import chaos_proxy

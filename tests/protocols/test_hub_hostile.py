@@ -25,9 +25,10 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.address import parse_address
-from nearfar.protocols.channel import MAX_MESSAGE_BYTES, open_channel
+from nearfar.protocols.channel import open_channel
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
 from nearfar.protocols.hub_wire import registration_from_proto
+from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.security import bearer_metadata
 from nearfar.protocols.status import from_rpc_error
 from nearfar.protocols.testing.subject import eventually

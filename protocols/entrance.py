@@ -1,0 +1,195 @@
+"""`Entrance`: what every call of a server passes before its handler sees anything of it, and how every call ends."""
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection
+
+from .access import Access
+from .attempts import FailedAttempts, home_of
+from .credentials import credentials_of
+from .errors import DeadlineExceeded, InternalError, InvalidRequest, NearfarError, RateLimited, Unauthenticated
+from .limits import (
+    CALLS_OF_A_CALLER,
+    CALLS_OF_A_STRANGER,
+    FIRST_MESSAGE_SECONDS,
+    FREE_FAILURES,
+    READS_OF_A_CALLER,
+    REQUEST_BYTES_OF_A_CALLER,
+    STRANGER_SECONDS,
+)
+from .status import Context, abort
+
+logger = logging.getLogger(__name__)
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Found: TypeAlias = "Awaitable[grpc.RpcMethodHandler[Any, Any] | None]"
+
+_HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_FOR_STRANGERS: Final = (f"/{_HEALTH}/", f"/{reflection.SERVICE_NAME}/")
+_WATCH: Final = f"/{_HEALTH}/Watch"
+_RETRY_AFTER: Final = 1.0
+
+
+class Share:
+    """What one caller has open now."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.reading = asyncio.Semaphore(READS_OF_A_CALLER)
+        self._bytes = 0
+
+    @contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """A request of `size` bytes is held. Raises `RateLimited` where the caller's requests take too much memory."""
+        if self._bytes + size > REQUEST_BYTES_OF_A_CALLER:
+            message = f"this caller's requests take more than {REQUEST_BYTES_OF_A_CALLER} bytes"
+            raise RateLimited(message, hint="wait for some of them", retry_after=_RETRY_AFTER)
+        self._bytes += size
+        try:
+            yield
+        finally:
+            self._bytes -= size
+
+
+class Entrance(grpc.aio.ServerInterceptor):
+    """Lets calls in whose token is right, within the limits of their caller, before anything of their request is read.
+
+    Every handler is called as one that streams in both directions, which alone is told of a call before its request has come.
+    """
+
+    def __init__(self, access: Access, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._access = access
+        self._attempts = FailedAttempts(monotonic)
+        self._handlers: dict[str, Handler] = {}
+        """As gRPC gets them, by method."""
+        self._shares: dict[tuple[str, str], Share] = {}
+
+    async def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Found], handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
+        method = str(handler_call_details.method)
+        if (known := self._handlers.get(method)) is not None:
+            return known
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None  # type: ignore[return-value]  # which gRPC takes for an unknown method
+        serve = partial(self._serve, handler, method)
+        guarded = grpc.stream_stream_rpc_method_handler(serve, _parsing(handler.request_deserializer), handler.response_serializer)
+        self._handlers[method] = guarded
+        return guarded
+
+    async def _serve(self, handler: Handler, method: str, requests: AsyncIterator[object], context: Context) -> None:
+        try:
+            with self._admitted(method, context) as share:
+                answer = _answer(handler, share, requests, context)
+                await (_soon(answer) if method.startswith(_FOR_STRANGERS) and method != _WATCH else answer)
+        except NearfarError as error:
+            await abort(context, error)
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError:  # what gRPC raises for writing to a call that is over
+            logger.debug("the caller of %s left while it was written to", method)
+        except Exception:  # the boundary of a call: its caller learns that it failed, and the log how
+            logger.exception("a call of %s failed", method)
+            await abort(context, InternalError("the call failed unexpectedly", hint="the server's log has the details"))
+
+    @contextmanager
+    def _admitted(self, method: str, context: Context) -> Iterator[Share]:
+        """Counts the call while it is open. Raises what it is refused with."""
+        if method.startswith(_FOR_STRANGERS):
+            key, most = ("stranger", home_of(context.peer()) or ""), CALLS_OF_A_STRANGER
+        else:
+            key, most = ("caller", self._caller(method, context)), CALLS_OF_A_CALLER
+        share = self._shares.get(key)
+        if share is None:
+            share = self._shares[key] = Share()
+        if share.calls >= most:
+            raise RateLimited(f"{most} calls of this caller are open", hint="close some of them", retry_after=_RETRY_AFTER)
+        share.calls += 1
+        try:
+            yield share
+        finally:
+            share.calls -= 1
+            if not share.calls:
+                self._shares.pop(key, None)
+
+    def _caller(self, method: str, context: Context) -> str:
+        shown = credentials_of(context).authorization
+        home = home_of(context.peer()) if shown else None
+        if home is None:  # nothing is guessed, or only this machine's own user can
+            return self._access.admit(method, context).caller
+        self._attempts.check(home, shown)
+        try:
+            identity = self._access.admit(method, context)
+        except Unauthenticated:
+            if self._attempts.failed(home) == FREE_FAILURES:
+                logger.warning("%d wrong tokens came from %s, which has to wait from now on", FREE_FAILURES, home)
+            raise
+        self._attempts.succeeded(home, shown)
+        return identity.caller
+
+
+async def _answer(handler: Handler, share: Share, requests: AsyncIterator[object], context: Context) -> None:
+    if handler.request_streaming:
+        await _reply(handler, requests, context)
+        return
+    request = await _first(share, context)
+    with share.holding(request.ByteSize()):
+        await _reply(handler, request, context)
+
+
+async def _reply(handler: Handler, given: object, context: Context) -> None:
+    """Run the handler and write what it returns or yields, unless it writes by itself."""
+    methods = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+    run: Callable[..., Any] = next(method for method in methods if method is not None)
+    answer = run(given, context)
+    if inspect.isasyncgen(answer):
+        async for message in answer:
+            await context.write(message)
+    elif (reply := await answer) is not None and not handler.response_streaming:
+        await context.write(reply)
+
+
+async def _first(share: Share, context: Context) -> Message:
+    """The request of a call that has one."""
+    try:
+        async with asyncio.timeout(FIRST_MESSAGE_SECONDS), share.reading:
+            message: object = await context.read()
+    except TimeoutError:
+        raise DeadlineExceeded(f"the request did not come within {FIRST_MESSAGE_SECONDS:g} s", hint="look at the network") from None
+    if not isinstance(message, Message):
+        raise InvalidRequest("the call ended before its request", hint="the caller is broken, or no nearfar client")
+    return message
+
+
+async def _soon(answer: Awaitable[None]) -> None:
+    limit = asyncio.timeout(STRANGER_SECONDS)
+    try:
+        async with limit:
+            await answer
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DeadlineExceeded(f"the call was open for {STRANGER_SECONDS:g} s", hint="call again") from None
+
+
+def _parsing(parse: Callable[[bytes], object] | None) -> Callable[[bytes], object] | None:
+    """The same for bytes from strangers. gRPC would log its error, and tell the caller what was raised."""
+
+    def parsed(data: bytes) -> object:
+        try:
+            return data if parse is None else parse(data)
+        except DecodeError:
+            raise InvalidRequest("the message cannot be read", hint="the caller is broken, or no nearfar client") from None
+
+    return parsed
