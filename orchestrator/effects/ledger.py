@@ -54,14 +54,6 @@ class EffectLedger:
         """That of a part of the run."""
         return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver)
 
-    async def kept_part(self, name: str) -> str | None:
-        """What came of a part, where an earlier process has come to its end."""
-        return await self._writer.write(partial(self._records.kept_part, name=name))
-
-    async def keep_part(self, name: str, content: str) -> None:
-        """Write down what came of a part, which is not run again."""
-        await asyncio.shield(self._writer.write(partial(self._records.keep_part, name=name, content=content)))
-
     async def known(self, asked: Sequence[Asked]) -> dict[str, bool]:
         """What was decided about calls, by their ids. What was begun had been approved."""
         standings = await self._writer.write(partial(self._records.standings, intents=[self._intent(*one[1:]) for one in asked]))

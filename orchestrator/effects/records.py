@@ -18,8 +18,7 @@ CREATE TABLE effects (
     request TEXT, result TEXT
 );
 CREATE INDEX effects_by_action ON effects (run, action, ordinal);
-CREATE INDEX effects_asked ON effects (run) WHERE state = 'asked';
-CREATE TABLE run_parts (run TEXT NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (run, name))""",
+CREATE INDEX effects_asked ON effects (run) WHERE state = 'asked'""",
 )
 
 _PUT: Final = """\
@@ -129,15 +128,6 @@ class EffectRecords:
         self._fence(session)
         for intent, is_approved in answers.items():
             self._put(session, intent, EffectState.APPROVED if is_approved else EffectState.DENIED)
-
-    def keep_part(self, session: Session, name: str, content: str) -> None:
-        """Write down what came of a part of the run that runs beside others."""
-        self._fence(session)
-        session.execute("INSERT INTO run_parts (run, name, content) VALUES (?, ?, ?)", (self.run, name, content))
-
-    def kept_part(self, session: Session, name: str) -> str | None:
-        found = session.execute("SELECT content FROM run_parts WHERE run = ? AND name = ?", (self.run, name)).fetchone()
-        return None if found is None else str(found[0])
 
     def standings(self, session: Session, intents: Sequence[Intent]) -> list[Standing | None]:
         """What is known of each; None: nothing. What somebody said no to is denied whenever it is tried again."""

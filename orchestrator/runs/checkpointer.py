@@ -31,6 +31,8 @@ _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
 """Of values, as they are written; the serializer would read others."""
 EPOCH: Final = "nearfar_epoch"
 """In `configurable`: which of a run's owners writes."""
+PART: Final = "nearfar_part"
+"""In `configurable`: the name of a part of the run, which is a graph by itself."""
 
 _COLUMNS: Final = "run, namespace, checkpoint, parent, version, kind, content, checksum, metadata"
 _PUT: Final = """
@@ -66,13 +68,13 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         run, namespace = _place(config)
-        identifier = get_checkpoint_id(config)
+        identifier, part = get_checkpoint_id(config), _part(config)
         with self._database.reading() as session:
             query = f"SELECT {_COLUMNS} FROM checkpoints WHERE run = ? AND namespace = ?"
             row = session.execute(query, (run, namespace)).fetchone()
             if row is None or (identifier and identifier != row[2]):
                 return None
-            return self._tuple(session, row)
+            return self._tuple(session, row, part)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await in_thread(self.get_tuple, config)
@@ -103,15 +105,14 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
         self._writer.submit(self._put(config, checkpoint, metadata)).result()
-        return _config(*_place(config), checkpoint["id"])
+        return _config(config, checkpoint["id"])
 
     async def aput(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions
     ) -> RunnableConfig:
-        run, namespace = _place(config)
         if await self._writer.write(self._put(config, checkpoint, metadata)):
-            raise Cancelled(f"run {run} was cancelled")
-        return _config(run, namespace, checkpoint["id"])
+            raise Cancelled(f"run {_place(config)[0]} was cancelled")
+        return _config(config, checkpoint["id"])
 
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         self._writer.submit(self._put_pending(config, writes, task_id, task_path)).result()
@@ -160,19 +161,20 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
             found = [self._tuple(session, row) for row in session.execute(query, parameters).fetchall()]
         return [each for each in found if all(each.metadata.get(name) == value for name, value in wanted.items())]
 
-    def _tuple(self, session: Session, row: Sequence[Any]) -> CheckpointTuple:
+    def _tuple(self, session: Session, row: Sequence[Any], part: str = "") -> CheckpointTuple:
         run, namespace, identifier, parent, version, kind, content, checksum, metadata = row
         if version > VERSION:
             message = f"the checkpoint of run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
         checkpoint = self._loaded(run, kind, content, checksum)
-        if not isinstance(checkpoint, dict) or any(part not in checkpoint for part in _PARTS):
+        if not isinstance(checkpoint, dict) or any(name not in checkpoint for name in _PARTS):
             raise damaged(run)
+        place: RunnableConfig = {"configurable": {"thread_id": run, "checkpoint_ns": namespace.removeprefix(part)}}
         return CheckpointTuple(
-            config=_config(run, namespace, identifier),
+            config=_config(place, identifier),
             checkpoint=checkpoint,  # type: ignore[arg-type]  # a TypedDict, whose parts are there
             metadata=json.loads(metadata),
-            parent_config=None if parent is None else _config(run, namespace, parent),
+            parent_config=None if parent is None else _config(place, parent),
             pending_writes=self._pending(session, run, namespace, identifier),
         )
 
@@ -216,7 +218,13 @@ def _put_pending(session: Session, *, lease: Lease | None, rows: Sequence[Sequen
 def _place(config: RunnableConfig) -> tuple[str, str]:
     """The run, and the graph within it."""
     asked = config["configurable"]
-    return str(asked["thread_id"]), str(asked.get("checkpoint_ns", ""))
+    return str(asked["thread_id"]), _part(config) + str(asked.get("checkpoint_ns", ""))
+
+
+def _part(config: RunnableConfig) -> str:
+    """What the namespaces of the part begin with."""
+    name = config["configurable"].get(PART)
+    return "" if name is None else f"{name}/"
 
 
 def _lease(config: RunnableConfig) -> Lease | None:
@@ -224,5 +232,6 @@ def _lease(config: RunnableConfig) -> Lease | None:
     return None if epoch is None else Lease(_place(config)[0], epoch)
 
 
-def _config(run: str, namespace: str, checkpoint: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": run, "checkpoint_ns": namespace, "checkpoint_id": checkpoint}}
+def _config(place: RunnableConfig, checkpoint: str) -> RunnableConfig:
+    asked = place["configurable"]
+    return {"configurable": {"thread_id": asked["thread_id"], "checkpoint_ns": asked.get("checkpoint_ns", ""), "checkpoint_id": checkpoint}}

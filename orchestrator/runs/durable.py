@@ -17,6 +17,7 @@ from ..strategies.state import TaskContext, TaskGraph, TaskState
 from ..task import Task
 from ..threads import in_thread
 from .opening import open_store
+from .parts import RunParts, thread
 from .run import Failure, KeptTask, Lease, RunState, damaged, digest
 from .settings import RunsConfig
 from .store import RunStore
@@ -127,10 +128,8 @@ class DurableRuns:
 
     def _configured(self, work: Work, config: "RunnableConfig") -> "RunnableConfig":
         """The graph's configuration, with its thread."""
-        from .checkpointer import EPOCH
-
         assert work.lease is not None, "it is a durable run"
-        return {**config, "configurable": {"thread_id": work.lease.run, EPOCH: work.lease.epoch}}
+        return {**config, "configurable": thread(work.lease)}
 
     @asynccontextmanager
     async def _again(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
@@ -162,9 +161,10 @@ class DurableRuns:
             raise ConfigError(f"run {run} was begun with {', '.join(lacking)}, which {_is(lacking)} not here", hint=hint)
 
     def _equipped(self, context: TaskContext, lease: Lease) -> TaskContext:
-        """With the ledger that keeps its tools from having an effect twice."""
+        """With the ledger that keeps its tools from having an effect twice, and with what keeps the steps of its parts."""
         ledger = ledger_of(self.store, lease, context.boundary.approver)
-        return replace(context, boundary=replace(context.boundary, effects=ledger))
+        keeping = RunParts(self.checkpointer, lease)
+        return replace(context, boundary=replace(context.boundary, effects=ledger), keeping=keeping)
 
     @asynccontextmanager
     async def _alone(self, run: str) -> AsyncIterator[None]:

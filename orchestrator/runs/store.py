@@ -30,7 +30,7 @@ NAMING: Final = Naming("runs", recovery="name another [runs] folder, or move the
 _COLUMNS: Final = "run, number, user_name, state, strategy, title, steps, epoch, owner, began, version"
 _ENDED: Final = (RunState.DONE, RunState.FAILED, RunState.CANCELLED)
 _SECONDS_PER_DAY: Final = 86_400
-_TABLES: Final = ("checkpoints", "pending", "effects", "run_parts", "tasks", "outcomes", "runs")
+_TABLES: Final = ("checkpoints", "pending", "effects", "tasks", "outcomes", "runs")
 
 
 class RunStore:
@@ -271,7 +271,6 @@ class RunStore:
         session.execute(insert, (lease.run, content))
         if state is RunState.DONE:
             drop_checkpoints(session, run=lease.run)
-            session.execute("DELETE FROM run_parts WHERE run = ?", (lease.run,))
 
     def _end(self, session: Session, run: str, state: RunState) -> None:
         statement = (

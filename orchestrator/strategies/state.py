@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import anyio
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
@@ -88,6 +89,19 @@ class TaskState(TypedDict, total=False):
     """What `subtasks` cut the task into and what came of each, as a `SubtasksWork`; absent in other strategies."""
 
 
+class Keeping(Protocol):
+    """Keeps the steps of a run's parts, each of which is a graph by itself, such that another process can go on with them."""
+
+    @property
+    def checkpointer(self) -> BaseCheckpointSaver[Any]:
+        """Of their graphs."""
+        ...
+
+    def thread(self, part: str) -> dict[str, object]:
+        """Where the part's steps are kept, as the graph's configuration says it."""
+        ...
+
+
 @dataclass(frozen=True)
 class TaskContext:
     """What a run of a graph is given beside its state: things that are no JSON."""
@@ -106,6 +120,8 @@ class TaskContext:
     """What stands between the agents and their tools."""
     privacy: RunPrivacy | None = None
     """What stands between the run and agents far away; None where a graph runs by itself in another app."""
+    keeping: Keeping | None = None
+    """Keeps the steps of parts that run beside others; None: nobody does."""
     trace: RunTrace | None = None
     """Takes note of what happens; None: nobody does."""
     listener: Callable[[TaskEvent], None] | None = None

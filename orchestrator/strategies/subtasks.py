@@ -18,7 +18,7 @@ from ..task import Task
 from .calls import CallLog
 from .nodes import TaskNodes
 from .panel import Answered, Panel, Question, attempt_of
-from .state import TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit, label_of
+from .state import Keeping, TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit, label_of
 from .subtasks_plan import SubtaskPlan, read_plan
 from .subtasks_prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, answer_form, plan_subtasks_request
 from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy
@@ -52,7 +52,7 @@ class SubtasksNodes:
 
     def __init__(self, nodes: TaskNodes) -> None:
         self._nodes = nodes
-        self._compiled: dict[Strategy, TaskGraph] = {}
+        self._compiled: dict[tuple[Strategy, bool], TaskGraph] = {}
 
     async def plan(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the task cut. Where no plan can be read, the task is served whole, so nothing is lost."""
@@ -161,7 +161,7 @@ class SubtasksNodes:
         context = self._nodes.context(runtime)
         return Parts(
             task=task,
-            graph=self._graph(task.policy.subtasks.strategy),
+            graph=self._graph(task.policy.subtasks.strategy, context.keeping),
             label=label_of(state),
             planned=frozenset(state["chosen"]),
             context=replace(context, turn_taking=anyio.Lock()) if task.policy.subtasks.exclusive_tools else context,
@@ -170,13 +170,15 @@ class SubtasksNodes:
             runtime=runtime,
         )
 
-    def _graph(self, strategy: Strategy) -> TaskGraph:
-        """The graph of the parts. It keeps no checkpoints of its own: several runs at a time would share one thread."""
+    def _graph(self, strategy: Strategy, keeping: Keeping | None) -> TaskGraph:
+        """The graph of the parts. Where nobody gives each part a thread, it keeps nothing: they would all share the task's."""
         from .graphs import BUILDERS  # here, since that module needs this one
 
-        if strategy not in self._compiled:
-            self._compiled[strategy] = BUILDERS[strategy](self._nodes).compile(checkpointer=False, name="subtask")
-        return self._compiled[strategy]
+        kind = strategy, keeping is not None
+        if kind not in self._compiled:
+            checkpointer = False if keeping is None else keeping.checkpointer
+            self._compiled[kind] = BUILDERS[strategy](self._nodes).compile(checkpointer=checkpointer, name="subtask")
+        return self._compiled[kind]
 
 
 def _read_answer(reply: str, *, output_schema: JsonSchema | None) -> str:

@@ -1,6 +1,5 @@
 """Running the subtasks of a plan: each is a task of its own, served through the graph of another strategy."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from hashlib import sha256
 
 import anyio
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Interrupt
 
@@ -24,7 +24,7 @@ from ..results import Attempt, Call
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
 from ..task import Policy, Task
 from .calls import CallLog
-from .state import Json, TaskContext, TaskGraph, TaskRuntime, emit, recursion_limit, show
+from .state import Json, TaskContext, TaskGraph, TaskRuntime, TaskState, emit, recursion_limit, show
 from .subtasks_plan import Subtask, SubtaskPlan
 from .subtasks_policy import SubtasksPolicy
 from .subtasks_prompts import SubtaskResult, with_results
@@ -75,45 +75,48 @@ class Parts:
             is_heard: its answer is the task's, so it is streamed.
             name: of the part, in `reasons`.
         """
-        final = await self._kept(name)
-        if final is None:
-            with _time_limit(seconds, name):
-                final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
-            await self._keep(name, final)
+        with _time_limit(seconds, name):
+            final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
         # The attempts at the task's own answer are told by the result itself.
         attempts = [Attempt.model_validate(attempt) for attempt in final["attempts"]] if not is_heard else []
         self.reasons.extend(f"{name}: {attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts)
         self.reasons.extend(f"{name}: {reason}" for reason in final["reasons"])
         return final
 
-    async def _kept(self, name: str) -> Json | None:
-        """The final state of a part that an earlier process has served, and with it what this one has to know of it."""
-        context = self.context
-        content = None if context.boundary.effects is None else await context.boundary.effects.kept_part(name)
-        if content is None:
-            return None
-        final: Json = json.loads(content)
-        self.log.made.extend(Call.model_validate(call) for call in final["calls"])
-        self.told[name] = Label.model_validate(final["label"])
-        if context.recollection is not None:
-            context.recollection.restore(final.get("recalled", ()))
-        if context.privacy is not None:
-            private = [Message.model_validate(final["messages"][position]) for position in final["private"]]
-            context.privacy.saw(message.tool_result for message in private if message.tool_result is not None)
-        return final
-
-    async def _keep(self, name: str, final: Json) -> None:
-        if self.context.boundary.effects is not None:
-            await self.context.boundary.effects.keep_part(name, json.dumps(final))
-
     async def _served(self, part: Task, account: Account | None, *, is_heard: bool, name: str) -> Json:
         """The final state of the part's graph."""
-        config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         listener = partial(self._pass_on, is_heard=is_heard, name=name)
         trace = None if self.context.trace is None else self.context.trace.within(name)
         context = replace(self.context, account=account, boundary=self.context.boundary.within(name), listener=listener, trace=trace)
-        final: Json = await self.graph.ainvoke({"task": part.model_dump(mode="json")}, config, context=context)
+        config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
+        given: TaskState = {"task": part.model_dump(mode="json")}
+        if context.keeping is not None:
+            return await self._gone_on_with(given, {**config, "configurable": context.keeping.thread(name)}, context, name)
+        final: Json = await self.graph.ainvoke(given, config, context=context)
         return final
+
+    async def _gone_on_with(self, given: TaskState, config: RunnableConfig, context: TaskContext, name: str) -> Json:
+        """The final state of a part that goes on where an earlier process has stopped. Raises `GraphInterrupt` where it stops to ask."""
+        # To LangGraph it is no graph within the task's, whose parts would share one thread, but one by itself.
+        var_child_runnable_config.set(None)
+        kept: Json = (await self.graph.aget_state(config)).values
+        self._restore(kept, name)
+        final: Json = await self.graph.ainvoke(None if kept else given, config, context=context, durability="sync")
+        if "__interrupt__" in final:
+            raise GraphInterrupt(final["__interrupt__"])
+        return final
+
+    def _restore(self, kept: Json, name: str) -> None:
+        """Take in what this process has to know of the steps that others have taken."""
+        context = self.context
+        self.log.made.extend(Call.model_validate(call) for call in kept.get("calls", ()))
+        if "label" in kept:
+            self.told[name] = Label.model_validate(kept["label"])
+        if context.recollection is not None:
+            context.recollection.restore(kept.get("recalled", ()))
+        if context.privacy is not None:
+            private = [Message.model_validate(kept["messages"][position]) for position in kept.get("private", ())]
+            context.privacy.saw(message.tool_result for message in private if message.tool_result is not None)
 
     def _pass_on(self, event: TaskEvent, *, is_heard: bool, name: str) -> None:
         if isinstance(event, ToolStarted) and (tool := self.context.tools.get(event.call.name)) is not None:

@@ -132,13 +132,6 @@ class RecordedEffects:
     def within(self, scope: str) -> "RecordedEffects":
         return self
 
-    async def kept_part(self, name: str) -> str | None:
-        """None: every part is replayed."""
-        return None
-
-    async def keep_part(self, name: str, content: str) -> None:
-        """A replay leaves nothing behind."""
-
     async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
         """What was on record had been allowed."""
         return {one.request.call.id: True for one in asked}

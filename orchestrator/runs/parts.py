@@ -1,0 +1,23 @@
+"""Where the graphs of a run keep their steps: the task's own, and those of its parts, which run side by side."""
+
+from dataclasses import dataclass
+
+from .checkpointer import EPOCH, PART, RunCheckpointer
+from .run import Lease
+
+
+def thread(lease: Lease) -> dict[str, object]:
+    """Of the task's own graph, as its configuration says it."""
+    return {"thread_id": lease.run, EPOCH: lease.epoch}
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts of a run that this process owns."""
+
+    checkpointer: RunCheckpointer
+    lease: Lease
+
+    def thread(self, part: str) -> dict[str, object]:
+        """A graph of its own for each part, which goes with the run."""
+        return {**thread(self.lease), PART: part}
