@@ -18,6 +18,9 @@ class ClientCertificate:
     """The DNS names of its subjectAltName. Its common name counts for nothing (RFC 9525, section 2): no authority need have checked it."""
     pem: bytes = field(repr=False)
 
+    def __str__(self) -> str:
+        return f"for {', '.join(map(repr, self.names))}" if self.names else "which names nobody"
+
     @property
     def fingerprint(self) -> str:
         return fingerprint_of(first_certificate(self.pem))

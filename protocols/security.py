@@ -72,19 +72,36 @@ class Authenticator:
         return {record.id for record in self._records if record.is_expired(now)}
 
     def identify(self, credentials: Credentials) -> Identity:
-        """Who calls: the token's owner; on an open server, the one whom the certificate names, if it names just one.
+        """Who calls: the owner of the token or, where none is shown, of the certificate. On an open server, the one whom the certificate
+        names, if it names just one.
 
         Raises `Unauthenticated` if the token is missing, wrong or expired, or the certificate is somebody else's.
         """
         certificate = credentials.certificate
         if self.is_open:
             return Identity(caller=certificate.names[0]) if certificate is not None and len(certificate.names) == 1 else _ANYBODY
-        record = self._record(_bearer(credentials))
+        if certificate is not None and not credentials.authorization:
+            record = self._certified(certificate)
+        else:
+            record = self._record(_bearer(credentials))
+            if certificate is not None:
+                _check_owner(certificate, record.caller)
         if record.is_expired(self._now()):
-            raise Unauthenticated(f"the token expired at {record.expires:%Y-%m-%d %H:%M} UTC", hint=OWNER_HINT)
-        if certificate is not None:
-            _check_owner(certificate, record.caller)
+            what = "certificate was good here until" if record.certificate else "token expired at"
+            raise Unauthenticated(f"the {what} {record.expires:%Y-%m-%d %H:%M} UTC", hint=OWNER_HINT)
         return Identity(caller=record.caller, token=record.id, scopes=record.scopes)
+
+    def _certified(self, certificate: ClientCertificate) -> TokenRecord:
+        """That of the caller who needs no token beside this certificate."""
+        found = [record for record in self._records if record.is_shown(certificate)]
+        if not found:
+            raise Unauthenticated(
+                f"the call carries no token, and its certificate, {certificate}, lets nobody in: it was never known here, or was revoked",
+                hint="give the client a token, or ask the server's owner to let in its certificate",
+            )
+        if len({record.caller for record in found}) > 1:
+            raise Unauthenticated(f"the certificate, {certificate}, is that of several callers", hint="give each caller its own")
+        return next((record for record in found if not record.is_expired(self._now())), found[0])
 
     def _record(self, token: str) -> TokenRecord:
         # All digests are compared, each in constant time, so that the duration tells nothing about any of them.
@@ -106,7 +123,7 @@ def _check_owner(certificate: ClientCertificate, owner: str) -> None:
     """A certificate that names somebody must name the token's owner: else one of the two is stolen."""
     if certificate.names and owner not in certificate.names:
         raise Unauthenticated(
-            f"the token is that of {owner!r}, and the certificate that of {', '.join(map(repr, certificate.names))}",
+            f"the token is that of {owner!r}, and the certificate is {certificate}",
             hint="give the client a token and a certificate of one and the same caller",
         )
 

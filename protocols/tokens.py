@@ -8,6 +8,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Final, TypeAlias
 
+from .credentials import ClientCertificate
 from .errors import ConfigError
 
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
@@ -27,16 +28,21 @@ class Scope(StrEnum):
 
 
 EVERY_SCOPE: Final = frozenset(Scope)
+ANY_CERTIFICATE: Final = "any"
+"""In place of a fingerprint: an authority whose certificates the server takes has signed it, and it names the caller."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenRecord:
-    """One token, without the token itself."""
+    """One token, without the token itself; or the certificate that a caller may show in place of one."""
 
     id: str
     """Tells the tokens of one caller apart, while one takes the place of the other."""
     caller: str
-    digest: str = field(repr=False)
+    digest: str = field(default="", repr=False)
+    """Of the token; empty: a certificate stands in its place."""
+    certificate: str = ""
+    """Its fingerprint, or `ANY_CERTIFICATE`: each one that names the caller."""
     scopes: frozenset[Scope] = EVERY_SCOPE
     created: datetime | None = None
     expires: datetime | None = None
@@ -46,10 +52,21 @@ class TokenRecord:
         """Whether it is worth nothing any more."""
         return self.expires is not None and self.expires <= now
 
+    def is_shown(self, certificate: ClientCertificate) -> bool:
+        """Whether `certificate` is the one that stands in the place of a token."""
+        if self.certificate == ANY_CERTIFICATE:
+            return self.caller in certificate.names
+        return bool(self.certificate) and self.certificate == certificate.fingerprint
+
     def continues(self, former: "TokenRecord") -> bool:
         """Whether all that `former` lets its caller do, this record does, the time aside."""
-        is_same = (self.id, self.caller, self.digest) == (former.id, former.caller, former.digest)
+        is_same = self.proof == former.proof and (self.id, self.caller) == (former.id, former.caller)
         return is_same and self.scopes >= former.scopes
+
+    @property
+    def proof(self) -> tuple[str, str]:
+        """What a caller has to show."""
+        return self.digest, self.caller if self.certificate == ANY_CERTIFICATE else self.certificate
 
 
 Tokens: TypeAlias = Mapping[str, str] | Iterable[TokenRecord]
@@ -59,8 +76,10 @@ Tokens: TypeAlias = Mapping[str, str] | Iterable[TokenRecord]
 def token_records(tokens: Tokens) -> tuple[TokenRecord, ...]:
     """The records of `tokens`. Raises `ConfigError`, which quotes none, for one that cannot be a token, and for one of two callers."""
     records = tuple(_records(tokens) if isinstance(tokens, Mapping) else tokens)
-    if len({record.digest for record in records}) != len(records):
-        raise ConfigError("two callers share a token", hint="give each its own, so that the log can tell them apart")
+    if len({record.proof for record in records}) != len(records):
+        raise ConfigError("two callers share a token or a certificate", hint="give each its own, so that the log can tell them apart")
+    if any(bool(record.digest) == bool(record.certificate) for record in records):
+        raise ConfigError("a record holds neither a token nor a certificate, or both", hint="make them with `nearfar serve token add`")
     if len({record.id for record in records}) != len(records):
         raise ConfigError("two tokens have the same id", hint="make them with `nearfar serve token add`, which chooses ids at random")
     return records
