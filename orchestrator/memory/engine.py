@@ -201,6 +201,10 @@ class Engine(Protocol):
         """All heads behind a position, in order."""
         ...
 
+    def first_unknown(self, after: int, known: VersionVector) -> int | None:
+        """The position behind `after` of the first head that `known` does not count; None: it counts all that there are."""
+        ...
+
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         """Rows that wait for their vectors."""
         ...

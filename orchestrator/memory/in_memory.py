@@ -128,6 +128,10 @@ class InMemoryEngine:
             found = [Logged(kept.positions[head.dot], head) for kept in self._kept.values() for head in kept.change.heads]
         return sorted((one for one in found if one.position > after), key=lambda one: one.position)[:limit]
 
+    def first_unknown(self, after: int, known: VersionVector) -> int | None:
+        heads = self.operations(after, limit=self._position)
+        return next((position for position, head, _ in heads if head.dot.sequence > known.get(head.dot.device, 0)), None)
+
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         if self._embedder is None:
             return []

@@ -12,7 +12,7 @@ from ...postgres.connections import Connections
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded
 from ..item import Address, Namespace
-from ..operation import Dot
+from ..operation import Dot, VersionVector
 from ..selection import Selection
 from . import forgotten
 from .encoding import digest
@@ -165,6 +165,14 @@ class PostgresEngine:
             # An empty answer would say that this is the end.
             after = found[-1][0]
         return []
+
+    def first_unknown(self, after: int, known: VersionVector) -> int | None:
+        statement = (
+            "SELECT position FROM operations LEFT JOIN unnest(%s::text[], %s::bigint[]) AS known (name, last) ON name = device "
+            "WHERE position > %s AND sequence > coalesce(last, 0) ORDER BY position LIMIT 1"
+        )
+        found = self._query(statement, list(known), list(known.values()), after)
+        return int(found[0][0]) if found else None
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         """Rows that wait for their vectors, and for the time being are left to this process."""

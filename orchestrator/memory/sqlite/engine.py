@@ -15,7 +15,7 @@ from ...sqlite.connections import Connection, Connections
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Unembedded
 from ..item import Address, Namespace
-from ..operation import Dot, Operation
+from ..operation import Dot, Operation, VersionVector
 from ..selection import Selection
 from . import forgotten
 from .columns import decode_address, decode_row, decode_texts, encode_namespace, namespace_range
@@ -41,6 +41,11 @@ _NEWEST: Final = 8
 """Times as many as are asked for are looked at before the selection narrows the search itself."""
 _OPERATIONS: Final = (
     "SELECT operations.position, namespace, key, operations.device, sequence, payload FROM operations JOIN items USING (item)"
+)
+_FIRST_UNKNOWN: Final = (
+    "WITH known (name, last) AS MATERIALIZED (SELECT key, value FROM json_each(?)) "
+    "SELECT position FROM operations LEFT JOIN known ON name = device "
+    "WHERE position > ? AND sequence > coalesce(last, 0) ORDER BY position LIMIT 1"
 )
 _NAMESPACES: Final = (
     "WITH RECURSIVE each_of (name) AS (SELECT min(namespace) FROM items UNION ALL "
@@ -190,6 +195,11 @@ class SqliteEngine:
                     return heads
                 after = found[-1][0]  # all of these were erased; an empty answer would mean that there are no more
         return []
+
+    def first_unknown(self, after: int, known: VersionVector) -> int | None:
+        with self._connections.reading() as connection:
+            found = connection.execute(_FIRST_UNKNOWN, (orjson.dumps(dict(known)).decode(), after)).fetchone()
+        return found[0] if found else None
 
     def unembedded(self, *, limit: int) -> list[Unembedded]:
         query = (

@@ -88,12 +88,23 @@ class _Log:
 
     def operations(self) -> Iterator[Logged]:
         known = self._request.known
-        while page := self._replica.engine.operations(self.end, limit=_PAGE):
+        while page := self._page():
             for logged in page:
                 device, sequence = logged.operation.dot
                 if sequence > known.get(device, 0) and self._may_tell(logged.operation):
                     yield logged
             self.end = page[-1].position
+
+    def _page(self) -> list[Logged]:
+        """The next heads. Whatever comes before one that the peer lacks is not even read, such as what it has just sent itself."""
+        engine = self._replica.engine
+        end = engine.position()
+        first = engine.first_unknown(self.end, self._request.known)
+        if first is None:
+            self.end = max(self.end, end)
+            return []
+        self.end = first - 1
+        return engine.operations(self.end, limit=_PAGE)
 
     def note_told(self, position: int) -> None:
         """Keep that the peer is about to be sent this much."""

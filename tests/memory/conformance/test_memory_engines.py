@@ -127,6 +127,20 @@ def test_operations_come_in_the_order_in_which_they_were_heard_of(engine: Engine
     assert engine.operations(positions[-1], limit=10) == []
 
 
+def test_the_log_is_looked_through_for_the_first_write_that_somebody_does_not_know(engine: Engine, clock: Clock) -> None:
+    write(engine, clock, "a")
+    write(engine, clock, "b")
+    heard = concurrent(Address(NOTES, "c"), {"n": 1}, device="phone", sequence=2, clock=tick(0, clock.time), meta=Meta(user="ann"))
+    write_elsewhere(engine, heard, now=clock.time)
+    first, second, third = [logged.position for logged in engine.operations(0, limit=10)]
+    assert engine.first_unknown(0, {}) == first
+    assert engine.first_unknown(first, {}) == second
+    assert engine.first_unknown(0, {engine.device: 1, "phone": 7}) == second
+    assert engine.first_unknown(0, {engine.device: 2, "phone": 1}) == third
+    assert engine.first_unknown(0, {engine.device: 2, "phone": 2}) is None
+    assert engine.first_unknown(third, {}) is None
+
+
 def test_operations_come_back_as_they_were(engine: Engine, clock: Clock) -> None:
     meta = Meta(
         "ann", "near", lineage=(Address(("a", "b"), "c"),), tier=Tier.USER, subject="bob", valid_from=1.5, ttl=3600.0, index=("x", "y")
