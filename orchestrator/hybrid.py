@@ -328,7 +328,7 @@ class Hybrid:
         given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
         started = time.monotonic()
         with self._awake():
-            async with self._durable.resumed(run, user, partial(self._equipped, options=given)) as work:
+            async with self._durable.resumed(run, user, partial(self._equipped_again, options=given)) as work:
                 return await self._served(work, given, started)
 
     @property
@@ -360,7 +360,7 @@ class Hybrid:
             if self._runs is None:
                 yield Work(*await prepare()), started
                 return
-            async with self._runs.begun(asked, prepare, partial(self._equipped, options=options)) as work:
+            async with self._runs.begun(asked, prepare, partial(self._equipped_again, options=options)) as work:
                 yield work, started
 
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
@@ -381,6 +381,13 @@ class Hybrid:
         trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
         boundary = replace(context.boundary, vault=privacy.placeholders, guard=guard)
         return replace(context, tools=tools, boundary=boundary, trace=trace)
+
+    def _equipped_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
+        """The same for a task that is gone on with. What all tasks together may spend is what the policy says now."""
+        now = self.policy.limits
+        limits = task.policy.limits.model_copy(update={"session": now.session, "user": now.user, "day": now.day})
+        policy = task.policy.model_copy(update={"limits": limits})
+        return self._equipped(task.model_copy(update={"policy": policy}), options=options)
 
     @property
     def _durable(self) -> DurableRuns:

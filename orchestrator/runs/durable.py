@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from ...protocols import ApprovalNeeded, ConfigError, NearfarError, RunBusy, StoreError
+from ...protocols import ApprovalNeeded, ConfigError, IdempotencyConflict, NearfarError, RunBusy, StoreError
 from ..effects.approvals import decide, needed
 from ..effects.ledger import ledger_of
 from ..results import Result
@@ -18,7 +18,7 @@ from ..task import Task
 from ..threads import in_thread
 from .opening import open_store
 from .parts import RunParts, thread
-from .run import Failure, KeptTask, Lease, RunState, damaged, digest
+from .run import Failure, KeptTask, Lease, RunState, damaged, digest, tightened
 from .settings import RunsConfig
 from .store import RunStore
 
@@ -69,13 +69,14 @@ class DurableRuns:
     async def begun(self, asked: Task, prepare: Preparing, equip: Equipping) -> AsyncIterator[Work]:
         """The run of a task: a new one, the one that its idempotency key names, or what came of that.
 
-        Raises `IdempotencyConflict` where the key is another task's, `RunBusy` where another process works on it, and what `resumed` does.
+        Raises `IdempotencyConflict` where the key is another task's, or that of a run under way which was begun under looser bounds,
+        `RunBusy` where another process works on it, and what `resumed` does.
         """
         run = asked.idempotency_key
         async with self._alone(run):
             known = await self.store.known(run, user=asked.user, digest=digest(asked))
             if known is not None:
-                async with self._again(run, asked.user, equip) as work:
+                async with self._again(run, asked.user, equip, asked) as work:
                     yield work
                 return
             task, context = await prepare()
@@ -132,13 +133,16 @@ class DurableRuns:
         return {**config, "configurable": thread(work.lease)}
 
     @asynccontextmanager
-    async def _again(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
+    async def _again(self, run: str, user: str, equip: Equipping, asked: Task | None = None) -> AsyncIterator[Work]:
         known = await in_thread(self.store.show, run, user=user)
         kept = await in_thread(self.store.task, run)
         task = kept.whole
         if known.state is RunState.DONE:
             yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
             return
+        if asked is not None and (options := tightened(asked, task)):
+            hint = "ask under another key; resume goes on with it as it was begun"
+            raise IdempotencyConflict(f"run {run} was begun under a looser {' and '.join(options)}", hint=hint)
         context = equip(task)
         self._check(run, kept, context)
         lease = await self.store.claim(run, user=user)

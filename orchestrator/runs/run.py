@@ -5,8 +5,9 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Final
 
-from ...protocols import StoreCorrupt
+from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.messages import Value
+from ..policy import Mode
 from ..selection.decision import SelectionDecision
 from ..task import RecalledItem, Task
 
@@ -92,6 +93,17 @@ class Failure(Value):
 def digest(asked: Task) -> str:
     """What a task asks for: two tasks of one idempotency key must agree in it."""
     return sha256(asked.model_dump_json(include={"messages", "context", "output_schema", "user"}).encode()).hexdigest()
+
+
+def tightened(asked: Task, begun: Task) -> list[str]:
+    """The options by which a task is asked for under tighter bounds than it was begun under."""
+    tools = begun.allowed_tools
+    tighter = {
+        "sensitivity": asked.policy.sensitivity is Sensitivity.PRIVATE is not begun.policy.sensitivity,
+        "mode": asked.policy.mode is Mode.ONLY_ON_DEVICE is not begun.policy.mode,
+        "allowed_tools": asked.allowed_tools is not None and (tools is None or not tools <= asked.allowed_tools),
+    }
+    return [option for option, is_tighter in tighter.items() if is_tighter]
 
 
 def title(task: Task) -> str:

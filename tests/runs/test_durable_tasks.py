@@ -10,12 +10,15 @@ from run_stores import Opener
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
+from nearfar.orchestrator.hybrid import TaskOptions
+from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.runs.run import Failure, Lease, RunState
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,
+    BudgetExceeded,
     Cancelled,
     ConfigError,
     DeadlineExceeded,
@@ -24,6 +27,8 @@ from nearfar.protocols import (
     NotFound,
     RunBusy,
     ScriptedAgent,
+    Sensitivity,
+    Side,
     StepRequest,
     StoreUnavailable,
     ToolCall,
@@ -75,6 +80,29 @@ async def test_a_key_that_was_another_tasks_is_refused(config: RunsConfig) -> No
             await opened.run("Something else", idempotency_key="k")
         with pytest.raises(IdempotencyConflict):
             await opened.run("Hi", idempotency_key="k", user="ann")
+
+
+@pytest.mark.parametrize("tighter", [{"sensitivity": "private"}, {"mode": "only_on_device"}, {"allowed_tools": ["other"]}])
+async def test_a_run_is_not_gone_on_with_under_looser_bounds_than_it_is_asked_for(config: RunsConfig, tighter: TaskOptions) -> None:
+    far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
+    async with Hybrid(far=far, tools=[look], runs=config, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as opened:
+        with pytest.raises(Unavailable):
+            await opened.run("Hi", idempotency_key="k")
+        with pytest.raises(IdempotencyConflict, match=next(iter(tighter))):
+            await opened.run("Hi", idempotency_key="k", **tighter)
+        assert len(far.requests) == 1
+        result = await opened.run("Hi", idempotency_key="k")
+        assert await opened.run("Hi", idempotency_key="k", **tighter) == result, "it is done, and nobody is told anything"
+
+
+async def test_a_limit_for_all_tasks_that_was_lowered_meanwhile_holds_for_runs_that_go_on(config: RunsConfig) -> None:
+    async with hybrid(config, [Unavailable("gone")]) as first:
+        with pytest.raises(Unavailable):
+            await first.run("Hi", idempotency_key="k")
+    nothing = Policy(strategy=Strategy.DEVICE, limits=Limits(day=Amounts(tokens=1)))
+    async with Hybrid(near=ScriptedAgent(unasked, name="near"), runs=config, policy=nothing) as second:
+        with pytest.raises(BudgetExceeded):
+            await second.resume("k")
 
 
 async def test_who_asks_for_what_is_under_way_joins_it(config: RunsConfig) -> None:
