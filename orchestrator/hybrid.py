@@ -231,7 +231,7 @@ class Hybrid:
         store = store if self._memory is None else self._memory.store
         self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents))
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
-            self._runs.store.forgetting.append(self._traces.forget)  # behind what is still to be written
+            self._runs.store.forgetting.append(self._traces.forget_all)  # behind what is still to be written
         checkpointer = checkpointer if self._runs is None else self._runs.checkpointer
         self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)
 

@@ -169,6 +169,15 @@ class BudgetBook:
             if scope == Scope("day"):
                 session.execute("UPDATE budget_day SET latest = ?", (name,))
 
+    def forget_tasks(self, tasks: Sequence[str]) -> None:
+        """Remove what tasks and their parts have spent. It still counts for their sessions, users and days."""
+        with self._storage.writing() as session:
+            for task in tasks:
+                parts = f"{task}/"
+                condition = "kind = 'task' AND (name = ? OR substr(name, 1, ?) = ?)"
+                session.execute(f"DELETE FROM budgets WHERE {condition}", (task, len(parts), parts))
+        self._storage.scrub()
+
     def release_dead(self) -> int:
         """Count as spent what processes had reserved that have died; returns how many reservations that were."""
         released = 0

@@ -47,6 +47,9 @@ class Storage(Protocol):
 
     def is_alive(self, owner: str) -> bool: ...
 
+    def scrub(self) -> None:
+        """Let what was deleted be in no file any more."""
+
     def close(self) -> None: ...
 
 
@@ -91,6 +94,9 @@ class MemoryStorage:
     def is_alive(self, owner: str) -> bool:
         return owner == self.owner()
 
+    def scrub(self) -> None:
+        """There is no file."""
+
     def close(self) -> None:
         with self._lock, closing(self._connection):
             pass
@@ -117,6 +123,9 @@ class SharedStorage:
 
     def is_alive(self, owner: str) -> bool:
         return self._owning.is_alive(owner)
+
+    def scrub(self) -> None:
+        self._database.scrub()
 
     def close(self) -> None:
         """What is still reserved counts as spent when the next process looks."""

@@ -57,6 +57,14 @@ def resume_run(
         resume_run(run, selection, Answers(tuple(approve or ()), tuple(deny or ())), user=user, as_json=as_json)
 
 
+@runs.command("forget")
+def forget_run(run: RunName, config: options.Config = None, as_json: options.AsJson = False) -> None:
+    """Remove everything that is kept of a run: its task, steps and result, its trace, what left for it, and what it has spent."""
+    from .runs_table import forget_run as work
+
+    work(run, config, as_json=as_json)
+
+
 @runs.command("cancel")
 def cancel_run(run: RunName, config: options.Config = None, as_json: options.AsJson = False) -> None:
     """End a run: behind the step that is under way, in whatever process it is."""

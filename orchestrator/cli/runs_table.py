@@ -1,4 +1,4 @@
-"""`nearfar runs list | show | cancel`."""
+"""`nearfar runs list | show | cancel | forget`."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -78,6 +78,17 @@ def cancel_run(run: str, path: Path | None, *, as_json: bool) -> None:
             notes.print(f"run {printable(run)} ends behind the step that is under way", markup=False)
         else:
             notes.print(f"run {printable(run)} is {found.state}", markup=False)
+
+
+def forget_run(run: str, path: Path | None, *, as_json: bool) -> None:
+    """Remove everything that is kept of a run."""
+    with reported(as_json=as_json):
+        with opened(path) as store:
+            store.forget(run)
+        if as_json:
+            print_json({"run": run, "state": "forgotten"})
+        else:
+            notes.print(f"run {printable(run)} is forgotten", markup=False)
 
 
 def _state(text: str | None) -> RunState | None:

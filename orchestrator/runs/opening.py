@@ -1,6 +1,6 @@
 """Opening the store of runs that a configuration names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Protocol, TypeVar
@@ -31,10 +31,10 @@ def beside(
 def open_store(config: RunsConfig) -> RunStore:
     """The store of a `[runs]` section. Raises `ConfigError` where no address is set, `StoreUnavailable` or `StoreCorrupt`.
 
-    What is kept of a run beside the store, its trace and the record of its privacy, is forgotten with it.
+    What is kept of a run beside the store, its trace, the record of its privacy and what it has spent, is forgotten with it.
     """
     store = _opened(config)
-    store.forgetting += [partial(_erase_trace, config), partial(_erase_privacy, config)]
+    store.forgetting += [partial(erase, config) for erase in (_erase_traces, _erase_privacy, _erase_budgets)]
     return store
 
 
@@ -46,16 +46,26 @@ def _opened(config: RunsConfig) -> RunStore:
     return RunStore.open(config, address=secret(config.postgres_variable))
 
 
-def _erase_trace(config: RunsConfig, run: str) -> None:
-    from ..tracing.store import erase_trace
+def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
+    from ..tracing.store import erase_traces
 
-    erase_trace(config, run)
+    erase_traces(config, runs)
 
 
-def _erase_privacy(config: RunsConfig, run: str) -> None:
+def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
     from ..privacy.records import PrivacyRecords
 
     if (config.folder / "privacy.db").exists():
         with closing(PrivacyRecords(config.folder, keep=config.keep)) as records:
-            records.forget(run)
+            for run in runs:
+                records.forget(run)
             records.database.scrub()
+
+
+def _erase_budgets(config: RunsConfig, runs: Sequence[str]) -> None:
+    """Names of tasks are the app's own words."""
+    from ..budgets.opening import open_budgets
+
+    if config.postgres_variable is not None or (config.folder / "budgets.db").exists():
+        with closing(open_budgets(config)) as book:
+            book.forget_tasks(runs)

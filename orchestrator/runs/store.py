@@ -51,8 +51,8 @@ class RunStore:
         self._keep_days = keep_days
         self._leases: set[Lease] = set()
         """Of this process."""
-        self.forgetting: list[Callable[[str], None]] = []
-        """Called with each run that is forgotten, by whoever keeps more of it elsewhere."""
+        self.forgetting: list[Callable[[Sequence[str]], None]] = []
+        """Called with the runs that are about to be forgotten: whoever keeps more of them elsewhere forgets that."""
         database.require(TABLES)
         database.require(EFFECTS)
         self.writer = Writer(database)
@@ -157,25 +157,27 @@ class RunStore:
         return self.show(run, user=user)
 
     def forget(self, run: str, *, user: str | None = None) -> None:
-        """Remove everything that is kept of a run. Raises `RunBusy` while somebody works on it."""
-        self._forget(run, user)
-        self.database.scrub()
+        """Remove everything that is kept of a run. Raises `RunBusy` while somebody works on it.
+
+        It is ended before, and goes last itself: one that was half forgotten when the process died cannot be gone on with, but forgotten.
+        """
+        self.writer.submit(partial(self._end_idle, run=run, user=user)).result()
+        self._forget([run])
 
     def tidy(self) -> int:
         """Forget the oldest runs that ended beyond those that are to be kept. Returns how many."""
         with self.database.reading() as session:
-            beyond = "SELECT run FROM runs WHERE ended <= (SELECT max(ended) FROM runs) - ?"
-            old = [run for (run,) in session.execute(beyond, (self._keep,)).fetchall()]
-            if self._keep_days is not None:
-                late = "SELECT run FROM runs WHERE ended_at < ?"
-                since = time.time() - self._keep_days * _SECONDS_PER_DAY
-                old += [run for (run,) in session.execute(late, (since,)).fetchall()]
-        for run in set(old):
+            late = 0.0 if self._keep_days is None else time.time() - self._keep_days * _SECONDS_PER_DAY
+            query = "SELECT run FROM runs WHERE version <= ? AND (ended <= (SELECT max(ended) FROM runs) - ? OR ended_at < ?)"
+            old = [run for (run,) in session.execute(query, (VERSION, self._keep, late)).fetchall()]
+        idle = []
+        for run in old:
             with suppress(RunBusy, NotFound):  # Somebody goes on with it, or has forgotten it, just now.
-                self._forget(run, None)
-        if old:
-            self.database.scrub()
-        return len(set(old))
+                self.writer.submit(partial(self._end_idle, run=run, user=None)).result()
+                idle.append(run)
+        if idle:
+            self._forget(idle)
+        return len(idle)
 
     def close(self) -> None:
         """Wait for what is being written. Runs that this process has not ended are others' to resume."""
@@ -183,14 +185,14 @@ class RunStore:
         self.owners.close()
         self.database.close()
 
-    def _forget(self, run: str, user: str | None) -> None:
-        self.writer.submit(partial(self._check_idle, run=run, user=user)).result()
-        for forget in self.forgetting:  # The run itself goes last, so that whoever dies in between leaves nothing that nobody knows of.
-            forget(run)
-        self.writer.submit(partial(self._drop, run=run, user=user)).result()
+    def _forget(self, runs: Sequence[str]) -> None:
+        for forget in self.forgetting:
+            forget(runs)
+        for run in runs:
+            self.writer.submit(partial(self._drop, run=run)).result()
+        self.database.scrub()
 
-    def _drop(self, session: Session, *, run: str, user: str | None) -> None:
-        self._check_idle(session, run=run, user=user)
+    def _drop(self, session: Session, *, run: str) -> None:
         for table in _TABLES:
             session.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
@@ -290,10 +292,12 @@ class RunStore:
         if known.owner is None or known.is_orphaned:
             self._end(session, run, RunState.CANCELLED)
 
-    def _check_idle(self, session: Session, *, run: str, user: str | None) -> None:
+    def _end_idle(self, session: Session, *, run: str, user: str | None) -> None:
+        """Let nobody go on with a run any more. Raises `RunBusy` while somebody works on it."""
         known = self._found(session, run, user)
-        if known.state is RunState.RUNNING:
-            self._check_free(session, known)
+        self._check_free(session, known)
+        if known.state not in (RunState.DONE, RunState.CANCELLED):
+            self._end(session, run, RunState.CANCELLED)
 
     def _known(self, run: str, user: str, digest: str) -> Run | None:
         with self.database.reading() as session:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, NamedTuple
 
 from ...protocols import NotFound, StoreCorrupt
@@ -48,8 +49,7 @@ class TraceStore:
         self.exporting: Callable[[str, Sequence[AnyEntry]], None] | None = None
         """Is given what a process has recorded of a run, once that is written and the process has ended its work on it."""
         self._writer = Writer(database)
-        for run in self._beyond(keep):
-            self.forget(run)
+        self.forget_all(self._beyond(keep))
 
     def submit(self, change: Change[T]) -> "Future[T]":
         """Have something written behind what was submitted before; many changes are one transaction."""
@@ -78,9 +78,10 @@ class TraceStore:
             found = session.execute(begun, (user, limit)).fetchall()
             return [_line(session, run, first, last) for run, last, first in found]
 
-    def forget(self, run: str) -> None:
-        """Remove the trace of a run."""
-        self.submit(lambda session: _forget(session, run)).result()
+    def forget_all(self, runs: Sequence[str]) -> None:
+        """Remove the traces of runs."""
+        for change in [self.submit(partial(_forget, run=run)) for run in runs]:
+            change.result()
 
     def close(self) -> None:
         """Wait for what is being written."""
@@ -109,19 +110,19 @@ def open_traces(config: RunsConfig) -> TraceStore:
     return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="traces"), keep=config.keep)
 
 
-def erase_trace(config: RunsConfig, run: str) -> None:
-    """Remove the trace of a run that is forgotten, where there are any traces."""
+def erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
+    """Remove the traces of runs that are forgotten, where there are any traces."""
     if config.postgres_variable is None and not (config.folder / "traces.db").exists():
         return
     store = open_traces(config)
     try:
-        store.forget(run)
+        store.forget_all(runs)
         store.database.scrub()
     finally:
         store.close()
 
 
-def _forget(session: Session, run: str) -> None:
+def _forget(session: Session, *, run: str) -> None:
     session.execute("DELETE FROM entries WHERE run = ?", (run,))
 
 

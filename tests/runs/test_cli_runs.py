@@ -16,11 +16,12 @@ from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task import Task
-from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, ToolCall
+from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Script
 
 
@@ -102,6 +103,33 @@ def test_all_that_were_interrupted_are_tried_and_what_fails_is_told(configuratio
     assert all("tool 'missing'" in each["error"] for each in ended)
     assert told(configuration, "resume", code=2)["error"]["type"] == "ConfigError"
     assert told(configuration, "resume", "first", "--all", code=2)["error"]["type"] == "ConfigError"
+
+
+def test_nothing_of_a_run_that_is_forgotten_is_in_any_file(configuration: Path) -> None:
+    @tool(effect="at_most_once")
+    def look() -> str:
+        """Look."""
+        return "canary-result"
+
+    def near(request: StepRequest) -> ToolCall | str:
+        return "canary-answer" if request.messages[-1].role == "tool" else ToolCall(id="1", name="look", arguments={})
+
+    limited = Policy(strategy=Strategy.DEVICE, limits=Limits(task=Amounts(tokens=10_000)))
+    folder = configuration.parent / "runs"
+
+    def found() -> set[str]:
+        return {path.name for path in folder.rglob("*") if path.is_file() and b"canary" in path.read_bytes()}
+
+    async def work() -> None:
+        async with Hybrid(near=ScriptedAgent(near, name="near"), tools=[look], policy=limited, runs=RunsConfig(folder=folder)) as hybrid:
+            await hybrid.run("canary-prompt", idempotency_key="canary-name")
+
+    anyio.run(work)
+    assert found() >= {"runs.db", "traces.db", "budgets.db"}
+    assert told(configuration, "forget", "canary-name") == {"run": "canary-name", "state": "forgotten"}
+    assert found() == set()
+    assert told(configuration, "list") == {"runs": []}
+    assert told(configuration, "forget", "canary-name", code=2)["error"]["type"] == "NotFound"
 
 
 def test_an_idle_run_is_cancelled_at_once(configuration: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -226,7 +227,7 @@ async def test_runs_begun_at_once_under_one_key_are_one(opened: Opener) -> None:
 
 async def test_what_is_kept_of_a_run_elsewhere_is_forgotten_with_it_and_before_it(store: RunStore) -> None:
     forgotten: list[tuple[str, str]] = []
-    store.forgetting.append(lambda run: forgotten.append((run, store.show(run).state)))
+    store.forgetting.append(lambda runs: forgotten.extend((run, store.show(run).state) for run in runs))
     lease = await begin(store, "r1")
     with pytest.raises(RunBusy):
         await in_thread(store.forget, "r1")
@@ -236,3 +237,28 @@ async def test_what_is_kept_of_a_run_elsewhere_is_forgotten_with_it_and_before_i
     assert store.list() == []
     with pytest.raises(NotFound):
         await in_thread(store.forget, "r1")
+
+
+async def test_a_run_that_was_half_forgotten_is_not_gone_on_with(store: RunStore) -> None:
+    def die(runs: Sequence[str]) -> None:
+        raise StoreUnavailable("the disk has failed")
+
+    lease = await begin(store, "r1")
+    await store.release(lease, waiting=True)
+    store.forgetting.append(die)
+    with pytest.raises(StoreUnavailable):
+        await in_thread(store.forget, "r1")
+    with pytest.raises(Cancelled):
+        await store.claim("r1")
+    store.forgetting.clear()
+    await in_thread(store.forget, "r1")
+    assert store.list() == []
+
+
+async def test_what_a_newer_nearfar_has_written_is_in_the_way_of_no_others_end(store: RunStore) -> None:
+    for number in range(6):
+        await store.finish(await begin(store, f"r{number}"), "{}")
+    with store.database.writing() as session:
+        session.execute("UPDATE runs SET version = 99 WHERE run = 'r0'")
+    assert await in_thread(store.tidy) == 2
+    assert [run.id for run in store.list()] == ["r5", "r4", "r3", "r0"]
