@@ -43,5 +43,6 @@ async def gateway(base_url: str, folder: Path) -> AsyncIterator[Gateway]:
         announced = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
         yield Gateway(str(announced["address"]), process)
     finally:
-        process.kill()  # also one that was stopped
+        if process.returncode is None:
+            process.kill()  # also one that was stopped
         await process.wait()

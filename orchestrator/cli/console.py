@@ -1,9 +1,11 @@
-"""Running a command's coroutine: errors become messages and exit codes, Ctrl-C closes what is open."""
+"""Running a command's coroutine: errors become messages and exit codes, Ctrl-C and other signals close what is open."""
 
 import asyncio
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
@@ -45,8 +47,25 @@ EXIT_INTERRUPTED = 130
 
 def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
     """Run `work` to its end and exit with a fitting code where it fails."""
-    with reported(as_json=as_json):
+    with reported(as_json=as_json), _ends_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
         asyncio.run(work)
+
+
+@contextmanager
+def _ends_as_by_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
+    """Where these signals would kill this process, they end its work in order: a step that is left costs nothing more.
+
+    A signal that somebody takes care of already, as `nohup` does, is left to them.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    deadly = [number for number in numbers if is_main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in deadly:
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        for number in deadly:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager

@@ -156,7 +156,8 @@ def test_what_a_run_waits_for_is_shown(configuration: Path) -> None:
     assert both["error"]["type"] == "InvalidRequest"
 
 
-def test_after_ctrl_c_it_is_said_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on(tmp_path: Path, stop: signal.Signals) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         configuration = tmp_path / "nearfar.toml"
@@ -167,7 +168,7 @@ def test_after_ctrl_c_it_is_said_how_to_go_on(tmp_path: Path) -> None:
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as running:
             silent.settimeout(60)
             connection, _ = silent.accept()
-            running.send_signal(signal.SIGINT)
+            running.send_signal(stop)
             _, notes = running.communicate(timeout=30)
             connection.close()
     assert running.returncode == 130
