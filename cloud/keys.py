@@ -29,12 +29,21 @@ class StoredKey:
         """Whether there is a key. May block on the keyring."""
         return bool(self._read())
 
+    def find(self) -> str | None:
+        """The secret where there is one. May block on the keyring."""
+        return self._read() or None
+
+    @property
+    def how_to_set(self) -> str:
+        """For people."""
+        return f"export {self.variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {self.variable}"
+
     def reveal(self) -> str:
         key = self._read()
         if not key:
             raise ConfigError(
                 f"no key for the provider: the environment variable {self.variable} is not set",
-                hint=f"export {self.variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {self.variable}",
+                hint=self.how_to_set,
             )
         return _sendable(key, f"the key in {self.variable}")
 

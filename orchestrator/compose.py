@@ -1,6 +1,5 @@
 """The composition root: the one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""
 
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
@@ -13,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ..cloud import tokens as caller_tokens
 from ..cloud.admission.settings import GatewayLimits as GatewayLimits
 from ..cloud.config import ProviderConfig, build_provider, usual_key
-from ..cloud.keys import KEYRING_SERVICE, StoredKey
+from ..cloud.keys import StoredKey
 from ..protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ..protocols.messages import Value
 from .hub import AttachedConfig, open_attached
@@ -94,7 +93,7 @@ class GatewayConfig(Value):
     agent: str = ""
     """Name of the agent there; empty means the gateway's first."""
     token_variable: str = "NEARFAR_TOKEN"
-    """Environment variable that holds the bearer token."""
+    """Environment variable, or keyring entry, that holds the bearer token."""
     certificate: Path | None = None
     """PEM file of the authority that signed the gateway's certificate; None: the system's authorities."""
     client_certificate: Path | None = None
@@ -128,6 +127,7 @@ class LocalOptions(TypedDict):
 
 
 FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
+_PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
 _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
@@ -214,8 +214,7 @@ def secret(variable: str) -> str:
     """What an environment variable, or the keyring under the same name, holds. Raises `ConfigError` where there is nothing."""
     stored = StoredKey(variable)
     if not stored.is_set():
-        hint = f"export {variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {variable}"
-        raise ConfigError(f"{variable} is not set", hint=hint)
+        raise ConfigError(f"{variable} is not set", hint=stored.how_to_set)
     return stored.reveal()
 
 
@@ -390,17 +389,29 @@ def provider_keys() -> dict[str, Callable[[], bool]]:
 
     The function raises `ConfigError` where the keyring cannot be read.
     """
-    keys = [usual_key(provider) for provider in ("openai", "anthropic", "gemini")]
+    keys = [usual_key(provider) for provider in _PROVIDERS]
     return {key.variable: key.is_set for key in keys}
+
+
+def usual_variable(provider: str) -> str | None:
+    """The variable of the key that a provider's own API takes; None for what is no provider."""
+    return next((usual_key(known).variable for known in _PROVIDERS if known == provider), None)
+
+
+def how_to_set(variable: str) -> str:
+    """For people, how a variable gets its secret."""
+    return StoredKey(variable).how_to_set
 
 
 def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
     async def connect() -> Agent:
+        import anyio.to_thread
+
         from ..protocols.channel import client_tls
         from ..protocols.client import RemoteAgent
 
         assert isinstance(config, GatewayConfig), "chosen below"
-        token = os.environ.get(config.token_variable) or None
+        token = await anyio.to_thread.run_sync(StoredKey(config.token_variable).find)
         tls = client_tls(config.certificate, config.client_certificate, config.client_key)
         return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 

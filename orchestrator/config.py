@@ -3,17 +3,19 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args
+from typing import Self, TypeVar
 
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ..protocols import ConfigError, Side
 from ..protocols.messages import Value
 from .cache.settings import CacheSettings
 from .compose import FarConfig, GatewayConfig, GatewayLimits, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
+from .config_keys import fields_at
+from .config_secrets import literal_secrets
 from .hub import AgentName, AttachedConfig, HubConfig
 from .memory.settings import MemoryConfig
 from .runs.settings import RunsConfig
@@ -26,6 +28,8 @@ _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
 
 class Config(Value):
     """The whole file. Every section may be left out."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # a secret may stand in the wrong place
 
     near: NearConfig | None = None
     far: FarConfig | None = None
@@ -89,9 +93,13 @@ def load_config(path: Path) -> Config:
 def parse_config(text: str, source: str) -> Config:
     """Validate the text of a file; `source` names it in errors. Raises `ConfigError` as `load_config` does."""
     try:
-        return Config.model_validate(tomllib.loads(text))
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from error
+    if secrets := [_at(text, source, secret.path, secret.advice) for secret in literal_secrets(document, Config)]:
+        raise ConfigError("\n".join(dict.fromkeys(secrets)), hint="whoever could read the file may know it: get a new one")
+    try:
+        return Config.model_validate(document)
     except ValidationError as error:
         problems = [_describe(text, source, item) for item in error.errors(include_url=False)]
         raise ConfigError("\n".join(problems)) from error
@@ -146,7 +154,7 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
     kind = error["type"]
     if kind.startswith("union_tag"):
         path = [*path, "provider"]
-    where = f"{source}, line {_line_of(text, path)}: {'.'.join(path) or 'the file'}"
+    where = _at(text, source, path)
     if kind == "extra_forbidden":
         return f"{where}: unknown key{_suggestion(path, tag)}"
     if kind in ("missing", "union_tag_not_found"):
@@ -159,6 +167,12 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
     is_quotable = not may_be_secret or isinstance(error["input"], (int, float))
     quoted = f", not {error['input']!r}" if is_quotable else ""
     return f"{where}: {error['msg'].removeprefix('Value error, ')}{quoted}"
+
+
+def _at(text: str, source: str, path: Sequence[str], problem: str = "") -> str:
+    """Where a key stands, and what is wrong with it."""
+    where = f"{source}, line {_line_of(text, path)}: {'.'.join(path) or 'the file'}"
+    return f"{where}: {problem}" if problem else where
 
 
 def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
@@ -187,30 +201,6 @@ def _split(key: str) -> list[str]:
 
 
 def _suggestion(path: Sequence[str], tag: str) -> str:
-    known = sorted(set(_known_keys(path[:-1], tag)))
+    known = sorted(fields_at(Config, path[:-1], tag))
     near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; known keys here: {', '.join(known)}"
-
-
-def _known_keys(section: Sequence[str], tag: str) -> Iterator[str]:
-    """The keys of a section; where it may be one of several models, of those with this provider."""
-    for model in _models_at(Config, section):
-        provider = model.model_fields.get("provider")
-        if not tag or provider is None or tag in get_args(provider.annotation):
-            yield from model.model_fields
-
-
-def _models_at(model: type[BaseModel], section: Sequence[str]) -> Iterator[type[BaseModel]]:
-    if not section:
-        yield model
-        return
-    field = model.model_fields.get(section[0])
-    for inner in _models_in(field.annotation) if field is not None else ():
-        yield from _models_at(inner, section[1:])
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - any type expression
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _models_in(argument)

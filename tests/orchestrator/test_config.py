@@ -54,7 +54,12 @@ def test_an_empty_file_means_the_defaults() -> None:
         ('provider = "openai"', 'provider = "openia"', 7, ["far.provider", "'openia'", "openai"]),
         ('model = "gpt-4o"', 'modle = "gpt-4o"', 8, ["far.modle", "'model'"]),
         ("[policy]", "[polcy]", 10, ["polcy", "unknown key", "'policy'"]),
-        ('model = "gpt-4o"', 'model = "gpt-4o"\napi_key = "sk-123"', 9, ["far.api_key", "unknown key"]),
+        (
+            'model = "gpt-4o"',
+            'model = "gpt-4o"\napi_key = "sk-123"',
+            9,
+            ["far.api_key", "a secret must not stand", 'key_variable = "OPENAI_API_KEY"'],
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_line(before: str, after: str, line: int, words: list[str]) -> None:
