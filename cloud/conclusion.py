@@ -18,7 +18,7 @@ from ..protocols import (
     Usage,
 )
 from ..protocols.validation import check_arguments, parse_json, parse_output
-from .dialect import Ending, JsonObject, RawCall
+from .dialect import Ending, JsonObject, RawCall, check_number_of_calls
 from .redact import quote
 
 _BYTES_PER_TOKEN = 4
@@ -36,6 +36,7 @@ def checked_calls(ending: Ending, request: StepRequest) -> tuple[ToolCall, ...]:
         raise InvalidOutput("the provider called a tool although tool_choice is 'none'", hint="the server ignores tool_choice")
     if not ending.calls and (request.tool_choice is ToolChoice.REQUIRED or ending.reason is FinishReason.TOOL_CALLS):
         raise InvalidOutput("the provider called no tool although it had to", hint="try again, or use a model that calls tools")
+    check_number_of_calls(len(ending.calls))
     taken = {call.id for message in request.messages for call in message.tool_calls}
     calls = []
     for raw in ending.calls:

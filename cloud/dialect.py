@@ -6,7 +6,8 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from ..protocols import Capabilities, FinishReason, StepRequest, Usage
+from ..protocols import Capabilities, FinishReason, InvalidOutput, StepRequest, Usage
+from ..protocols.limits import CALLS_OF_A_MESSAGE
 
 JsonObject = dict[str, JsonValue]
 
@@ -97,6 +98,12 @@ class Dialect(Protocol):
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject: ...
 
     def decoder(self) -> Decoder: ...
+
+
+def check_number_of_calls(number: int) -> None:
+    """Raise `InvalidOutput` where an answer calls more tools than any model does."""
+    if number > CALLS_OF_A_MESSAGE:
+        raise InvalidOutput(f"the provider called more than {CALLS_OF_A_MESSAGE} tools at once", hint="try again")
 
 
 def as_object(value: JsonValue) -> JsonObject:

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from ..protocols import Capabilities, ContentFiltered, FinishReason, InvalidOutput, JsonSchema, Message, StepRequest, ToolSpec, Usage
 from ..protocols.confidence import LowestWindow
-from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
+from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text, check_number_of_calls
 
 JsonSchemaForm = Literal["native", "llama"]
 """How a server takes an output schema: "native" as `json_schema`, "llama" inside `json_object` (llama-cpp-python's server)."""
@@ -182,6 +182,7 @@ class OpenAIDecoder:
             begins = identity not in ("", *(call.id for call in known)) or (name and not identity)
             known = [] if begins else known
         if not known:
+            check_number_of_calls(len(self._calls) + 1)  # here, since each piece looks through all of them
             known = [_Call(index)]
             self._calls += known
         return known[-1]

@@ -3,12 +3,14 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from typing import cast
 
 import anyio
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
 from ..protocols import InvalidOutput
+from ..protocols.limits import LINE_CHARACTERS, STEP_BYTES
 from .dialect import JsonObject
 from .redact import quote
 
@@ -19,7 +21,8 @@ _LAST_EVENT = "message_stop"
 
 async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, None]:
     """The JSON objects of an event stream. Raises `InvalidOutput` if an event is something else."""
-    async with aclosing(EventSource(response).aiter_sse()) as events:
+    bounded = cast(httpx.Response, _Bounded(response))  # it has what an EventSource reads
+    async with aclosing(EventSource(bounded).aiter_sse()) as events:
         async for event in events:
             data = event.data.strip()
             if data == "[DONE]":
@@ -30,6 +33,23 @@ async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, No
             if event.event == _LAST_EVENT:
                 await _drain(events)
                 return
+
+
+class _Bounded:
+    """A response that ends with `InvalidOutput` where it is longer than any answer."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self.headers = response.headers
+
+    async def aiter_text(self) -> AsyncGenerator[str, None]:
+        whole = line = 0
+        async for text in self._response.aiter_text():
+            whole += len(text)
+            line = len(text) - text.rindex("\n") if "\n" in text else line + len(text)
+            if whole > STEP_BYTES or line > LINE_CHARACTERS:
+                raise InvalidOutput("the provider's answer does not end", hint="check base_url, and ask for fewer tokens")
+            yield text
 
 
 async def _drain(events: AsyncGenerator[ServerSentEvent, None]) -> None:

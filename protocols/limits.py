@@ -11,7 +11,7 @@ _MEBIBYTE: Final = 1024 * 1024
 # What gRPC itself holds back, before a call is looked at.
 
 MAX_MESSAGE_BYTES: Final = 32 * _MEBIBYTE
-"""Of a request or an event: the longest context of today's models is a tenth of it."""
+"""Of a request or an event: a context of a million tokens takes an eighth of it."""
 METADATA_BYTES: Final = 8 * 1024
 """Of all metadata of a call: a token takes a hundred, and proxies add some."""
 CONNECTIONS: Final = 512
@@ -21,7 +21,7 @@ CALLS_OF_A_CONNECTION: Final = 1024
 CALLS: Final = 4096
 """Open at one server."""
 HANDSHAKE_SECONDS: Final = 10.0
-"""For TLS and the first frames: a slow phone takes two."""
+"""For TLS and the first frames: a few round trips, even over a bad network."""
 IDLE_CONNECTION_SECONDS: Final = 300.0
 """Without any call. Clients connect anew by themselves; the place of one that never calls is free for others then."""
 
@@ -56,22 +56,29 @@ ADDRESSES: Final = 4096
 # What is in a request.
 
 MESSAGES: Final = 10_000
-"""Of a conversation: a hundred times as long as the longest of the benchmarks."""
+"""Of a conversation: no model's context holds so many."""
 CALLS_OF_A_MESSAGE: Final = 256
 """Tools that one message calls: models call fewer than ten at once."""
 TOOLS: Final = 512
 """That a request offers: providers take 128 at most."""
-SCHEMA_BYTES: Final = 256 * 1024
-"""Of one JSON Schema: it is compiled by whoever enforces it, which takes time."""
+SCHEMA_LENGTH: Final = 256 * 1024
+"""Characters of one JSON Schema: it is compiled by whoever enforces it, which takes time."""
 JSON_DEPTH: Final = 64
 """Levels of any JSON that comes from outside: pydantic, jsonschema and grammars walk it by recursion."""
 NAME_LENGTH: Final = 256
 """Characters of the name of an agent or an adapter, of a call's id and of a stop sequence."""
 
+# What comes back from a server or a provider.
+
+STEP_BYTES: Final = 256 * _MEBIBYTE
+"""Of all events of a step, or of a provider's whole answer: a token with its probabilities takes a thousand bytes there."""
+LINE_CHARACTERS: Final = 16 * _MEBIBYTE
+"""Of one line of a provider's stream, which is in memory before anything can be made of it."""
+
 # What a server keeps for those who come back.
 
 STEPS: Final = 1024
-"""That one server runs or keeps: the largest number that was measured without errors."""
+"""That one server runs or keeps: the benchmark of durable runs has a thousand at once."""
 STEPS_OF_A_CALLER: Final = 768
 """That run for one caller, so that there is always room for others."""
 KEPT_BYTES: Final = 64 * _MEBIBYTE
@@ -96,7 +103,9 @@ NEWS: Final = 100
 REGISTRATION_SECONDS: Final = 10.0
 """From the call to the worker's registration, which needs no computing."""
 REGISTRATION_BYTES: Final = 64 * 1024
+"""Of a registration: a card takes a kilobyte or two."""
 AGENTS_OF_A_WORKER: Final = 16
+"""That it lends: a phone has memory for one or two."""
 WORKER_NAME_LENGTH: Final = 128
 """Characters of what a worker calls itself and its agents: they are shown in tables."""
 FAILURE_LENGTH: Final = 4000

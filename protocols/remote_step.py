@@ -26,7 +26,7 @@ from .errors import (
     Unavailable,
     from_grpc_status,
 )
-from .limits import MAX_MESSAGE_BYTES
+from .limits import MAX_MESSAGE_BYTES, STEP_BYTES
 from .service_names import ACCEPTED
 from .status import carried_error
 from .steps import Finished, StepEvent, StepRequest
@@ -92,6 +92,7 @@ class RemoteStep:
         inspect(self._message.SerializeToString)
         self._deadline = _NEVER if request.timeout is None else self._loop.time() + request.timeout
         self._received = 0
+        self._bytes = 0
         self._is_finished = False
         """`Finished` has come."""
         self._was_sent_again = False
@@ -147,6 +148,11 @@ class RemoteStep:
             raise InvalidOutput(f"{self._connection.address} went on after the end of a step")
         event = event_from_proto(message)
         self._received += 1
+        self._bytes += message.ByteSize()
+        if self._bytes > STEP_BYTES:
+            raise InvalidOutput(
+                f"{self._connection.address} sent more than {STEP_BYTES} bytes in one step", hint="ask for a shorter answer"
+            )
         if isinstance(event, Finished):
             self._is_finished = self._is_over = True
         return event

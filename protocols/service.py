@@ -11,8 +11,8 @@ import grpc
 
 from .agent import Agent
 from .cards import AgentCard
-from .errors import DeadlineExceeded, InvalidOutput, NearfarError, NotFound, StepLost, Unavailable
-from .limits import MAX_MESSAGE_BYTES, UNREAD_SECONDS
+from .errors import DeadlineExceeded, InvalidOutput, InvalidRequest, NearfarError, NotFound, StepLost, Unavailable
+from .limits import MAX_MESSAGE_BYTES, NAME_LENGTH, UNREAD_SECONDS
 from .security import IDENTITY
 from .service_names import ACCEPTED, SERVICE
 from .serving import run_step
@@ -105,6 +105,8 @@ class AgentService:
     def _join(self, call: pb.StepCall, context: Context) -> LoggedStep:
         if self._closing is not None:
             raise self._closing
+        if len(call.reader) > NAME_LENGTH:
+            raise InvalidRequest(f"a reader's name has {NAME_LENGTH} characters at most")
         name, agent = self._agent(call.agent)
         request = request_from_proto(call.request, idempotency_key=call.idempotency_key, timeout=_timeout(context))
         check_privacy(agent.card, request)

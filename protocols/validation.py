@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from .cards import AgentCard, Side
 from .errors import InvalidOutput, InvalidRequest, PrivacyViolation, Unsupported
+from .limits import JSON_DEPTH
 from .messages import JsonSchema, Sensitivity, ToolCall, ToolSpec
 from .steps import StepRequest
 
@@ -25,7 +26,7 @@ _SHOWN = 200
 
 
 def parse_json(text: str) -> JsonValue:
-    """The value of a JSON text, strictly: no NaN or infinity, no number too large for a float.
+    """The value of a JSON text, strictly: no NaN or infinity, no number too large for a float, nothing nested beyond `JSON_DEPTH`.
 
     Raises `ValueError`, whose message says where the text goes wrong.
     """
@@ -33,6 +34,8 @@ def parse_json(text: str) -> JsonValue:
         value = cast(JsonValue, json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float))
         if "\\u" in text:  # an escape can write half of a character, which no other part could send on
             json.dumps(value, ensure_ascii=False).encode()
+        if text.count("[") + text.count("{") > JSON_DEPTH and _is_deeper(value, JSON_DEPTH):
+            raise ValueError(f"it is nested more than {JSON_DEPTH} levels deep")
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except UnicodeEncodeError:
@@ -160,6 +163,14 @@ def _check_references(resource: "Resource[Any]", resolver: "Resolver[Any]") -> N
         resolver.lookup(reference)
     for part in resource.subresources():
         _check_references(part, resolver.in_subresource(part))
+
+
+def _is_deeper(value: JsonValue, levels: int) -> bool:
+    """Whether more containers than that are within each other."""
+    level: list[JsonValue] = [value]
+    for _ in range(levels):
+        level = [part for one in level if isinstance(one, dict | list) for part in (one.values() if isinstance(one, dict) else one)]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def _refuse_constant(name: str) -> NoReturn:

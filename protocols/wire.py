@@ -16,6 +16,7 @@ from pydantic import JsonValue, ValidationError
 
 from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
 from .errors import InvalidOutput, InvalidRequest, NearfarError
+from .limits import CALLS_OF_A_MESSAGE, MESSAGES, NAME_LENGTH, SCHEMA_LENGTH, TOOLS
 from .messages import Message, Sensitivity, ToolCall, ToolResult, ToolSpec
 from .steps import EnergySource, Finished, FinishReason, Performance, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
 from .v1 import agent_pb2 as pb
@@ -72,6 +73,7 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
 def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout: float | None) -> StepRequest:
     """The inverse of `request_to_proto`, fully validated. An unknown sensitivity counts as private."""
     with _READING_REQUEST:
+        _check_counts(message)
         return StepRequest(
             messages=tuple(map(_message_from_proto, message.messages)),
             tools=tuple(map(_tool_from_proto, message.tools)),
@@ -156,6 +158,23 @@ def card_from_proto(message: pb.AgentCard) -> AgentCard:
             adapters=tuple(message.adapters),
             execution=Execution(**_present(message.execution)) if message.HasField("execution") else None,
         )
+
+
+def _check_counts(message: pb.StepRequest) -> None:
+    """Before anything is made of it: what a stranger's machine sends may hold any number of anything."""
+    calls = [call for one in message.messages for call in one.tool_calls]
+    names = [*message.stop, message.adapter, message.call_adapter, *(call.id for call in calls), *(call.name for call in calls)]
+    _check_most("messages", len(message.messages), MESSAGES)
+    _check_most("tools", len(message.tools), TOOLS)
+    _check_most("tool calls in one message", max((len(one.tool_calls) for one in message.messages), default=0), CALLS_OF_A_MESSAGE)
+    _check_most("characters in a name", max(map(len, names)), NAME_LENGTH)
+    schemas = [message.output_schema_json, *(tool.parameters_json for tool in message.tools)]
+    _check_most("characters in a schema", max(map(len, schemas)), SCHEMA_LENGTH)
+
+
+def _check_most(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise ValueError(f"{count} {what} are more than {most}")
 
 
 def _message_to_proto(message: Message) -> pb.Message:

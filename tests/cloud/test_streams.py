@@ -1,7 +1,11 @@
 """What a step makes of each API's streams, over a real connection."""
 
 import json
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import repeat
 
+import anyio
 import pytest
 from http_server import Exchange, http_server, sse
 from streams import (
@@ -20,6 +24,7 @@ from streams import (
     openai_chunk,
 )
 
+from nearfar.cloud import streaming
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.protocols import (
     ContentFiltered,
@@ -278,3 +283,28 @@ async def test_connections_are_reused() -> None:
             await complete(agent, asking())
         await agent.aclose()
         assert (server.connections, len(server.exchanges)) == (1, 5)
+
+
+async def test_answer_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "LINE_CHARACTERS", 100_000)
+    monkeypatch.setattr(streaming, "STEP_BYTES", 300_000)
+    piece = "data: " + json.dumps(openai_chunk({"content": "x" * 1000})) + "\n\n"
+    for pieces in (repeat("data: " + "x" * 1000), repeat(piece)):
+
+        async def flood(exchange: Exchange, pieces: Iterable[str] = pieces) -> None:
+            with suppress(ConnectionError):
+                await exchange.stream(pieces)
+
+        async with http_server(flood) as server:
+            agent = agent_at(server.base_url)
+            with pytest.raises(InvalidOutput, match="does not end"), anyio.fail_after(20):
+                await complete(agent, asking())
+            await agent.aclose()
+
+
+async def test_answer_that_calls_more_tools_than_any_model_is_invalid_output() -> None:
+    pieces = [
+        openai_chunk({"tool_calls": [{"index": number, "id": str(number), "function": {"name": "weather"}}]}) for number in range(300)
+    ]
+    with pytest.raises(InvalidOutput, match="tools at once"):
+        await reply_to(sse(*pieces, "[DONE]"), asking(tools=(WEATHER,)))
