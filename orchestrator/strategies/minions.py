@@ -9,16 +9,17 @@ from collections.abc import Sequence
 
 from langgraph.graph import END, START, StateGraph
 
-from ...protocols import InvalidOutput, Message, Side
+from ...protocols import BudgetExceeded, InvalidOutput, Message, Side
 from ..events import AgentText, AttemptEnded, AttemptStarted
-from ..results import Attempt
+from ..results import Attempt, Call
 from ..task import Task
+from ..team import Member
 from .calls import CallLog
 from .minions_findings import Assessment, read_assessment, read_jobs, show
 from .minions_prompts import ASSESSMENT_SCHEMA, JOBS_SCHEMA, Job, answer_form, findings_request, jobs_request
 from .minions_reading import Material, Readings, Round
 from .nodes import TaskNodes
-from .panel import Panel, Question
+from .panel import Answered, Panel, Question, attempt_with
 from .state import TaskContext, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit
 from .supervised import task_text
 
@@ -70,11 +71,10 @@ class MinionsNodes:
         material = Material(Task.model_validate(state["task"]))
         now = Round.model_validate(state["minions"])
         log = CallLog(state, runtime)
-        reader = next(member for member in self._team if member.side is Side.NEAR)
-        readings = Readings(reader, material, now, log)
+        readings = Readings(self._reader, material, now, log)
         await readings.run()
         findings = show(now.jobs, readings.findings, characters=material.policy.findings_characters)
-        read = now.model_copy(update={"findings": findings})
+        read = now.model_copy(update={"findings": findings, "found": len(readings.findings)})
         return {"minions": as_json(read), "calls": log.as_json, "reasons": [*state["reasons"], *readings.reasons]}
 
     async def aggregate(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
@@ -83,7 +83,10 @@ class MinionsNodes:
         now = Round.model_validate(state["minions"])
         log = CallLog(state, runtime)
         panel = Panel(state, runtime, self._team, log)
-        answered = await panel.ask(_whether_it_is_enough(material, now))
+        try:
+            answered = await panel.ask(_whether_it_is_enough(material, now))
+        except BudgetExceeded as error:
+            answered = self._as_found(error, material, now, state)
         assessment = answered.value
         if assessment.answer is not None:
             ended = _answer(state, assessment.answer, answered.attempts, runtime)
@@ -91,6 +94,18 @@ class MinionsNodes:
             jobs = _capped(assessment.jobs, material, panel.reasons)
             ended = {"minions": as_json(Round(number=now.number + 1, jobs=jobs, scratchpad=assessment.scratchpad))}
         return {**ended, "calls": log.as_json, "reasons": [*state["reasons"], *panel.reasons]}
+
+    @property
+    def _reader(self) -> Member:
+        return next(member for member in self._team if member.side is Side.NEAR)
+
+    def _as_found(self, error: BudgetExceeded, material: Material, now: Round, state: TaskState) -> Answered[Assessment]:
+        """What was found, as the answer, where nobody could be paid to make one of it. Raises the error where it cannot be one."""
+        if not now.found or material.task.output_schema is not None:
+            raise error
+        read = [call for call in map(Call.model_validate, state["calls"]) if call.role == "extract" and call.error is None]
+        attempt = attempt_with(self._reader, read, error, "the findings stand")
+        return Answered(Assessment(answer=now.findings, scratchpad="", jobs=()), (attempt,))
 
 
 def _whether_it_is_enough(material: Material, now: Round) -> Question[Assessment]:

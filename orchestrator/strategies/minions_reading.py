@@ -26,6 +26,8 @@ class Round(Value):
     """What the far side noted for itself in the rounds before."""
     findings: str = ""
     """What the jobs found, as the far side is shown it."""
+    found: int = 0
+    """How many findings that are."""
 
 
 class Material:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Generic, Literal, TypeVar
 
-from ...protocols import Agent, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
+from ...protocols import Agent, BudgetExceeded, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
 from ..events import AgentText, AttemptEnded, AttemptStarted
 from ..results import Attempt, Call, Energy
 from ..routing.decision import RouteDecision
@@ -137,6 +137,12 @@ class Panel:
             sensitivity=policy.sensitivity,
             idempotency_key=f"{self.task.idempotency_key}/{question.key}/{agent.card.name}",
         )
+
+
+def attempt_with(member: Member, calls: Sequence[Call], error: BudgetExceeded, what: str) -> Attempt:
+    """An agent's calls as the accepted attempt, where nobody could be paid to make more of `what` they came to."""
+    stands = f"{type(error).__name__}: {error}; {what} as they are"
+    return attempt_of(member, calls).model_copy(update={"reason": stands, "error": type(error).__name__})
 
 
 def attempt_of(member: Member, calls: Sequence[Call], *, problem: str | None = None) -> Attempt:

@@ -17,7 +17,7 @@ from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
 from .calls import CallLog
 from .nodes import TaskNodes
-from .panel import Answered, Panel, Question, attempt_of
+from .panel import Answered, Panel, Question, attempt_with
 from .state import Keeping, TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit, label_of
 from .subtasks_plan import SubtaskPlan, read_plan
 from .subtasks_prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, answer_form, plan_subtasks_request
@@ -151,9 +151,8 @@ class SubtasksNodes:
         if not done or not worked or state["task"]["output_schema"] is not None:
             raise error
         member = self._nodes.team[worked[-1].agent]
-        attempt = attempt_of(member, [call for call in worked if call.agent == member.name])
-        reason = f"{type(error).__name__}: {error}; the results of the subtasks stand as they are"
-        attempt = attempt.model_copy(update={"reason": reason, "error": type(error).__name__})
+        own = [call for call in worked if call.agent == member.name]
+        attempt = attempt_with(member, own, error, "the results of the subtasks stand")
         return Answered("\n\n".join(result.answer for result in done), (attempt,))
 
     def _parts(self, state: TaskState, runtime: TaskRuntime) -> Parts:

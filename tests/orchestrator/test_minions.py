@@ -11,12 +11,16 @@ from linked import LINKS, linked
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.events import AgentText, CallEnded, TaskFinished
 from nearfar.orchestrator.policy import Mode, Strategy
+from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.strategies.minions_policy import MinionsPolicy
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import (
+    BudgetExceeded,
     Capabilities,
     ConfigError,
     DeadlineExceeded,
+    Finished,
+    FinishReason,
     InvalidOutput,
     InvalidRequest,
     ModelError,
@@ -27,6 +31,7 @@ from nearfar.protocols import (
     Side,
     StepRequest,
     Unavailable,
+    Usage,
 )
 from nearfar.protocols.fakes import Reply
 
@@ -301,6 +306,20 @@ async def test_the_near_side_takes_over_from_a_far_side_that_fails() -> None:
     assert (result.text, result.side, result.was_fallback) == ("1871", Side.NEAR, True)
     assert "far failed in the role 'aggregate': Unavailable: no network" in result.reasons
     assert [(call.role, call.error) for call in result.calls][-2:] == [("aggregate", "Unavailable"), ("aggregate", None)]
+
+
+async def test_what_was_found_is_the_answer_where_no_budget_is_left_to_make_one_of_it() -> None:
+    def reads_a_lot(request: StepRequest) -> Reply:
+        return reads(request), Finished(reason=FinishReason.STOP, model="m", usage=Usage(input_tokens=7000))
+
+    near, far = ScriptedAgent(reads_a_lot, name="near"), ScriptedAgent([jobs("When was it built?")] * 2, name="far", side=Side.FAR)
+    limited = policy().model_copy(update={"limits": Limits(task=Amounts(tokens=20_000)), "maximum_output_tokens": 100})
+    async with Hybrid(near=near, far=far, policy=limited) as hybrid:
+        result = await hybrid.run(TASK, context=CONTEXT)
+        assert ("1871" in result.text, result.agent) == (True, "near")
+        assert "of 20000 tokens are spent" in (result.budget_exceeded or "")
+        with pytest.raises(BudgetExceeded):
+            await hybrid.run(TASK, context=CONTEXT, output_schema={"type": "object"})
 
 
 async def test_an_answer_matches_the_tasks_schema() -> None:
