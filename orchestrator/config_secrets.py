@@ -36,7 +36,7 @@ def literal_secrets(document: Mapping[str, object], root: type[BaseModel]) -> It
     for path, value in _texts(document, ()):
         end = max((place for place, part in enumerate(path) if not part.isdigit()), default=0)
         section, key = path[:end], path[end]
-        by_name = bool(value) and _is_secret(key) and key not in fields_at(root, section)
+        by_name = bool(value) and _is_secret(key) and key not in fields_at(root, section, _provider(document, section))
         if by_name or _holds_secret(value):
             yield LiteralSecret(path[: end + 1], _advice(document, root, section, key, value))
 

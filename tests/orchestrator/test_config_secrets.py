@@ -28,8 +28,8 @@ SECTIONS = {
     "policy.privacy": "",
 }
 WORDS = ("key", "token", "secret", "password", "passwd", "passphrase", "credential", "credentials", "bearer", "authorization", "api_key")
-KNOWN = {("hub", "key")}
-"""What has such a name and is no secret, but the path of a file."""
+KNOWN = {("hub", "key"), ("other_far.second", "client_key"), ("memory.peers.hub", "client_key")}
+"""What have such a name and are no secrets, but the paths of files."""
 
 
 def problem(section: str, key: str, value: str = SECRET) -> str:
