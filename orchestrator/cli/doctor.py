@@ -5,21 +5,21 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 from rich.text import Text
 
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
-from ...protocols.messages import Message, Value
+from ...protocols.messages import Message
 from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
 from .configuration import read_config
 from .console import EXIT_FAILED, execute, output, print_json
+from .doctor_certificates import certificate_findings
 from .doctor_hardware import hardware_lines
+from .finding import Finding, Status
 
-Status = Literal["ok", "absent", "broken"]
-_STYLES = {"ok": "green", "present": "green", "absent": "yellow", "unknown": "dim", "broken": "red"}
+_STYLES = {"ok": "green", "present": "green", "absent": "yellow", "expiring": "yellow", "unknown": "dim", "broken": "red"}
 _EXTRAS = {
     "llama": ("llama-cpp-python", "llguidance"),
     "onnx": ("onnxruntime-genai", "tokenizers"),
@@ -29,17 +29,6 @@ _EXTRAS = {
     "encryption": ("sqlcipher3",),
     "privacy": ("phonenumbers", "python-stdnum"),
 }
-
-
-class Finding(Value):
-    """One thing that was looked at."""
-
-    area: str
-    name: str
-    status: Status
-    detail: str
-    advice: str = ""
-    """What to do about it; empty where there is nothing to do."""
 
 
 def run_doctor(*, config: Path | None, as_json: bool) -> None:
@@ -79,7 +68,7 @@ async def _examine(config: Path | None) -> AsyncIterator[Finding]:
         advice = "optional; the models that ship with nearfar are used without one"
         yield Finding(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
         loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
-    for finding in _keys():
+    for finding in (*_keys(), *certificate_findings(loaded)):
         yield finding
     async for finding in _sides(loaded):
         yield finding
