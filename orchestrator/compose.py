@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ..cloud import tokens as caller_tokens
 from ..cloud.admission.settings import GatewayLimits as GatewayLimits
 from ..cloud.config import ProviderConfig, build_provider, usual_key
 from ..cloud.keys import StoredKey
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from ..device.store.fit import Fits
     from ..protocols.channel import ServerTls
     from ..protocols.server import Server
+    from ..protocols.tokens import Tokens
     from .memory.settings import MemoryConfig
     from .memory.sqlite.recovering import Recovery
     from .memory.store import MemoryStore
@@ -105,8 +105,8 @@ class GatewayConfig(Value):
 class ServeOptions(TypedDict, total=False):
     """How a server guards its address."""
 
-    tokens: Mapping[str, str]
-    """Caller name -> bearer token; empty: anybody who reaches the address."""
+    tokens: "Tokens"
+    """Caller name -> bearer token, or what a token file holds; empty: anybody who reaches the address."""
     tls: "ServerTls | None"
     insecure: bool
 
@@ -348,19 +348,12 @@ def serve_far(
     return serve_gateway({agent.card.name: agent}, address, limits=limits, **options)
 
 
-def read_tokens(path: Path | None) -> Mapping[str, str]:
-    """Callers and their tokens: from the file, else from NEARFAR_GATEWAY_TOKENS. Raises `ConfigError` for a file that others may read."""
-    return caller_tokens.load_tokens(path) if path is not None else caller_tokens.environment_tokens()
+def caller_tokens(path: Path | None) -> "Tokens":
+    """The tokens of callers: from the file, else from NEARFAR_GATEWAY_TOKENS. Raises `ConfigError` for what cannot be used."""
+    from ..cloud.tokens import environment_tokens
+    from ..protocols.token_file import load_tokens
 
-
-def read_worker_tokens(path: Path) -> Mapping[str, str]:
-    """Workers and their tokens; without any, a hub lets nobody in. Raises `ConfigError` as `read_tokens` does."""
-    return caller_tokens.read_tokens(path)
-
-
-def add_token(path: Path, caller: str) -> str:
-    """Create a caller's token, add it to the file and return it. Raises `ConfigError` if the caller has one."""
-    return caller_tokens.add_token(path, caller)
+    return load_tokens(path) if path is not None else environment_tokens()
 
 
 def reference_price() -> tuple[str, Prices]:

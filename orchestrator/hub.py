@@ -1,6 +1,6 @@
 """Agents that other devices lend: the `[hub]` section, the hub's own process, and how tasks reach what it holds."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,6 @@ from pydantic import Field
 
 from ..protocols import Agent, AgentCard, DeviceState, NotFound, Side, Unavailable
 from ..protocols.messages import Value
-from .token_file import follow_tokens
 
 if TYPE_CHECKING:
     import grpc
@@ -131,7 +130,6 @@ async def list_workers(socket: Path) -> list[KnownWorker]:
 @asynccontextmanager
 async def accept_workers(
     config: HubConfig,
-    read_tokens: Callable[[Path], Mapping[str, str]],
     *,
     memory: "MemoryStore | None" = None,
     insecure: bool = False,
@@ -145,6 +143,8 @@ async def accept_workers(
     from ..protocols.hub import Hub, serve_hub
     from ..protocols.hub_service import SERVICE, HubService
     from ..protocols.server import serve
+    from ..protocols.token_file import read_tokens
+    from ..protocols.token_following import follow_tokens
 
     tls = server_tls(config.certificate, config.key, config.client_authority)
     hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
@@ -152,7 +152,7 @@ async def accept_workers(
     serving = serve_hub(hub, config.address, tls=tls, insecure=insecure, further=further)
     local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: HubService(hub).local_handlers()})
     async with local, serving as address, anyio.create_task_group() as tasks:
-        tasks.start_soon(follow_tokens, config.tokens, read_tokens, hub.replace_tokens)
+        tasks.start_soon(follow_tokens, config.tokens, hub.replace_tokens)
         yield hub, address
         tasks.cancel_scope.cancel()
 

@@ -16,6 +16,7 @@ from .memory_sleep import sleep
 from .models import models
 from .privacy import privacy
 from .runs import runs
+from .token import token
 from .trace import trace
 from .worker import worker
 
@@ -51,6 +52,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 serve = typer.Typer(help="Serve agents to other processes and machines over gRPC.", no_args_is_help=True)
+serve.add_typer(token, name="token")
 app.add_typer(serve, name="serve")
 app.add_typer(budget, name="budget")
 app.add_typer(cache, name="cache")
@@ -334,18 +336,6 @@ def serve_hub(
     from .attach import run_hub
 
     run_hub(config, options.Listening(address, certificate, key, tokens, insecure, client_authority), as_json=as_json)
-
-
-@serve.command("add-token")
-def add_token(
-    caller: Annotated[str, typer.Argument(help="Name of the device or person that the token is for.")],
-    tokens: Annotated[Path, typer.Option(help="The token file; created where there is none.")] = Path("tokens.toml"),
-    as_json: options.AsJson = False,
-) -> None:
-    """Create a caller's token for `serve gateway --tokens FILE` and print it."""
-    from .serve import add_caller
-
-    add_caller(caller, tokens, as_json=as_json)
 
 
 def main() -> None:

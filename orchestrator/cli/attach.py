@@ -14,7 +14,7 @@ from ...protocols.address import Address
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
 from ...protocols.pairing import read_pairing
-from ..compose import open_local, open_memory, read_device_state, read_worker_tokens
+from ..compose import open_local, open_memory, read_device_state
 from ..hub import HubConfig, accept_workers
 from .configuration import read_config
 from .console import execute, notes, print_json
@@ -105,7 +105,7 @@ def run_hub(config: Path | None, listening: Listening, *, as_json: bool) -> None
             memory = open_memory(chosen_memory(StoreChoice(None, config))) if chosen.memory else None
             if memory is not None:
                 stack.callback(memory.close)
-            serving = accept_workers(chosen, read_worker_tokens, memory=memory, insecure=listening.insecure)
+            serving = accept_workers(chosen, memory=memory, insecure=listening.insecure)
             hub, address = await stack.enter_async_context(serving)
             if as_json:
                 print_json({"address": address, "socket": str(chosen.socket), "workers": sorted(hub.agents), "memory": chosen.memory})

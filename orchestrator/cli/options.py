@@ -43,7 +43,7 @@ ClientCertificate = Annotated[Path | None, typer.Option(help="This device's own 
 ClientKey = Annotated[Path | None, typer.Option(help="Private key of the own certificate (PEM).")]
 TokenFile = Annotated[
     Path | None,
-    typer.Option("--tokens", help="File of callers and their tokens, see `add-token`; else $NEARFAR_GATEWAY_TOKENS (caller=token,...)."),
+    typer.Option("--tokens", help="File of tokens, see `serve token`; else $NEARFAR_GATEWAY_TOKENS (caller=token,...)."),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text. Refused for any address but loopback and unix sockets.")]
 

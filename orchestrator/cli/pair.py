@@ -8,8 +8,9 @@ from rich.text import Text
 from ...protocols import ConfigError
 from ...protocols.address import Address, parse_address
 from ...protocols.pairing import Pairing
+from ...protocols.token_keeping import add_token
+from ...protocols.tokens import Scope
 from ..certificate import ensure_certificate
-from ..compose import add_token
 from ..hub import HubConfig
 from .attach import chosen_hub
 from .console import notes, output, print_json, reported, warn
@@ -18,6 +19,8 @@ from .qr import check_installed, qr_code
 
 _ADDRESS = "0.0.0.0:7445"
 _CERTIFICATE, _KEY = Path("hub.pem"), Path("hub-key.pem")
+_SCOPES = (Scope.ATTACH, Scope.MEMORY)
+"""Of a device. Whose memory it may see, if any, the hub's configuration says."""
 _EVERYWHERE = ("0.0.0.0", "::")
 _SOMEWHERE_ELSE = ("192.0.2.1", 9)
 """An address reserved for documentation. Nothing is sent to it."""
@@ -31,7 +34,8 @@ def pair_worker(name: str, config: Path | None, listening: Listening, *, as_json
         hub = chosen_hub(config, listening, otherwise=HubConfig(address=_ADDRESS))
         reachable = _reachable(parse_address(hub.address))
         fingerprint = ensure_certificate(hub.certificate or _CERTIFICATE, hub.key or _KEY, [reachable.host])
-        pairing = Pairing(address=str(reachable), token=add_token(hub.tokens, name), fingerprint=fingerprint, name=name)
+        token = add_token(hub.tokens, name, scopes=_SCOPES).token
+        pairing = Pairing(address=str(reachable), token=token, fingerprint=fingerprint, name=name)
         if as_json:
             print_json({"name": name, "address": pairing.address, "fingerprint": fingerprint, "uri": pairing.uri})
         else:

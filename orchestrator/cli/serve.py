@@ -12,21 +12,19 @@ import anyio
 from ...protocols import Agent, ConfigError, Side
 from ...protocols.channel import server_tls
 from ...protocols.server import Server
+from ...protocols.token_following import follow_tokens
 from ..compose import (
     FarConfig,
     NearConfig,
-    add_token,
+    caller_tokens,
     open_far_in_process,
     open_local,
     parse_far,
-    read_tokens,
-    read_worker_tokens,
     serve_far,
     serve_near,
 )
-from ..token_file import follow_tokens
 from .configuration import read_config
-from .console import execute, notes, output, print_json
+from .console import execute, notes, print_json
 from .options import Listening
 
 Serving = Callable[..., AbstractAsyncContextManager[Server]]
@@ -64,7 +62,7 @@ async def _serve(
     open_agent: Callable[[], Awaitable[Agent]], listening: Listening, serving: Serving, *, drain: float, as_json: bool
 ) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    tokens = read_tokens(listening.tokens)
+    tokens = caller_tokens(listening.tokens)
     tls = server_tls(listening.certificate, listening.key, listening.client_authority)
     agent = await open_agent()
     try:
@@ -72,7 +70,7 @@ async def _serve(
             _announce(agent, server.address, protected=bool(tokens), encrypted=tls is not None, as_json=as_json)
             async with anyio.create_task_group() as tasks:
                 if listening.tokens is not None:
-                    tasks.start_soon(follow_tokens, listening.tokens, read_worker_tokens, server.replace_tokens)
+                    tasks.start_soon(follow_tokens, listening.tokens, server.replace_tokens)
                 await until_stopped()
                 await _drain(server, drain)
                 tasks.cancel_scope.cancel()
@@ -121,17 +119,3 @@ def _chosen_far(config: Path | None, far: str | None) -> FarConfig:
     if loaded.far is None:
         raise ConfigError("the configuration has no [far] section", hint="add one, or pass --far openai:MODEL")
     return loaded.far
-
-
-def add_caller(caller: str, tokens: Path, *, as_json: bool) -> None:
-    """Create a token for a caller and print it once."""
-
-    async def work() -> None:
-        token = add_token(tokens, caller)
-        if as_json:
-            print_json({"caller": caller, "token": token, "tokens": str(tokens)})
-        else:
-            notes.print(f"the token of [bold]{caller}[/bold], for its NEARFAR_TOKEN:")
-            output.print(token, highlight=False, soft_wrap=True)
-
-    execute(work(), as_json=as_json)

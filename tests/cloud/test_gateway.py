@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import date
 from decimal import Decimal
@@ -18,7 +18,7 @@ from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.cloud.tokens import TOKENS_VARIABLE, add_token, environment_tokens, load_tokens
+from nearfar.cloud.tokens import TOKENS_VARIABLE, environment_tokens
 from nearfar.protocols import (
     Agent,
     ConfigError,
@@ -40,7 +40,9 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.testing.subject import eventually
-from nearfar.protocols.tokens import token_digest
+from nearfar.protocols.token_file import load_tokens
+from nearfar.protocols.token_keeping import add_token
+from nearfar.protocols.tokens import Scope, token_digest
 
 pytestmark = pytest.mark.anyio
 TOKENS = {"laptop": "a" * 64, "phone": "b" * 64}
@@ -198,51 +200,6 @@ async def test_callers_do_not_get_each_others_thinking_back() -> None:
         assert [block["type"] for block in server.exchanges[1].body["messages"][1]["content"]] == ["tool_use"]
 
 
-def test_token_file_is_made_for_its_owner_only(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.toml"
-    made = {caller: add_token(path, caller) for caller in ("laptop", "phone")}
-    assert load_tokens(path) == {caller: token_digest(token) for caller, token in made.items()}
-    assert not any(token in path.read_text() for token in made.values())
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert all(len(token) == 64 for token in made.values())
-    with pytest.raises(ConfigError):
-        add_token(path, "laptop")
-
-
-def test_token_is_added_behind_a_last_line_that_does_not_end(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.toml"
-    laptop = add_token(path, "laptop")
-    path.write_text(path.read_text().rstrip("\n"))
-    phone = add_token(path, "phone")
-    assert load_tokens(path) == {"laptop": token_digest(laptop), "phone": token_digest(phone)}
-
-
-def test_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.toml"
-    add_token(path, "laptop")
-    path.chmod(0o640)
-    with pytest.raises(ConfigError, match="chmod 600"):
-        load_tokens(path)
-
-
-@pytest.mark.parametrize(
-    "text", ["laptop = ", 'laptop = "short"', "laptop = 7", '"a b" = "0123456789abcdef"', f'a = "{KEY}"\nb = "{KEY}"', "\udcff"]
-)
-def test_malformed_token_file_is_refused_without_quoting_a_token(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "tokens.toml"
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    path.chmod(0o600)
-    with pytest.raises(ConfigError) as caught:
-        load_tokens(path)
-    assert KEY not in str(caught.value)
-    assert "short" not in str(caught.value).replace("too short", "")
-
-
-def test_missing_token_file_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="add_token"):
-        load_tokens(tmp_path / "none.toml")
-
-
 def test_tokens_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKENS_VARIABLE, f"laptop={'a' * 64}, phone={'b' * 64}")
     assert environment_tokens() == TOKENS
@@ -256,15 +213,6 @@ def test_malformed_tokens_in_the_environment_are_refused_without_being_quoted(te
     with pytest.raises(ConfigError) as caught:
         environment_tokens()
     assert "ab" not in str(caught.value)
-
-
-def test_token_file_without_a_token_does_not_open_the_gateway(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.toml"
-    path.touch(mode=0o600)
-    with pytest.raises(ConfigError, match="no token"):
-        load_tokens(path)
-    token = add_token(path, "laptop")
-    assert load_tokens(path) == {"laptop": token_digest(token)}
 
 
 async def test_a_caller_beyond_its_rate_is_told_when_to_come_back_and_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -344,18 +292,9 @@ async def test_open_server_cannot_be_given_tokens_later() -> None:
 
 async def test_who_reads_a_digest_in_the_token_file_has_no_token(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
-    token = add_token(path, "laptop")
+    token = add_token(path, "laptop", scopes=Scope).token
     async with serve_gateway({"far": ScriptedAgent([], name="far", side=Side.FAR)}, tokens=load_tokens(path)) as server:
         await (await RemoteAgent.connect(server.address, token=token)).aclose()
         for digest in (token_digest(token), token_digest(token).removeprefix("sha256:")):
             with pytest.raises(Unauthenticated, match="wrong"):
                 await RemoteAgent.connect(server.address, token=digest)
-
-
-@pytest.mark.parametrize("form", [str, token_digest])
-def test_token_in_either_form_belongs_to_one_caller(tmp_path: Path, form: Callable[[str], str]) -> None:
-    path = tmp_path / "tokens.toml"
-    path.write_text(f'laptop = "{form(KEY)}"\nphone = "{token_digest(KEY)}"\n')
-    path.chmod(0o600)
-    with pytest.raises(ConfigError, match="share"):
-        load_tokens(path)

@@ -215,7 +215,7 @@ def test_the_demo_refuses_a_folder_as_its_report_before_it_starts(empty_folder: 
         ["no-such-command"],
         ["demo", "--tasks", "0"],
         ["run", "Hello?", "--timeout", "0"],
-        ["serve", "add-token", "laptop", "--tokens", "missing/tokens.toml"],
+        ["serve", "token", "add", "laptop", "--tokens", "missing/tokens.toml"],
     ],
 )
 def test_a_mistake_on_the_command_line_is_json_too_where_a_script_asks_for_it(arguments: list[str]) -> None:
@@ -272,7 +272,7 @@ def test_a_server_says_where_it_listens_and_stops_on_a_signal(kind: str, stop: s
 
 
 def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest.MonkeyPatch, empty_folder: Path) -> None:
-    token = json.loads(nearfar("serve", "add-token", "laptop", "--json").stdout)["token"]
+    token = json.loads(nearfar("serve", "token", "add", "laptop", "--json").stdout)["token"]
     monkeypatch.setenv("NEARFAR_TOKEN", token)
     (empty_folder / "tools.py").write_text(
         "from nearfar.orchestrator import tool\n"
@@ -292,7 +292,7 @@ def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest
             answer = json.loads(result.stdout)
             assert answer["side"] == "far"
             assert answer["text"].strip() == ANSWER
-            (empty_folder / "tokens.toml").write_text("")
+            assert nearfar("serve", "token", "revoke", "laptop").exit_code == 0
             assert "Unauthenticated" in _refusal(address)
         finally:
             server.terminate()
@@ -300,7 +300,7 @@ def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest
 
 
 def _refusal(address: str) -> str:
-    """The error that a gateway ends up with where its token file was emptied; it looks at the file once a second."""
+    """The error that a gateway ends up with where its only token was revoked; it looks at the file once a second."""
 
     async def ask() -> str:
         with anyio.fail_after(30):

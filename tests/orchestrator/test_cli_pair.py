@@ -4,7 +4,6 @@ import json
 import ssl
 import stat
 import sys
-import tomllib
 from pathlib import Path
 
 import anyio
@@ -21,7 +20,8 @@ from nearfar.protocols import ConfigError
 from nearfar.protocols.channel import ServerTls
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.pairing import Pairing, fingerprint_of, parse_pairing
-from nearfar.protocols.tokens import token_digest
+from nearfar.protocols.token_file import read_tokens
+from nearfar.protocols.tokens import Scope, token_digest
 
 ADDRESS = "192.168.1.20:7445"
 URI = Pairing(address=ADDRESS, token="5f" * 32, fingerprint="sha256:" + "0a" * 32, name="telephone").uri
@@ -41,9 +41,10 @@ def test_a_pairing_holds_address_token_and_fingerprint(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
     pairing = parse_pairing(said["uri"])
-    tokens = tomllib.loads((tmp_path / "workers.toml").read_text(encoding="utf-8"))
+    (record,) = read_tokens(tmp_path / "workers.toml")
     certificate = (tmp_path / "hub.pem").read_text(encoding="ascii")
-    assert (pairing.address, pairing.name, token_digest(pairing.token)) == (ADDRESS, "phone", tokens["phone"])
+    assert (pairing.address, pairing.name, token_digest(pairing.token)) == (ADDRESS, record.caller, record.digest)
+    assert record.scopes == {Scope.ATTACH, Scope.MEMORY}
     assert pairing.fingerprint == said["fingerprint"] == fingerprint_of(ssl.PEM_cert_to_DER_cert(certificate))
 
 

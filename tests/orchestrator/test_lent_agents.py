@@ -8,9 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.cloud.tokens import add_token
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.compose import read_worker_tokens
 from nearfar.orchestrator.config import load_config, parse_config
 from nearfar.orchestrator.hub import HubConfig, WorkerConfig, accept_workers
 from nearfar.protocols import (
@@ -30,9 +28,12 @@ from nearfar.protocols.fakes import Reply
 from nearfar.protocols.messages import Message
 from nearfar.protocols.testing.chaos import chaos_proxy
 from nearfar.protocols.testing.subject import eventually
+from nearfar.protocols.token_keeping import add_token, revoke_tokens
+from nearfar.protocols.tokens import Scope
 
 pytestmark = pytest.mark.anyio
 
+DEVICE = (Scope.ATTACH, Scope.MEMORY)
 PHONE_FIRST = Policy.model_validate({"strategy": "route", "rules": [{"name": "the phone first", "agent": "phone"}]})
 
 
@@ -54,14 +55,14 @@ def config(tmp_path: Path) -> HubConfig:
 
 @pytest.fixture
 def token(config: HubConfig) -> str:
-    return add_token(config.tokens, "phone")
+    return add_token(config.tokens, "phone", scopes=DEVICE).token
 
 
 async def test_task_is_served_by_the_phone(config: HubConfig, token: str) -> None:
     phone = ScriptedAgent(["from the phone"], model="phone's own")
     with anyio.fail_after(30):
         async with (
-            accept_workers(config, read_worker_tokens) as (_, address),
+            accept_workers(config) as (_, address),
             lending(phone, address, token),
             Hybrid(far=ScriptedAgent(["far"], side=Side.FAR, name="far"), others=config.agents) as hybrid,
         ):
@@ -79,7 +80,7 @@ async def test_task_goes_on_elsewhere_when_the_phone_is_lost_in_mid_step(config:
     near = ScriptedAgent(["a whole answer"], name="near")
     with anyio.fail_after(30):
         async with (
-            accept_workers(config, read_worker_tokens) as (_, address),
+            accept_workers(config) as (_, address),
             chaos_proxy(address) as proxy,
             lending(ScriptedAgent(start), proxy.address, token),
             Hybrid(near=near, others=config.agents, policy=PHONE_FIRST) as hybrid,
@@ -100,9 +101,9 @@ async def test_task_goes_on_elsewhere_when_the_phone_is_lost_in_mid_step(config:
 async def test_private_task_never_reaches_a_device_that_is_not_the_users_own(config: HubConfig) -> None:
     neighbour = ScriptedAgent(["overheard"], side=Side.NEAR)
     with anyio.fail_after(30):
-        token = add_token(config.tokens, "neighbour")
+        token = add_token(config.tokens, "neighbour", scopes=DEVICE).token
         async with (
-            accept_workers(config, read_worker_tokens) as (_, address),
+            accept_workers(config) as (_, address),
             lending(neighbour, address, token),
             Hybrid(near=ScriptedAgent(["at home"], name="near"), others=config.agents) as hybrid,
         ):
@@ -122,19 +123,18 @@ async def test_without_a_hub_a_lent_agent_is_unavailable(config: HubConfig) -> N
 
 async def test_worker_that_never_came_is_unavailable(config: HubConfig, token: str) -> None:
     assert token
-    async with accept_workers(config, read_worker_tokens), Hybrid(near=ScriptedAgent(["x"], name="near"), others=config.agents) as hybrid:
+    async with accept_workers(config), Hybrid(near=ScriptedAgent(["x"], name="near"), others=config.agents) as hybrid:
         with pytest.raises(Unavailable):
             await hybrid.team["phone"].open()
 
 
 async def test_token_file_is_followed(config: HubConfig, token: str) -> None:
     with anyio.fail_after(30):
-        async with accept_workers(config, read_worker_tokens) as (hub, address), lending(ScriptedAgent(["x"]), address, token) as phone:
-            neighbour = add_token(config.tokens, "neighbour")
+        async with accept_workers(config) as (hub, address), lending(ScriptedAgent(["x"]), address, token) as phone:
+            neighbour = add_token(config.tokens, "neighbour", scopes=DEVICE).token
             await eventually(lambda: "neighbour" in hub.agents)
             async with lending(ScriptedAgent(["x"]), address, neighbour):
-                without_phone = "\n".join(line for line in config.tokens.read_text().splitlines() if not line.startswith("phone"))
-                config.tokens.write_text(without_phone)
+                revoke_tokens(config.tokens, "phone")
                 with pytest.raises(Unauthenticated):
                     await phone
                 assert list(hub.attached) == ["neighbour"]
@@ -142,8 +142,8 @@ async def test_token_file_is_followed(config: HubConfig, token: str) -> None:
 
 async def test_removing_the_only_token_shuts_its_worker_out(config: HubConfig, token: str) -> None:
     with anyio.fail_after(30):
-        async with accept_workers(config, read_worker_tokens) as (hub, address), lending(ScriptedAgent(["x"]), address, token) as phone:
-            config.tokens.write_text("")
+        async with accept_workers(config) as (hub, address), lending(ScriptedAgent(["x"]), address, token) as phone:
+            revoke_tokens(config.tokens, "phone")
             with pytest.raises(Unauthenticated):
                 await phone
             assert not hub.attached
@@ -152,7 +152,7 @@ async def test_removing_the_only_token_shuts_its_worker_out(config: HubConfig, t
 
 async def test_broken_token_file_changes_nothing(config: HubConfig, token: str, caplog: pytest.LogCaptureFixture) -> None:
     with anyio.fail_after(30):
-        async with accept_workers(config, read_worker_tokens) as (hub, address), lending(ScriptedAgent(["x"]), address, token):
+        async with accept_workers(config) as (hub, address), lending(ScriptedAgent(["x"]), address, token):
             config.tokens.write_text("phone = ")
             await eventually(lambda: "stay as they were" in caplog.text)
             assert list(hub.attached) == ["phone"]
@@ -164,14 +164,14 @@ async def test_broken_token_file_changes_nothing(config: HubConfig, token: str, 
 async def test_certificate_without_a_key_is_refused(config: HubConfig, token: str, tmp_path: Path) -> None:
     assert token
     with pytest.raises(ConfigError):
-        async with accept_workers(config.model_copy(update={"certificate": tmp_path / "hub.pem"}), read_worker_tokens):
+        async with accept_workers(config.model_copy(update={"certificate": tmp_path / "hub.pem"})):
             raise NotImplementedError
 
 
 async def test_low_battery_sends_the_task_elsewhere(config: HubConfig, token: str) -> None:
     spared = config.model_copy(update={"workers": {"phone": WorkerConfig(trust=Side.NEAR, minimum_battery=0.3)}})
     phone = ScriptedAgent(["from the phone"])
-    async with accept_workers(spared, read_worker_tokens) as (hub, address):
+    async with accept_workers(spared) as (hub, address):
         worker = Worker(phone, address, token=token, device_state=lambda: DeviceState(battery=0.1))
         running = asyncio.create_task(worker.run())
         await hub.wait_for("phone")

@@ -1,0 +1,156 @@
+"""The file in which a server's owner keeps the tokens of its callers: digests alone, readable by the owner alone.
+
+    [[token]]
+    caller = "laptop"
+    id = "3f9a1c20"
+    scopes = ["describe", "steps"]
+    created = 2026-03-01T12:00:00Z
+    expires = 2026-06-01T12:00:00Z
+    digest = "sha256:..."
+
+    [end]
+
+Where a certificate stands in the place of the token, `certificate` is written in place of `digest`: its fingerprint, or "any" for each one
+that names the caller. `[end]` is the last line: without it the file is half written, and is refused rather than taken for one with fewer
+tokens.
+"""
+
+import os
+import re
+import stat
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from .errors import ConfigError
+from .tokens import ANY_CERTIFICATE, Scope, TokenRecord, is_digest, token_records
+
+CALLER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""What a caller may be called."""
+_ID: Final = re.compile(r"[0-9a-f]{8,64}")
+_HEADER: Final = "# Tokens of callers, made with `nearfar serve token`. What stands here lets nobody in: they are digests.\n"
+_END: Final = "[end]"
+_MAKE_HINT: Final = "make one with `nearfar serve token add`"
+_KEYS: Final = {"caller", "id", "scopes", "created"}
+_FURTHER_KEYS: Final = {"expires", "digest", "certificate"}
+_PRIVATE: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def read_tokens(path: Path) -> tuple[TokenRecord, ...]:
+    """The tokens in `path`. Raises `ConfigError`, which quotes none, for a file that is missing, damaged or readable by others."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"the tokens in {path} cannot be read: {reason}", hint=_MAKE_HINT) from None
+    if sys.platform != "win32" and mode & _PRIVATE:
+        raise ConfigError(f"others can read the tokens in {path}", hint=f"chmod 600 {path}, and replace the tokens if they were seen")
+    return parse_tokens(text, str(path))
+
+
+def load_tokens(path: Path) -> tuple[TokenRecord, ...]:
+    """The same for a server that would be open to everybody without a token: raises `ConfigError` where there is none."""
+    records = read_tokens(path)
+    if not records:
+        raise ConfigError(f"{path} holds no token", hint=_MAKE_HINT)
+    return records
+
+
+def parse_tokens(text: str, where: str) -> tuple[TokenRecord, ...]:
+    """The tokens in the text of a file. Raises `ConfigError`, which says `where` it is and quotes nothing of it: it may be a secret."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise ConfigError(f"{where} is damaged: it is not TOML", hint="mend it, or make it anew with `nearfar serve token add`") from None
+    if document.keys() - {"token", "end"}:
+        raise ConfigError(
+            f"{where} has another format: that of an earlier version, perhaps",
+            hint="delete it, and make a new token for every caller with `nearfar serve token add`, or `nearfar worker pair`",
+        )
+    if document.get("end") != {} or not text.rstrip().endswith(_END):
+        raise ConfigError(f"{where} is only half there: its last line is not {_END}", hint=f"write {_END} below the last token")
+    entries = document.get("token", [])
+    if not isinstance(entries, list):
+        raise _malformed(where, 1)
+    return token_records(_record(entry, where, position) for position, entry in enumerate(entries, 1))
+
+
+def render_tokens(records: Iterable[TokenRecord]) -> str:
+    """The text of a file with these tokens; the inverse of `parse_tokens`."""
+    return "\n".join((_HEADER, *map(_rendered, records), f"{_END}\n"))
+
+
+def write_tokens(path: Path, records: Iterable[TokenRecord]) -> None:
+    """Put another file in the place of `path` at once, so that nobody ever reads half of it. Raises `ConfigError` if that cannot be."""
+    target = path.resolve()  # a link stays one
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # which only its owner can read
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(render_tokens(records))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, target)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="give a path in a folder of your own") from None
+
+
+def _rendered(record: TokenRecord) -> str:
+    lines = {
+        "caller": f'"{record.caller}"',
+        "id": f'"{record.id}"',
+        "scopes": str([str(scope) for scope in Scope if scope in record.scopes]).replace("'", '"'),
+        "created": _moment(record.created),
+        "expires": _moment(record.expires),
+        "digest": record.digest and f'"{record.digest}"',
+        "certificate": record.certificate and f'"{record.certificate}"',
+    }
+    return "[[token]]\n" + "".join(f"{key} = {value}\n" for key, value in lines.items() if value)
+
+
+def _moment(moment: datetime | None) -> str:
+    return "" if moment is None else moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _record(entry: object, where: str, position: int) -> TokenRecord:
+    """One token. Entries are told by their position: where a name should be, a token may stand."""
+    if not isinstance(entry, Mapping) or not entry.keys() >= _KEYS or not entry.keys() <= _KEYS | _FURTHER_KEYS:
+        raise _malformed(where, position)
+    caller, id = entry["caller"], entry["id"]
+    proof = {key: entry[key] for key in ("digest", "certificate") if key in entry}
+    if not (_matches(CALLER_NAME, caller) and _matches(_ID, id) and _is_proof(proof)):
+        raise _malformed(where, position)
+    times = {key: entry[key] for key in ("created", "expires") if key in entry}
+    if not all(isinstance(time, datetime) and time.tzinfo is not None for time in times.values()):
+        raise ConfigError(f"{where}: a time of token {position} is none", hint="write 2026-06-01T12:00:00Z, with the zone")
+    return TokenRecord(caller=caller, id=id, scopes=_scopes(entry["scopes"], where, position), **proof, **times)
+
+
+def _is_proof(proof: Mapping[str, object]) -> bool:
+    """Whether this is what a caller shows: a token or a certificate."""
+    ((kind, value), *rest) = proof.items() or [("", None)]
+    return not rest and isinstance(value, str) and (is_digest(value) or (kind, value) == ("certificate", ANY_CERTIFICATE))
+
+
+def _scopes(given: object, where: str, position: int) -> frozenset[Scope]:
+    known = {str(scope): scope for scope in Scope}
+    if not isinstance(given, list) or not given or not all(isinstance(scope, str) and scope in known for scope in given):
+        raise ConfigError(f"{where}: token {position} has an unknown scope, or none", hint=f"the scopes are {', '.join(known)}")
+    return frozenset(known[scope] for scope in given)
+
+
+def _matches(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _malformed(where: str, position: int) -> ConfigError:
+    expected = "caller, id, scopes, created, digest or certificate and, where there is an end, expires"
+    return ConfigError(f"{where}: token {position} is malformed", hint=f"it has {expected}; make it anew with `nearfar serve token add`")
