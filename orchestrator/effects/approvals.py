@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...protocols import ApprovalNeeded, ApprovalRequest, NotFound
+from ..runs.run import damaged
 from ..tables import TableDatabase
 from .records import EffectState
 
@@ -12,7 +13,11 @@ def waiting(database: TableDatabase, run: str) -> tuple[ApprovalRequest, ...]:
     """The requests that a run waits for, in the order in which they were made. Raises what the database raises."""
     with database.reading() as session:
         query = "SELECT request FROM effects WHERE run = ? AND state = 'asked' ORDER BY number"
-        return tuple(ApprovalRequest.model_validate_json(request) for (request,) in session.execute(query, (run,)).fetchall())
+        found = session.execute(query, (run,)).fetchall()
+    try:
+        return tuple(ApprovalRequest.model_validate_json(request) for (request,) in found)
+    except ValueError as error:
+        raise damaged(run) from error
 
 
 def decide(database: TableDatabase, run: str, approvals: Mapping[str, bool]) -> None:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from ...protocols import ApprovalRequest, LedgerConflict, ToolResult
+from ..runs.run import damaged
 from ..tables import Session, TableDatabase, Tables
 from .transactions import EffectConnection
 
@@ -149,11 +150,14 @@ class EffectRecords:
 
 
 def _find(session: Session, intent: Intent) -> Standing | None:
-    found = session.execute("SELECT state, turn, version, result FROM effects WHERE key = ?", (intent.key,)).fetchone()
+    found = session.execute("SELECT run, state, turn, version, result FROM effects WHERE key = ?", (intent.key,)).fetchone()
     if found is None:
         return None
-    state, turn, version, result = found
+    run, state, turn, version, result = found
     if version != intent.version:
         message = f"{intent.tool} takes other arguments, or has another effect, than when this run called it"
         raise LedgerConflict(message, hint="go on with the program that the run was begun with, or begin a new run")
-    return Standing(EffectState(state), turn, None if result is None else ToolResult.model_validate_json(result))
+    try:
+        return Standing(EffectState(state), turn, None if result is None else ToolResult.model_validate_json(result))
+    except ValueError as error:
+        raise damaged(run) from error

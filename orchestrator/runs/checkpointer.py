@@ -133,7 +133,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         kind, content = self.serde.dumps_typed(checkpoint)
         parent = get_checkpoint_id(config)
         told = json.dumps(get_checkpoint_metadata(config, metadata))
-        row = (run, namespace, run, checkpoint["id"], parent, VERSION, kind, content, crc32(content), told)
+        row = (run, namespace, run, checkpoint["id"], parent, VERSION, kind, content, _checksum(kind, content, told), told)
         return partial(_put_checkpoint, lease=_lease(config), row=row)
 
     def _put_pending(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str) -> "partial[None]":
@@ -143,7 +143,7 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
         for place, (channel, value) in enumerate(writes):
             kind, content = self.serde.dumps_typed(value)
             place_of = WRITES_IDX_MAP.get(channel, place)
-            rows.append((run, namespace, identifier, task, place_of, path, channel, kind, content, crc32(content)))
+            rows.append((run, namespace, identifier, task, place_of, path, channel, kind, content, _checksum(kind, content, channel)))
         replaces = all(channel in WRITES_IDX_MAP for channel, _ in writes)
         return partial(_put_pending, lease=_lease(config), rows=rows, replaces=replaces)
 
@@ -163,10 +163,12 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
 
     def _tuple(self, session: Session, row: Sequence[Any], part: str = "") -> CheckpointTuple:
         run, namespace, identifier, parent, version, kind, content, checksum, metadata = row
+        if not isinstance(version, int):
+            raise damaged(run)
         if version > VERSION:
             message = f"the checkpoint of run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
-        checkpoint = self._loaded(run, kind, content, checksum)
+        checkpoint = self._loaded(run, kind, content, checksum, metadata)
         if not isinstance(checkpoint, dict) or any(name not in checkpoint for name in _PARTS):
             raise damaged(run)
         place: RunnableConfig = {"configurable": {"thread_id": run, "checkpoint_ns": namespace.removeprefix(part)}}
@@ -184,15 +186,20 @@ class RunCheckpointer(BaseCheckpointSaver[int]):
             "ORDER BY path, task, place"
         )
         rows = session.execute(query, (run, namespace, checkpoint)).fetchall()
-        return [(task, channel, self._loaded(run, kind, content, checksum)) for task, channel, kind, content, checksum in rows]
+        return [(task, channel, self._loaded(run, kind, content, checksum, channel)) for task, channel, kind, content, checksum in rows]
 
-    def _loaded(self, run: str, kind: str, content: bytes, checksum: int) -> Any:  # noqa: ANN401 - a value of any channel
-        if kind not in _KINDS or crc32(content) != checksum:
-            raise damaged(run)
+    def _loaded(self, run: str, kind: str, content: bytes, checksum: int, told: str) -> Any:  # noqa: ANN401 - a value of any channel
         try:
+            if kind not in _KINDS or _checksum(kind, content, told) != checksum:
+                raise damaged(run)
             return self.serde.loads_typed((kind, content))
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise damaged(run) from error
+
+
+def _checksum(kind: str, content: bytes, told: str) -> int:
+    """Of a value, and of what is told of it beside it."""
+    return crc32(content, crc32(f"{kind} {told}".encode()))
 
 
 def drop_checkpoints(session: Session, *, run: str) -> None:

@@ -113,4 +113,6 @@ def title(task: Task) -> str:
 
 
 def damaged(run: str) -> StoreCorrupt:
-    return StoreCorrupt(f"what is kept of run {run} is damaged", hint="begin it anew; other runs are not concerned")
+    return StoreCorrupt(
+        f"what is kept of run {run} is damaged", hint="nearfar runs forget, and begin it anew; other runs are not concerned"
+    )

@@ -1,6 +1,7 @@
 """`RunStore`: the runs of one user on this machine, or of many on several."""
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -9,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreUnavailable
+from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreCorrupt, StoreUnavailable
 from ..effects.records import TABLES as EFFECTS
 from ..sqlite.database import Database
 from ..sqlite.errors import Naming
@@ -24,6 +25,8 @@ from .writer import Change, Writer
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
+
+logger = logging.getLogger(__name__)
 
 FILE: Final = "runs.db"
 NAMING: Final = Naming("runs", recovery="name another [runs] folder, or move the file away: its runs are then forgotten")
@@ -123,13 +126,13 @@ class RunStore:
         where = " AND ".join([*(f"{column} = ?" for column in given), "1 = 1"])
         query = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY number DESC LIMIT ?"
         with self.database.reading() as session:
-            return [self._run(session, row) for row in session.execute(query, (*given.values(), limit)).fetchall()]
+            return [*self._runs(session, session.execute(query, (*given.values(), limit)).fetchall())]
 
     def orphans(self, *, user: str | None = None) -> "Sequence[Run]":
         """Runs whose process has died, or gave them up when it was interrupted; the oldest first."""
         query = f"SELECT {_COLUMNS} FROM runs WHERE state = 'running' ORDER BY number"
         with self.database.reading() as session:
-            runs = [self._run(session, row) for row in session.execute(query).fetchall()]
+            runs = self._runs(session, session.execute(query).fetchall())
         return [run for run in runs if run.is_orphaned and user in (None, run.user)]
 
     def show(self, run: str, *, user: str | None = None) -> Run:
@@ -314,27 +317,29 @@ class RunStore:
         if row is None or user not in (None, row[2]):  # Whether another user has it is nobody's business.
             raise NotFound(f"there is no run {run!r}", hint="nearfar runs list shows them; one of another user is found under their name")
         version = row[-1]
-        if version > VERSION:
+        if isinstance(version, int) and version > VERSION:
             message = f"run {run} is of version {version}, and this nearfar knows version {VERSION}"
             raise StoreUnavailable(message, hint="update nearfar on this machine")
         return self._run(session, row)
 
+    def _runs(self, session: Session, rows: Iterable[Sequence[Any]]) -> Sequence[Run]:
+        """Those whose rows can be read: one that is damaged is in nobody's way."""
+        runs = []
+        for row in rows:
+            try:
+                runs.append(self._run(session, row))
+            except StoreCorrupt as error:
+                logger.warning("%s", error)
+        return runs
+
     def _run(self, session: Session, row: Sequence[Any]) -> Run:
         run, number, user, state, strategy, said, steps, epoch, owner, began, _ = row
         is_orphaned = state == RunState.RUNNING and not self._is_at_work(session, owner, Lease(run, epoch))
-        return Run(
-            id=run,
-            number=number,
-            user=user,
-            state=RunState(state),
-            strategy=strategy,
-            title=said,
-            steps=steps,
-            epoch=epoch,
-            owner=owner,
-            is_orphaned=is_orphaned,
-            began=began,
-        )
+        known = {"id": run, "number": number, "user": user, "state": state, "strategy": strategy, "title": said, "steps": steps}
+        try:
+            return Run.model_validate({**known, "epoch": epoch, "owner": owner, "is_orphaned": is_orphaned, "began": began})
+        except ValueError as error:
+            raise damaged(run) from error
 
     def _is_at_work(self, session: Session, owner: str | None, lease: Lease) -> bool:
         if owner == self.owners.name:

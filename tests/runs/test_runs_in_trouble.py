@@ -9,12 +9,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy, Strategy
+from nearfar.orchestrator import Hybrid, Policy, Strategy, tool
+from nearfar.orchestrator.effects.approvals import waiting
+from nearfar.orchestrator.runs.details import details
 from nearfar.orchestrator.runs.run import KeptTask, RunState, digest
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task import Task
-from nearfar.protocols import Message, ScriptedAgent, StepRequest, StoreCorrupt, StoreUnavailable, Unavailable
+from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, StoreCorrupt, StoreUnavailable, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +117,39 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> Non
     (tmp_path / "mine").chmod(0o500)
     assert as_nobody(lambda: RunStore.open(RunsConfig(folder=tmp_path / "mine")).close())
     (tmp_path / "mine").chmod(0o700)
+
+
+DAMAGED = [
+    ("runs", "state"),
+    ("runs", "began"),
+    ("tasks", "content"),
+    ("checkpoints", "content"),
+    ("checkpoints", "metadata"),
+    ("checkpoints", "version"),
+    ("pending", "channel"),
+    ("effects", "state"),
+    ("effects", "request"),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), DAMAGED)
+async def test_whatever_is_damaged_of_a_run_is_an_error_of_this_run_alone(config: RunsConfig, table: str, column: str) -> None:
+    @tool(approval=True)
+    def send() -> str:
+        """Send it."""
+        return "sent"
+
+    def script(request: StepRequest) -> ToolCall | str:
+        return "It is sent." if request.messages[-1].role == "tool" else ToolCall(id="1", name="send", arguments={})
+
+    async with Hybrid(near=ScriptedAgent(script), tools=[send], runs=config) as hybrid:
+        for run in ("damaged", "sound"):
+            with pytest.raises(ApprovalNeeded):
+                await hybrid.run("Send it", idempotency_key=run)
+        sound = waiting(hybrid.runs.database, "sound")[0].id
+        with hybrid.runs.database.writing() as session:
+            session.execute(f"UPDATE {table} SET {column} = 'garbage' WHERE run = 'damaged'")
+        with pytest.raises(StoreCorrupt, match="damaged"):
+            details(hybrid.runs, "damaged") if column == "request" else await hybrid.resume("damaged")
+        assert "sound" in {run.id for run in hybrid.runs.list()}
+        assert (await hybrid.resume("sound", approvals={sound: True})).text == "It is sent."
