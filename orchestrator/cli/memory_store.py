@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from ...protocols import InvalidRequest, NotFound
+from ...protocols import ConfigError, InvalidRequest, NotFound
 from ..compose import memory_path, open_memory
 from ..memory.item import Source, Tier
 from ..memory.namespace_text import parse_namespace
@@ -25,7 +26,10 @@ def chosen_memory(choice: StoreChoice) -> MemoryConfig:
     """The `[memory]` section, with the option laid over it."""
     loaded = read_config(choice.config)
     config = (loaded.memory if loaded is not None else None) or MemoryConfig()
-    if choice.store is None or is_postgres(choice.store):
+    if choice.store is None:
+        return config
+    if is_postgres(choice.store):
+        _check_no_password(choice.store)
         return config
     return config.model_copy(update={"path": Path(choice.store), "postgres_variable": None})
 
@@ -33,6 +37,17 @@ def chosen_memory(choice: StoreChoice) -> MemoryConfig:
 def is_postgres(store: str) -> bool:
     """Whether `--store` names a database and no file."""
     return store.startswith(("postgres://", "postgresql://"))
+
+
+def _check_no_password(address: str) -> None:
+    """Raise `ConfigError` for an address with a password, which every user of this machine could see among the processes."""
+    try:
+        has_password = urlsplit(address).password is not None or "password=" in address
+    except ValueError:
+        has_password = True  # it may be one that makes the address malformed
+    if has_password:
+        hint = "export it as PGPASSWORD, or the whole address under the name that [memory] has as postgres_variable"
+        raise ConfigError("the address of --store holds a password, which other users of this machine can see", hint=hint)
 
 
 @contextmanager

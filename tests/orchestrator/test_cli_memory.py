@@ -356,6 +356,16 @@ def test_recovered_store_has_what_could_be_read_and_the_damaged_one_stays_beside
     assert Path(recovery["damaged"]).exists()
 
 
+@pytest.mark.parametrize(
+    "address", ["postgres://ana:hunter2@h/db", "postgresql://h/db?user=a&password=hunter2", "postgres://a:hunter2@[h/db"]
+)
+def test_a_password_on_the_command_line_is_refused_and_not_repeated(address: str) -> None:
+    error = told("list", "--store", address)["error"]
+    assert error["type"] == "ConfigError"
+    assert "PGPASSWORD" in error["hint"]
+    assert "hunter2" not in str(error)
+
+
 def test_recover_asks_first_and_is_for_files(home: Path) -> None:
     told("edit", "notes", "k", "--set", "a=1", "--store", "own.db")
     assert "--yes" in told("recover", "--store", "own.db")["error"]["hint"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import grpc
 import pytest
+from certificates import HOSTS, Authority
 from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.memory.engine import Logged
@@ -22,6 +23,8 @@ from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, keep_in_sync, plan, sync_once
 from nearfar.protocols import NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
+from nearfar.protocols.channel import ClientTls, ServerTls
+from nearfar.protocols.tokens import ANY_CERTIFICATE, TokenRecord
 from nearfar.protocols.v1 import memory_pb2 as pb
 from nearfar.protocols.v1.memory_pb2_grpc import MemoryServiceStub
 
@@ -67,6 +70,20 @@ async def test_what_one_device_writes_comes_to_another_one_through_the_hub_and_d
     assert (received.received.operations, received.received.holes) == (1, 0)
     assert [item.key for item in laptop.search(NOTES)] == ["for both"]
     assert stores["hub"].replica(is_hub=True).holes(phone.engine.device) == [(2, 2)]
+
+
+async def test_a_device_that_is_known_by_its_certificate_needs_no_token(stores: dict[str, MemoryStore], tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    (certificate, key), (own, own_key) = authority.issue(*HOSTS), authority.issue("phone")
+    tls = ServerTls(certificate=certificate, private_key=key, client_roots=authority.certificate)
+    trusted, shown = ClientTls(roots=authority.certificate), ClientTls(roots=authority.certificate, certificate=own, private_key=own_key)
+    records = [TokenRecord(id="a", caller="phone", certificate=ANY_CERTIFICATE)]
+    stores["phone"].put(NOTES, "for both", {"text": "tea"}, tier=Tier.USER)
+    async with serve_memory(stores["hub"], "localhost:0", tokens=records, users=USERS, tls=tls, is_hub=True) as server:
+        with pytest.raises(Unauthenticated, match="demands a certificate"):
+            await sync_once(stores["phone"], neighbour(server.address, "phone", token=None, tls=trusted))
+        done = await sync_once(stores["phone"], neighbour(server.address, "phone", token=None, tls=shown))
+    assert done.sent.operations == 1
 
 
 async def test_a_user_sees_nothing_of_another_one_but_what_is_shared(stores: dict[str, MemoryStore]) -> None:
