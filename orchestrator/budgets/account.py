@@ -12,6 +12,7 @@ import anyio
 from ...protocols import AgentCard, BudgetExceeded, Prices, Side, StepRequest, StoreUnavailable, Usage
 from ..compression.tokens import conversation_tokens, estimated_tokens
 from ..routing.settings import Amounts, Limits
+from ..threads import in_thread
 from .amounts import Caps, Spent, Units
 from .book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, granted
 
@@ -137,12 +138,12 @@ class Account:
 
     async def _reserved(self, claims: Sequence[Claim], demand: "_Demand", least: Units, most: Units) -> Reservation | Shortage:
         work = partial(self._book.reserve, claims, least=least, most=most, is_unpriced=demand.is_unpriced)
-        return await self._at_once(work, abandoned=self._let_go)
+        return await self._at_once(work, undone=self._give_back)
 
-    async def _at_once(self, work: Callable[[], T], *, abandoned: Callable[["asyncio.Future[T]"], None] | None = None) -> T:
+    async def _at_once(self, work: Callable[[], T], *, undone: Callable[[T], None] | None = None) -> T:
         """What is done without a wait in this process alone, and in a thread where it may have to wait for another one.
 
-        Whoever is cancelled leaves the thread to its end, of which `abandoned` hears.
+        A thread comes to its end in any case. Where the caller was cancelled meanwhile, its result is `undone`.
         """
         if not self._book.is_shared:
             return work()
@@ -150,19 +151,17 @@ class Account:
         try:
             return await asyncio.shield(doing)
         except asyncio.CancelledError:
-            if abandoned is not None:
-                doing.add_done_callback(abandoned)
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([doing])
+                if undone is not None and doing.exception() is None:
+                    await in_thread(undone, doing.result())
             raise
 
-    def _let_go(self, doing: "asyncio.Future[Reservation | Shortage]") -> None:
-        """Give back what was reserved for a call that was cancelled meanwhile."""
-        found = None if doing.cancelled() or doing.exception() is not None else doing.result()
-        if isinstance(found, Reservation):
-            asyncio.get_running_loop().run_in_executor(None, self._give_back, found)
-
-    def _give_back(self, reservation: Reservation) -> None:
+    def _give_back(self, found: Reservation | Shortage) -> None:
+        """Of a call that was cancelled before it was made."""
         try:
-            self._book.settle(reservation, Units())
+            if isinstance(found, Reservation):
+                self._book.settle(found, Units())
         except StoreUnavailable as error:
             logger.warning("what was reserved for a call that was not made could not be given back: %s", error)
 

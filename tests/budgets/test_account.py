@@ -1,8 +1,9 @@
 """What a call may take by the limits, and what counts for it."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -233,6 +234,25 @@ async def test_a_call_that_is_cancelled_while_it_reserves_gives_back_what_it_got
             while book.balance(Scope("task", "a task")).reserved.tokens:
                 await anyio.lowlevel.checkpoint()
     assert not any(book.balance(Scope("task", "a task")).spent)
+    book.close()
+
+
+def test_a_call_that_is_cancelled_with_its_event_loop_while_it_reserves_gives_back_what_it_got(tmp_path: Path) -> None:
+    book = open_budgets(RunsConfig(folder=tmp_path))
+    spender = account(Limits(task=Amounts(tokens=5000)), book=book)
+
+    async def ask(other: sqlite3.Connection) -> None:
+        asking = asyncio.create_task(spender.reserve(request(), card()))
+        for _ in range(10):
+            await asyncio.sleep(0)  # its thread waits for the other one
+        asyncio.get_running_loop().call_later(0.1, other.execute, "ROLLBACK")
+        asking.cancel()
+        await asyncio.wait([asking])
+
+    with closing(sqlite3.connect(tmp_path / "budgets.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        asyncio.run(ask(other))
+    assert not any(book.balance(Scope("task", "a task")).reserved)
     book.close()
 
 
