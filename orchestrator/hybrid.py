@@ -504,14 +504,15 @@ class Hybrid:
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
         recorded = nullcontext() if context.trace is None else context.trace.recording(task)
+        assert context.privacy is not None, "every task is prepared with it"
         with recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
                 state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
+                self._sessions.note(task, context.privacy.told)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     await self._conclude_plan(task, context, None, since)
                 raise
-        assert context.privacy is not None, "every task is prepared with it"
         await self._conclude_plan(task, context, context.privacy.filled_state(state, is_json=False), since)
         return state
 
@@ -541,7 +542,7 @@ class Hybrid:
         if self._memory is not None:
             result = await in_thread(self._memory.conclude, task, result, state["messages"])
         result = result if self._runs is None else await self._runs.keep(work, result)
-        await context.privacy.forget_placeholders()
+        await context.privacy.end()
         return result
 
     def _awake(self) -> AbstractContextManager[None]:

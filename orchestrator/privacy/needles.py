@@ -1,8 +1,8 @@
 """Looking for known private values in what is about to leave, in the forms in which they may stand there.
 
-A text is reduced to its letters and digits, without case; so are the values. That alone undoes spaces and punctuation. What was percent-,
-JSON-, HTML-, base64- or hex-encoded is decoded first, one layer deep. A long value is cut into pieces, so that a part of it is
-found too.
+A text is reduced to its letters and digits, without case, accents, and what only looks different; so are the values. That alone undoes
+spaces and punctuation. What was percent-, JSON-, HTML-, base64- or hex-encoded is decoded first, one layer deep. Of a long value, a part
+is found too.
 """
 
 import html
@@ -10,42 +10,54 @@ import re
 import unicodedata
 from binascii import a2b_base64, a2b_hex
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 SHORTEST: Final = 8
 """Letters and digits; shorter values occur by chance."""
-_PIECE: Final = 12
 _TELLING: Final = 24
 """Letters and digits in a row that a text has to have in common with a long value."""
 _HEAD: Final = 6
+_WINDOW: Final = 12
 _STRIDE: Final = 3
-"""Only every third place of a text is looked up. So that nothing is missed, values are indexed by three places each."""
+"""Only every third place of a text is looked up."""
+_STEP: Final = 4
+"""Every fourth window of a long text is known. With `_TELLING` letters in common there are three of these in a row, one of which is at a
+place that is looked up, since three and four have no common divisor."""
+_IN_A_ROW: Final = 3
 _KEPT: Final = bytes(range(128))
 _DROPPED: Final = bytes(character for character in _KEPT if not chr(character).isalnum())
+_NOT_ALPHANUMERIC: Final = re.compile(r"[\W_]+")
 _NOT_BASE64: Final = bytes(
     character for character in range(256) if not (character < 128 and (chr(character).isalnum() or chr(character) in "+/"))
 )
 _NOT_HEX: Final = bytes(character for character in range(256) if chr(character) not in "0123456789abcdefABCDEF")
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
-_INVISIBLE: Final = dict.fromkeys([0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF])
+_TAGS: Final = 0xE0000
+"""Invisible copies of the ASCII characters begin here."""
+_LOOK_ALIKES: Final[dict[int, int | str]] = {
+    **str.maketrans("авекмнорстухіјѕԁԛԝһӏ", "abekmhopctyxijsdqwhl"),
+    **str.maketrans("αβεηικνορτυχıɑɡ", "abenikvoptuxiag"),
+    **{_TAGS + character: chr(character).lower() for character in range(0x20, 0x7F)},
+}
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|.)")
+_READABLE: Final = re.compile(rb"[\0\t\n\r\x20-\x7e]{8,}+")
 _WORD: Final = re.compile(r"\S+")
 _DIGITS_TELL: Final = re.compile(r"[0-9@]")
 
 
-class _Needle(NamedTuple):
-    letters: bytes
-    value: int
-    """Which of the values it is a part of."""
-    is_piece: bool
-
-
 def reduced(text: str) -> bytes:
-    """The letters and digits of a text, in UTF-8, without case and without what cannot be seen."""
-    if not text.isascii():
-        text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE))
-    return text.casefold().encode(errors="ignore").translate(None, _DROPPED)
+    """The letters and digits of a text, in UTF-8, without case and accents, those that look like Latin ones as these."""
+    if text.isascii():
+        return _as_written(text.encode())
+    plain = unicodedata.normalize("NFKD", text).casefold().translate(_LOOK_ALIKES)
+    return _NOT_ALPHANUMERIC.sub("", plain).encode(errors="ignore")
+
+
+def _as_written(text: bytes) -> bytes:
+    """The same, with all that is not ASCII as it stands."""
+    return text.lower().translate(None, _DROPPED)
 
 
 class Needles:
@@ -53,95 +65,108 @@ class Needles:
 
     def __init__(self, public: Iterable[str] = ()) -> None:
         self._public = reduced(" ".join(public))
-        self._values: list[bytes] = []
         self._known: set[bytes] = set()
-        self._by_head: dict[bytes, list[_Needle]] = {}
+        self._is_ascii = True
+        """So that of what was decoded only ASCII matters."""
+        self._heads: set[bytes] = set()
+        """Of values that count where they stand whole, from their first three places on."""
+        self._values: dict[int, set[bytes]] = {}
+        """These, by their lengths."""
+        self._windows: set[bytes] = set()
+        """Of long texts, of which parts count."""
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._known)
 
     def add(self, value: str) -> None:
         """Look for a value from now on."""
-        letters = reduced(value)
-        if len(letters) >= SHORTEST and letters not in self._known:
-            self._index(_Needle(letters, self._noted(letters), is_piece=False))
+        if len(reduced(value)) >= SHORTEST:
+            self._add(value)
 
     def add_text(self, text: str) -> None:
         """Look for a text from now on, for parts of a long one, and for its words with digits in them: numbers, codes, addresses."""
         letters = reduced(text)
         if len(letters) < SHORTEST or letters in self._known:
             return
-        number = self._noted(letters)
-        if len(letters) < 2 * _PIECE:
-            self._index_unless_public(_Needle(letters, number, is_piece=False))
+        if len(letters) < _TELLING:
+            self._add_unless_public(text)
             return
-        for start in range(0, len(letters) - _PIECE + 1, _PIECE):
-            self._index(_Needle(letters[start : start + _PIECE], number, is_piece=True))
-        for word in {reduced(match[0]) for match in _WORD.finditer(text) if _DIGITS_TELL.search(match[0])}:
-            if SHORTEST <= len(word) < 2 * _PIECE:
-                self._index_unless_public(_Needle(word, number, is_piece=False))
+        for form in self._forms(text):
+            self._windows.update(form[start : start + _WINDOW] for start in range(0, len(form) - _WINDOW + 1, _STEP))
+        for word in {match[0] for match in _WORD.finditer(text) if _DIGITS_TELL.search(match[0])}:
+            if SHORTEST <= len(reduced(word)) < _TELLING:
+                self._add_unless_public(word)
 
     def found_in(self, message: bytes) -> bool:
         """Whether one of the values, or a telling part of one, is in what is about to leave."""
-        return bool(self._values) and any(self._is_in(view) for view in _views(message))
+        views = _views(message, is_ascii=self._is_ascii) if self._known else ()
+        return any(self._has_value(view) or self._has_part(view) for view in views)
 
-    def _noted(self, letters: bytes) -> int:
+    def _add_unless_public(self, value: str) -> None:
+        if reduced(value) not in self._public:
+            self._add(value)
+
+    def _add(self, value: str) -> None:
+        for form in self._forms(value):
+            self._values.setdefault(len(form), set()).add(form)
+            self._heads.update(form[place : place + _HEAD] for place in range(_STRIDE))
+
+    def _forms(self, text: str) -> set[bytes]:
+        """What to look for: a text forwards and backwards, as it may be written and as it may be encoded."""
+        letters, encoded = reduced(text), _as_written(text.encode(errors="ignore"))
         self._known.add(letters)
-        self._values.append(letters)
-        return len(self._values) - 1
+        self._is_ascii = self._is_ascii and text.isascii()
+        return {letters, reduced(text[::-1]), encoded}
 
-    def _index_unless_public(self, needle: _Needle) -> None:
-        if needle.letters not in self._public:
-            self._index(needle)
+    def _has_value(self, view: bytes) -> bool:
+        heads = self._heads
+        hits = (start for start in range(0, len(view) - _HEAD + 1, _STRIDE) if view[start : start + _HEAD] in heads)
+        return any(
+            view[begin : begin + length] in values
+            for start in hits
+            for begin in range(max(start - _STRIDE + 1, 0), start + 1)
+            for length, values in self._values.items()
+        )
 
-    def _index(self, needle: _Needle) -> None:
-        for place in range(_STRIDE):
-            self._by_head.setdefault(needle.letters[place : place + _HEAD], []).append(needle)
+    def _has_part(self, view: bytes) -> bool:
+        windows = self._windows
+        places = range(0, len(view) - _WINDOW + 1, _STRIDE) if windows else ()
+        return any(self._tells(view, start) for start in places if view[start : start + _WINDOW] in windows)
 
-    def _is_in(self, view: bytes) -> bool:
-        heads = self._by_head
-        return any(self._is_at(view, start) for start in range(0, len(view) - _HEAD + 1, _STRIDE) if view[start : start + _HEAD] in heads)
+    def _tells(self, view: bytes, hit: int) -> bool:
+        """Whether a view has enough windows in a row in common with a text, and not only what is public anyway."""
+        places = range(max(hit - (_IN_A_ROW - 1) * _STEP, hit % _STEP), hit + 1, _STEP)
+        rows = ([view[start + step : start + step + _WINDOW] for step in range(0, _IN_A_ROW * _STEP, _STEP)] for start in places)
+        return any(self._windows.issuperset(row) and not self._public_windows.issuperset(row) for row in rows)
 
-    def _is_at(self, view: bytes, start: int) -> bool:
-        """Whether a needle is at a place of the view where one of its heads is."""
-        for needle in self._by_head[view[start : start + _HEAD]]:
-            for place in range(_STRIDE):
-                begin = start - place
-                if begin >= 0 and view.startswith(needle.letters, begin) and self._tells(needle, view, begin):
-                    return True
-        return False
-
-    def _tells(self, needle: _Needle, view: bytes, begin: int) -> bool:
-        """Whether what a view has in common with the value around a piece is long enough, and not public anyway."""
-        if not needle.is_piece:
-            return True
-        value = self._values[needle.value]
-        at = value.find(needle.letters)
-        left, right = 0, len(needle.letters)
-        while at - left > 0 and begin - left > 0 and value[at - left - 1] == view[begin - left - 1]:
-            left += 1
-        while at + right < len(value) and begin + right < len(view) and value[at + right] == view[begin + right]:
-            right += 1
-        common = view[begin - left : begin + right]
-        return len(common) >= _TELLING and common not in self._public
+    @cached_property
+    def _public_windows(self) -> set[bytes]:
+        return {self._public[start : start + _WINDOW] for start in range(len(self._public) - _WINDOW + 1)}
 
 
-def _views(message: bytes) -> Iterator[bytes]:
+def _views(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
     """A message as whoever reads it may see it, each time reduced."""
     text = message.decode(errors="ignore")
     yield reduced(text)
     if "%" in text:
         yield reduced(unquote_to_bytes(message).decode(errors="ignore"))
-    if "\\" in text:
-        yield reduced(_ESCAPE.sub(_unescaped, text))
     if "&" in text:
         yield reduced(html.unescape(text))
+    yield from _decoded(message, is_ascii=is_ascii)
+    if "\\" in text:
+        unescaped = _ESCAPE.sub(_unescaped, text)
+        yield reduced(unescaped)
+        yield from _decoded(unescaped.encode(errors="ignore"), is_ascii=is_ascii)
+
+
+def _decoded(message: bytes, *, is_ascii: bool) -> Iterator[bytes]:
+    """Whatever may be base64 or hex in it, from wherever it begins. Most of that is no text."""
     packed = message.translate(_URL_SAFE).translate(None, _NOT_BASE64)
-    for place in range(4):
-        yield reduced(a2b_base64(_whole(packed[place:], 4)).decode(errors="ignore"))
     digits = message.translate(None, _NOT_HEX)
-    for place in range(2):
-        yield reduced(a2b_hex(_whole(digits[place:], 2)).decode(errors="ignore"))
+    decoded = [a2b_base64(_whole(packed[place:], 4)) for place in range(4)]
+    decoded += [a2b_hex(_whole(digits[place:], 2)) for place in range(2)]
+    for data in decoded:
+        yield _as_written(b" ".join(_READABLE.findall(data)) if is_ascii else data)
 
 
 def _whole(data: bytes, size: int) -> bytes:

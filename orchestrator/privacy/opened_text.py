@@ -9,6 +9,7 @@ Listener = Callable[[str], None]
 """Takes each piece of an agent's text as it streams."""
 _LONGEST: Final = 64
 """Characters of a placeholder; what is longer is none."""
+_OF_ADDRESSES: Final = "/\\:"
 
 
 class OpenedText:
@@ -20,6 +21,9 @@ class OpenedText:
         self._held = ""
 
     def __call__(self, piece: str) -> None:
+        if not len(self._placeholders):
+            self._listener(piece)
+            return
         text = self._held + piece
         cut = self._whole(text)
         self._held = text[cut:]
@@ -32,9 +36,8 @@ class OpenedText:
 
     def _whole(self, text: str) -> int:
         """How much of the text can be passed on: not the beginning of a placeholder, nor of what may become an address."""
-        words = text.split()
-        last = "" if not words or text[-1].isspace() else words[-1]
-        if "/" in last:
+        last = "" if not text or text[-1].isspace() else text.rsplit(maxsplit=1)[-1]
+        if any(mark in last for mark in _OF_ADDRESSES):
             return len(text) - len(last)
         begin = text.rfind("<")
         is_open = begin >= 0 and ">" not in text[begin:] and len(text) - begin < _LONGEST

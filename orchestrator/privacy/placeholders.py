@@ -21,8 +21,9 @@ _RANDOM_LETTERS: Final = 6
 _TELLING: Final = 6
 """Characters from which on a value that occurs in a text is taken for the same value."""
 _EXACT: Final = re.compile(rf"<[A-Z][A-Z_]*_[0-9]+_[{_ALPHABET}]{{{_RANDOM_LETTERS}}}>")
-ADDRESS: Final = re.compile(r"(\S*//\S*)")
-"""What may be an address of the web."""
+_WORD: Final = re.compile(r"\S+")
+_OF_AN_ADDRESS: Final = re.compile(r"[:/\\][/\\]")
+"""What makes a word an address of the web: browsers take a backslash for a slash, and one for two."""
 
 
 class Placeholder(Value):
@@ -40,10 +41,14 @@ class Placeholder(Value):
 class Placeholders:
     """Those of one run: the same value has the same placeholder throughout. A `Vault`.
 
-    `keep` is called with each new one before it is used, so that it is there when the run is resumed; `known` are those of before.
+    `keep` is called with each new one before it is used, so that it is there when the run is resumed; `known` are those of before. What
+    looks like a placeholder in the user's own words, `said`, may be repeated.
     """
 
-    def __init__(self, known: Iterable[Placeholder] = (), *, keep: Callable[[Placeholder], None] | None = None) -> None:
+    def __init__(
+        self, known: Iterable[Placeholder] = (), *, keep: Callable[[Placeholder], None] | None = None, said: Iterable[str] = ()
+    ) -> None:
+        self._said = tuple(said)
         self._by_name: dict[str, Placeholder] = {}
         self._by_value: dict[str, Placeholder] = {}
         self._keep = keep
@@ -92,9 +97,12 @@ class Placeholders:
         """The same as a user sees it: not inside of addresses of the web, which whoever displays them may fetch."""
         if not self._by_name or "<" not in text:
             return text
-        pieces = ADDRESS.split(text)  # every other one is an address
-        pieces[::2] = [self.filled(piece, in_json=in_json) for piece in pieces[::2]]
-        return "".join(pieces)
+
+        def show(word: re.Match[str]) -> str:
+            is_address = _OF_AN_ADDRESS.search(word[0]) is not None
+            return word[0] if is_address else self.filled(word[0], in_json=in_json)
+
+        return _WORD.sub(show, text)
 
     def named_in(self, value: JsonValue) -> list[Placeholder]:
         """The placeholders in the texts of a value of JSON."""
@@ -108,13 +116,14 @@ class Placeholders:
         if not self._by_name:
             return
         rest = _EXACT.sub(lambda match: "" if match[0] in self._by_name else match[0], text)
-        found = self._resembling_pattern.search(rest)
-        if found is not None:
-            raise InvalidOutput(f"there is no placeholder {found[0]!r}; copy those that you were shown letter by letter, and make up none")
+        for found in self._resembling_pattern.finditer(rest):
+            if not any(found[0] in said for said in self._said):
+                because = f"there is no placeholder {found[0]!r}; copy those that you were shown letter by letter, and make up none"
+                raise InvalidOutput(because)
 
     def opened(self, call: ToolCall, tool: Tool) -> ToolCall:
         for name, argument in call.arguments.items():
-            for placeholder in self.named_in(argument):
+            for placeholder in self.named_in({name: argument}):
                 _require_open_to(tool, name, placeholder)
         if not self.named_in(call.arguments):
             return call
@@ -139,8 +148,8 @@ class Placeholders:
         """Of what a careless model makes of a placeholder."""
         if self._resembling is None:
             types = "|".join(sorted({name[1 : name.rindex("_", 0, name.rindex("_"))] for name in self._by_name}))
-            in_brackets = rf"<\s*(?:{types})[\s_-]*[0-9][^<>\n]{{0,24}}>"
-            without = rf"(?<![^\W_])(?:{types})[\s_-]*[0-9]+[\s_-]*[{_ALPHABET}]{{{_RANDOM_LETTERS}}}(?![^\W_])"
+            in_brackets = rf"<\s*(?:{types})[\s_\\-]*[0-9][^<>\n]{{0,24}}>"
+            without = rf"(?<![^\W_])(?:{types})[\s_\\-]*[0-9]+[\s_\\-]*[{_ALPHABET}]{{{_RANDOM_LETTERS}}}(?![^\W_])"
             self._resembling = re.compile(f"{in_brackets}|{without}", re.IGNORECASE)
         return self._resembling
 

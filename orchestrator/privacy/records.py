@@ -47,10 +47,9 @@ class PrivacyRecords:
 
     def forget(self, run: str) -> None:
         """Remove all that is kept of a run."""
-        self.of(run).forget_placeholders()
+        self.of(run).end()
         with self.database.writing() as connection:
-            for table in ("departures", "spills"):
-                connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+            connection.execute("DELETE FROM departures WHERE run = ?", (run,))
 
     def _older_than(self, keep: int) -> list[str]:
         with self.database.reading() as connection:
@@ -76,6 +75,10 @@ class RunRecords:
             number = connection.execute("INSERT INTO departures (run, departure) VALUES (?, ?)", row).lastrowid
         assert number is not None, "a row was inserted"
         return number
+
+    def has_held_findings(self) -> bool:
+        """Whether detectors have found something for which a departure did not take place."""
+        return any(departure.outcome == "held" and departure.findings for departure in self.kept.departures(self.run))
 
     def was_cached(self, number: int) -> None:
         """A departure has not taken place: the answer was there already."""
@@ -104,10 +107,11 @@ class RunRecords:
             sealed = self.kept.keys.seal(_dot(self.run, last + 1), {_subject(self.run)}, payload)
             connection.execute("INSERT INTO placeholders VALUES (?, ?, ?)", (self.run, last + 1, sealed))
 
-    def forget_placeholders(self) -> None:
-        """Remove the placeholders, and the key, without which copies of them cannot be read anywhere."""
+    def end(self) -> None:
+        """Nobody goes on with the run: remove all but its audit, and the key, without which no copy of a placeholder can be read."""
         with self.kept.database.writing() as connection:
-            connection.execute("DELETE FROM placeholders WHERE run = ?", (self.run,))
+            for table in ("placeholders", "spills"):
+                connection.execute(f"DELETE FROM {table} WHERE run = ?", (self.run,))
         self.kept.keys.destroy(self.kept.keys.retire(tag_of(_subject(self.run).name), None))
 
     def placeholders(self) -> list[Placeholder]:

@@ -4,7 +4,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 from ...protocols import Message, PrivacyViolation, Sensitivity, Side, StepRequest, StoreError, ToolResult
 from ...protocols.messages import Value
@@ -37,6 +37,7 @@ _WHOLE = "private"
 _TOLD = "[What the tool returned stays on the user's device. Write the placeholder where it belongs: it is filled in there.]"
 _DETECTORS = "the detectors"
 """Origin of what they have found."""
+_FOUND: Final = Label(tier=Tier.USER, origins=(_DETECTORS,))
 
 
 class RunPrivacy:
@@ -53,7 +54,7 @@ class RunPrivacy:
     def __init__(
         self,
         policy: PrivacyPolicy,
-        public: Iterable[str],
+        public: Sequence[str],
         *,
         records: RunRecords | None = None,
         detector: Detector | None = None,
@@ -64,10 +65,12 @@ class RunPrivacy:
         self._told = deque[str]() if told is None else told
         self._gate = Gate(detector or standard_detectors(policy.spacy_model), policy)
         known = [] if records is None else records.placeholders()
-        self.placeholders = Placeholders(known, keep=None if records is None else records.keep)
+        self.placeholders = Placeholders(known, keep=None if records is None else records.keep, said=public)
         self._needles = Needles(public)
-        self.found = Label()
+        self.found = _FOUND if records is not None and records.has_held_findings() else Label()
         """Of what detectors found that has to stay: from then on the run stays, too."""
+        self.told = Label()
+        """Of all that agents were told."""
         self.world = Label() if records is None else records.spilled()
         """Of private data that went into tools which change something, and may come back from any tool, in whatever part of the run."""
         for placeholder in known:
@@ -116,6 +119,7 @@ class RunPrivacy:
         if not self.may_hear(member, label):
             because = f"{member.name} may not be told what the run has seen since {', '.join(label.origins)}"
             await self._hold(member, request, label, role, because, {})
+        self.told = self.told.joined(label)
         if member.side is Side.NEAR:
             return self._departing(member, self._for_near(member, request, label), label, role)
         if self._policy.findings is not OnFinding.PLACEHOLDER:  # of pieces that are hidden one by one nobody could tell what they make
@@ -143,12 +147,12 @@ class RunPrivacy:
         filled = changed(told, self.placeholders.shown)
         return event if filled == told else event.model_validate(filled)
 
-    async def forget_placeholders(self) -> None:
-        """The run has ended: nobody fills any in any more."""
-        if self._records is None or not len(self.placeholders):
+    async def end(self) -> None:
+        """The run has ended: nobody goes on with it, nor fills placeholders in."""
+        if self._records is None or not (len(self.placeholders) or self.world.origins):
             return
         try:
-            await in_thread(self._records.forget_placeholders)
+            await in_thread(self._records.end)
         except StoreError as error:  # they are encrypted; they go when their run's record does
             logger.warning("a run's placeholders could not be removed: %s", error)
 
@@ -170,7 +174,7 @@ class RunPrivacy:
         for finding in _all(found):
             self._needles.add(finding.text)
         if choice is OnFinding.STAY or UNCHECKED in counts:
-            self.found = Label(tier=Tier.USER, origins=(_DETECTORS,))
+            self.found = _FOUND
             await self._hold(member, request, label, role, _objection(member, counts), counts)
         return await self._kept(member, self._hidden, request, found), "placeholders stand where the detectors found something"
 

@@ -22,14 +22,14 @@ def texts_in(value: JsonValue) -> Iterator[str]:
 
 
 def changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
-    """A value of JSON with all its texts changed, names of fields excepted."""
+    """A value of JSON with all its texts changed, names of fields included."""
     match value:
         case str():
             return change(value)
         case list():
             return [changed(each, change) for each in value]
         case dict():
-            return {name: changed(each, change) for name, each in value.items()}
+            return {change(name): changed(each, change) for name, each in value.items()}
         case _:
             return value
 

@@ -117,7 +117,7 @@ def test_placeholders_are_kept_sealed_until_the_run_ends_and_the_key_goes_with_t
     records = PrivacyRecords(tmp_path)
     assert records.of("run-1").placeholders() == [placeholder]
     assert EMAIL.encode() not in files(tmp_path)
-    records.of("run-1").forget_placeholders()
+    records.of("run-1").end()
     assert records.of("run-1").placeholders() == []
     assert records.of("run-2").placeholders() == [placeholder]
     records.close()
@@ -164,7 +164,7 @@ async def test_nothing_leaves_that_cannot_be_recorded(tmp_path: Path) -> None:
     cloud = far()
     async with Hybrid(far=cloud, tools=[read_diary], policy=POLICY, privacy=records) as hybrid:
         with records.database.writing() as connection:
-            connection.execute("DROP TABLE departures")
+            connection.execute("CREATE TRIGGER full BEFORE INSERT ON departures BEGIN SELECT RAISE(ABORT, 'full'); END")
         with pytest.raises(PrivacyViolation, match="could not be recorded"):
             await hybrid.run("Hello", **FAR)
     assert cloud.requests == []

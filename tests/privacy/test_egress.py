@@ -1,6 +1,8 @@
 """What is about to leave is looked through twice: by detectors, and for private data of the run in the bytes themselves."""
 
 import base64
+import json
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -84,6 +86,14 @@ FORMS = {
     "JSON": "".join(f"\\u{ord(character):04x}" for character in SECRET),
     "HTML": "".join(f"&#{ord(character)};" for character in SECRET),
     "invisible": "\u200b".join(SECRET),
+    "dotted": "\u00b7".join(SECRET),
+    "with dashes": "\u2014".join(SECRET),
+    "with accents": "\u0301".join(SECRET),
+    "other invisible": "\u200e\ufe0f".join(SECRET),
+    "tags": "".join(chr(0xE0000 + ord(character)) for character in SECRET),
+    "other scripts": SECRET.translate(str.maketrans("aeop", "\u0430\u0435\u043e\u0440")),
+    "backwards": SECRET[::-1],
+    "base64 over escaped lines": json.dumps("\n".join(re.findall(".{1,16}", base64.b64encode(SECRET.encode()).decode()))),
 }
 
 
@@ -92,6 +102,25 @@ def test_value_is_found_in_every_form(form: str) -> None:
     needles = Needles()
     needles.add(SECRET)
     assert needles.found_in(f"Here is {FORMS[form]} for you".encode())
+
+
+@pytest.mark.parametrize(
+    "secret",
+    ["J\u00f6rg M\u00fcller", "\u0422\u043e\u043c\u0430\u0441 \u0411\u0435\u0440\u0433", "\u5c71\u7530\u592a\u90ce\u306f\u6771\u4eac"],
+)
+def test_value_in_letters_of_the_world_is_found_encoded_too(secret: str) -> None:
+    needles = Needles()
+    needles.add(secret)
+    written = [secret.upper(), base64.b64encode(f"x{secret}".encode()).decode(), quote(secret), json.dumps(secret), secret[::-1]]
+    assert all(needles.found_in(f"Here is {form} for you".encode()) for form in written)
+
+
+def test_text_that_repeats_itself_is_looked_for_in_time_in_proportion() -> None:
+    """Not at each of its places from each place of the message: that would take hours."""
+    needles = Needles(["0" * 50_000])
+    needles.add_text("0" * 50_000)
+    needles.add_text("\n".join(f"order 2026-{number:07}" for number in range(5_000)))
+    assert not needles.found_in(b"0" * 50_000 + b" order 2026-0" * 5_000)
 
 
 def test_parts_of_a_long_text_are_found_and_what_is_public_anyway_is_not() -> None:

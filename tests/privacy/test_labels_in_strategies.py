@@ -109,6 +109,18 @@ async def test_follow_up_in_a_session_that_read_something_private_stays_on_the_d
     assert any("an earlier task of its session" in reason for reason in result.reasons)
 
 
+async def test_follow_up_of_a_task_that_failed_after_it_had_read_something_private_stays_on_the_device() -> None:
+    """Part of its answer may have been shown."""
+    near = ScriptedAgent([READ, Unavailable("gone"), "at nine"], name="near")
+    far = ScriptedAgent(["never reached"], name="far", side=Side.FAR)
+    async with Hybrid(near=near, far=far, tools=[read_diary]) as hybrid:
+        with pytest.raises((Unavailable, PrivacyViolation)):
+            await hybrid.run("What does my diary say?", sensitivity="public", strategy="device", session="chat")
+        result = await hybrid.run("And?", **IN_A_CHAT)
+    assert result.side is Side.NEAR
+    assert far.requests == []
+
+
 async def test_task_that_says_of_itself_that_it_is_private_leaves_later_ones_of_its_session_alone() -> None:
     cloud = far("Hello.")
     async with Hybrid(near=near("Yes."), far=cloud) as hybrid:

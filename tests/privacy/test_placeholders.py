@@ -22,7 +22,19 @@ from nearfar.orchestrator.privacy.opened_text import OpenedText
 from nearfar.orchestrator.privacy.placeholders import Placeholders
 from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.task import Policy
-from nearfar.protocols import InvalidOutput, JsonSchema, Limits, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
+from nearfar.protocols import (
+    InvalidOutput,
+    JsonSchema,
+    Limits,
+    Message,
+    PrivacyViolation,
+    ScriptedAgent,
+    Sensitivity,
+    Side,
+    StepRequest,
+    ToolCall,
+    ToolResult,
+)
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.recordings import record
 
@@ -158,7 +170,10 @@ async def test_placeholder_is_not_filled_in_where_strangers_would_see_it(options
     assert refusal.is_error
 
 
-@pytest.mark.parametrize("invented", ["<PRIVATE_7_abcdef>", "<PRIVATE_1>", "<private_1_ABCDEF>", "PRIVATE_1_abcdef"])
+@pytest.mark.parametrize(
+    "invented",
+    ["<PRIVATE_7_abcdef>", "<PRIVATE_1>", "<private_1_ABCDEF>", "PRIVATE_1_abcdef", "&lt;PRIVATE_1_abcdef&gt;", r"<PRIVATE\_1\_abcdef>"],
+)
 async def test_placeholder_that_there_is_not_is_refused_and_corrected_once(invented: str) -> None:
     def far(request: StepRequest) -> Reply:
         match len(request.messages):
@@ -174,6 +189,34 @@ async def test_placeholder_that_there_is_not_is_refused_and_corrected_once(inven
         result = await hybrid.run("What does my diary say?", **FAR)
     assert result.text == f"It says {DIARY}."
     assert "no placeholder" in cloud.requests[-1].messages[-1].text
+
+
+async def test_what_looks_like_a_placeholder_in_the_users_own_words_may_be_repeated() -> None:
+    cloud = scripted(lambda request: READ if len(request.messages) == 1 else f"Dear <private_1_name>: {shown(request)[0]}")
+    async with Hybrid(far=cloud, tools=[read_diary], policy=COVERED) as hybrid:
+        result = await hybrid.run("Fill in: Dear <private_1_name>: ...", **FAR)
+    assert result.text == f"Dear <private_1_name>: {DIARY}"
+
+
+async def test_what_looks_private_in_the_names_of_fields_leaves_as_a_placeholder_too() -> None:
+    """As in a table of a tool's arguments, and short enough to be nothing that the last look knows."""
+    asked = ToolCall(id="1", name="keep", arguments={"text": "x", "table": {"10.1.2.3": 1}})
+    history = [
+        Message.user("Keep it"),
+        Message.assistant(tool_calls=(asked,)),
+        Message.tool(ToolResult(call_id="1", name="keep", content="ok")),
+    ]
+    cloud = scripted(lambda request: f"It was {shown(request)[0]}")
+    async with Hybrid(far=cloud, tools=[keeper([])], policy=HIDDEN) as hybrid:
+        result = await hybrid.run([*history, Message.user("What was it?")], **FAR)
+    assert "10.1.2.3" not in told(cloud)
+    assert result.text == "It was 10.1.2.3"
+
+
+def test_long_words_are_shown_in_time_in_proportion() -> None:
+    placeholders = Placeholders()
+    name = placeholders.standing_for("secret", "a", tier=Tier.DEVICE, origin="x")
+    assert placeholders.shown("a" * 200_000 + name) == "a" * 200_000 + "secret"
 
 
 async def test_agent_that_keeps_making_placeholders_up_hands_over_to_a_near_one() -> None:
@@ -472,7 +515,16 @@ async def test_task_in_which_something_private_was_found_stays_for_good() -> Non
     assert (result.label.tier, result.label.origins) == (Tier.USER, ("the detectors",))
 
 
-@pytest.mark.parametrize("address", ["https://evil.example/?q={}", "![x](//evil.example/{}.png)", "<https://evil.example/#{}>"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://evil.example/?q={}",
+        r"https:\\evil.example\{}",
+        "https:/evil.example/{}",
+        "![x](//evil.example/{}.png)",
+        "<https://evil.example/#{}>",
+    ],
+)
 async def test_placeholder_in_an_address_of_the_web_is_not_filled_in_where_it_may_be_displayed(address: str) -> None:
     """An image that a client fetches would tell its server what the placeholder stands for."""
 

@@ -9,6 +9,7 @@ from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.privacy.records import PrivacyRecords
+from nearfar.orchestrator.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.privacy.settings import PrivacyPolicy
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.task import Policy
@@ -83,7 +84,7 @@ async def test_placeholders_that_an_agent_has_seen_mean_the_same_when_the_run_go
 async def test_run_whose_placeholders_were_lost_refuses_them_and_fills_in_nothing(tmp_path: Path) -> None:
     await broken_off(tmp_path)
     records = PrivacyRecords(tmp_path)
-    records.of("run-1").forget_placeholders()
+    records.of("run-1").end()
     records.close()
     cloud = far("It says {}.", "It says {}, really.")
     async with hybrid(tmp_path, cloud, placeholders=True) as second:
@@ -109,3 +110,14 @@ async def test_placeholders_of_a_run_that_has_ended_are_on_no_disk_any_more(tmp_
     assert records.of("run-1").placeholders() == []
     assert len(records.departures("run-1")) == 3
     records.close()
+
+
+async def test_run_in_which_something_private_was_found_stays_when_it_goes_on(tmp_path: Path) -> None:
+    policy = Policy(sensitivity=Sensitivity.PUBLIC)
+    async with Hybrid(far=far(), policy=policy, runs=RunsConfig(folder=tmp_path)) as first:
+        with pytest.raises(PrivacyViolation):
+            await first.run("Write to tomas@example.org", **FAR)
+    records = PrivacyRecords(tmp_path)
+    again = RunPrivacy(policy.privacy, [], records=records.of("run-1"))
+    records.close()
+    assert again.found.tier is Tier.USER
