@@ -218,6 +218,11 @@ def secret(variable: str) -> str:
     return stored.reveal()
 
 
+def find_secret(variable: str) -> str | None:
+    """The same where it may be absent."""
+    return StoredKey(variable).find()
+
+
 def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
     """The near side, opened on first use."""
     if near is None:
@@ -404,7 +409,7 @@ def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
         from ..protocols.client import RemoteAgent
 
         assert isinstance(config, GatewayConfig), "chosen below"
-        token = await anyio.to_thread.run_sync(StoredKey(config.token_variable).find)
+        token = await anyio.to_thread.run_sync(find_secret, config.token_variable)
         tls = client_tls(config.certificate, config.client_certificate, config.client_key)
         return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
 

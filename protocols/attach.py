@@ -64,12 +64,13 @@ class Worker:
         agents: Agent | Mapping[str, Agent],
         address: str,
         *,
-        token: str,
+        token: str | None = None,
         tls: ClientTls | None = None,
         fingerprint: str | None = None,
         device_state: DeviceStateSource = DeviceState,
     ) -> None:
-        """`fingerprint`, as a pairing holds it, stands in place of the roots in `tls` where no authority has signed the hub's certificate.
+        """Without a `token`, the certificate in `tls` says who the worker is. `fingerprint`, as a pairing holds it, stands in place of the
+        roots in `tls` where no authority has signed the hub's certificate.
 
         Raises `ConfigError` for a malformed address or token, or without an agent. Nothing is sent before `run`.
         """

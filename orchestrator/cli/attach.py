@@ -65,9 +65,9 @@ def _worker_for(lending: Lending) -> Callable[[Agent], Worker]:
             raise ConfigError("the pairing names address and certificate already", hint="leave out HOST and --certificate")
         pairing = read_pairing(lending.pairing_file)
         return partial(make, address=pairing.address, token=pairing.token, tls=tls, fingerprint=pairing.fingerprint)
-    if not lending.address or not lending.token:
+    if not lending.address or not (lending.token or lending.client_certificate):
         raise ConfigError("the hub's address or this device's token is missing", hint="give HOST and NEARFAR_TOKEN, or --pairing-file")
-    return partial(make, address=_with_port(lending.address), token=lending.token, tls=tls)
+    return partial(make, address=_with_port(lending.address), token=lending.token or None, tls=tls)
 
 
 async def _run(worker: Worker, *, drain: float, as_json: bool) -> None:

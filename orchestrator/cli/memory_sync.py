@@ -17,7 +17,7 @@ from ...protocols.address import parse_address
 from ...protocols.channel import client_tls
 from ...protocols.pairing import read_pairing
 from ...protocols.pinning import pinned_tls
-from ..compose import secret
+from ..compose import find_secret, secret
 from ..escaping import printable
 from ..memory.item import Namespace
 from ..memory.namespace_text import namespace_text
@@ -107,8 +107,8 @@ async def _neighbour(way: Way, config: MemoryConfig) -> Neighbour:
     return Neighbour(peer=Peer(name, config.user, is_relay=True), address=peer.address, token=token, tls=tls)
 
 
-def _named(way: Way, config: MemoryConfig) -> tuple[str, PeerConfig, str]:
-    """The peer's name, where it is, and the token to show it."""
+def _named(way: Way, config: MemoryConfig) -> tuple[str, PeerConfig, str | None]:
+    """The peer's name, where it is, and the token to show it; a certificate may be enough."""
     if way.pairing_file:
         pairing = read_pairing(way.pairing_file)
         return way.peer or pairing.address, PeerConfig(address=pairing.address, fingerprint=pairing.fingerprint), pairing.token
@@ -124,7 +124,8 @@ def _named(way: Way, config: MemoryConfig) -> tuple[str, PeerConfig, str]:
         raise ConfigError(problem, hint=f"name one of [memory.peers] ({known}), or give HOST:PORT or --pairing-file FILE")
     if way.certificate is not None:
         peer = peer.model_copy(update={"certificate": way.certificate, "fingerprint": None})
-    return name, peer, way.token or secret(peer.token_variable)
+    read = find_secret if way.client_certificate or peer.client_certificate else secret
+    return name, peer, way.token or read(peer.token_variable)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import pytest
 from certificates import HOSTS, Authority
 from typer.testing import CliRunner
 
-from nearfar.cloud.tokens import add_token
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.config import load_config
 from nearfar.orchestrator.worlds.search import SearchWorld
@@ -24,7 +23,7 @@ DEMANDED = "demands a certificate of its clients, and this one has none"
 
 @pytest.fixture(autouse=True)
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """An authority whose certificates for a server and a phone lie in the folder of the test, with a token for the phone."""
+    """An authority whose certificates for a server and a phone lie in the folder of the test."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made").mkdir()
     made = Authority(tmp_path / "made")
@@ -32,7 +31,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
     for name, files in (("server", made.issue(*HOSTS)), ("phone", made.issue("phone"))):
         files[0].rename(f"{name}.pem")
         files[1].rename(f"{name}-key.pem")
-    monkeypatch.setenv("NEARFAR_TOKEN", add_token(tmp_path / "tokens.toml", "phone"))
+    monkeypatch.delenv("NEARFAR_TOKEN", raising=False)
     return made
 
 
@@ -58,7 +57,8 @@ TLS = ("--certificate", "server.pem", "--key", "server-key.pem", "--client-autho
 OWN = ("--client-certificate", "phone.pem", "--client-key", "phone-key.pem")
 
 
-def test_a_task_reaches_a_gateway_with_the_certificate_that_the_configuration_names(tmp_path: Path) -> None:
+def test_a_task_reaches_a_gateway_with_the_configured_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARFAR_TOKEN", str(nearfar("serve", "token", "add", "phone")["token"]))
     with started("serve", "gateway", "--far", "far", "--address", "127.0.0.1:0", *TLS) as gateway:
         far = f'[far]\nprovider = "gateway"\naddress = "{gateway["address"]}"\ncertificate = "authority.pem"\n'
         config, ask = tmp_path / "nearfar.toml", ("run", QUESTION, "--public", "--mode", "only_in_cloud", "--strategy", "cloud")
@@ -70,7 +70,8 @@ def test_a_task_reaches_a_gateway_with_the_certificate_that_the_configuration_na
         assert nearfar(*ask)["side"] == "far"
 
 
-def test_a_device_attaches_and_synchronises_with_its_certificate(tmp_path: Path) -> None:
+def test_a_device_attaches_and_synchronises_with_its_certificate_alone(tmp_path: Path) -> None:
+    nearfar("serve", "token", "add", "phone", "--certificate", "any", "--scope", "attach", "--scope", "memory")
     hub = 'address = "127.0.0.1:0"\ncertificate = "server.pem"\nkey = "server-key.pem"\nclient_authority = "authority.pem"\n'
     memory = '[memory]\npath = "{}.db"\nembed = false\n'
     phone = '[hub.workers.phone]\nuser = "ana"\n'
@@ -82,11 +83,36 @@ def test_a_device_attaches_and_synchronises_with_its_certificate(tmp_path: Path)
         peer = f'[memory.peers.hub]\naddress = "{address}"\ncertificate = "authority.pem"\n'
         (tmp_path / "phone.toml").write_text(f'{memory.format("phone")}user = "ana"\n{peer}', encoding="utf-8")
         synchronise = ("memory", "sync", "hub", "--config", "phone.toml", "--yes")
-        assert DEMANDED in str(nearfar(*synchronise)["error"])
+        assert "NEARFAR_TOKEN is not set" in str(nearfar(*synchronise)["error"])
+        assert DEMANDED in str(nearfar(*synchronise, "--token", "0123456789abcdef")["error"])
         assert "error" not in nearfar(*synchronise, *OWN)
         attach = ("worker", "attach", address, "--certificate", "authority.pem", "--near", "near", "--config", "phone.toml")
         with started(*attach, *OWN) as attached:
             assert attached == {"worker": "phone", "hub": address}
+
+
+def test_one_certificate_is_revoked_by_taking_it_out_of_the_file(authority: Authority, tmp_path: Path) -> None:
+    added = nearfar("serve", "token", "add", "phone", "--certificate", "phone.pem")
+    with started("serve", "gateway", "--far", "far", "--address", "127.0.0.1:0", *TLS) as gateway:
+        (tmp_path / "nearfar.toml").write_text(
+            f'[far]\nprovider = "gateway"\naddress = "{gateway["address"]}"\ncertificate = "authority.pem"\n'
+            'client_certificate = "phone.pem"\nclient_key = "phone-key.pem"\n',
+            encoding="utf-8",
+        )
+        ask = ("run", QUESTION, "--public", "--mode", "only_in_cloud", "--strategy", "cloud")
+        assert nearfar(*ask)["side"] == "far"
+        other = authority.issue("phone")
+        nearfar("serve", "token", "add", "phone", "--certificate", str(other[0]))
+        assert nearfar("serve", "token", "revoke", "phone", "--id", str(added["id"]))["revoked"] == [added["id"]]
+        assert _becomes(lambda: "lets nobody in" in str(nearfar(*ask).get("error")))
+        for new, old in zip(other, ("phone.pem", "phone-key.pem"), strict=True):
+            new.rename(old)
+        assert nearfar(*ask)["side"] == "far"
+
+
+def _becomes(condition: Callable[[], bool]) -> bool:
+    """Whether it is true before long: a server looks at its files once a second."""
+    return any(condition() for _ in range(100))
 
 
 def test_files_of_certificates_are_relative_to_the_configuration(tmp_path: Path) -> None:
@@ -107,5 +133,6 @@ def test_files_of_certificates_are_relative_to_the_configuration(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["gateway", "agent", "hub"])
 def test_certificates_of_clients_are_demanded_over_tls_only(kind: str) -> None:
+    nearfar("serve", "token", "add", "phone")
     error = nearfar("serve", kind, "--address", "127.0.0.1:0", "--client-authority", "authority.pem", "--tokens", "tokens.toml")["error"]
     assert "belong together" in str(error)
