@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
+from uuid import uuid4
 
 import anyio
 
@@ -50,14 +51,15 @@ class Account:
         self._session = session
         self._user = user
         self._whole = whole
-        self._parts = 0
         is_kept = whole is None and limits.task != Amounts()
         self.spent = book.balance(self._task).spent.spent if is_kept else Spent()
 
     def part(self, limits: Limits) -> "Account":
-        """The account of a part of the task, whose own limit for the task is its share."""
-        self._parts += 1
-        return Account(self._book, limits, task=f"{self._task.name}/{self._parts}", whole=self)
+        """The account of a part of the task, whose own limit for the task is its share.
+
+        It has spent nothing: where the task goes on in another process, the shares are of what is left then.
+        """
+        return Account(self._book, limits, task=f"{self._task.name}/{uuid4().hex}", whole=self)
 
     def left_of_task(self) -> Amounts:
         """What the task's own limit leaves it. What is unknown has left nothing."""

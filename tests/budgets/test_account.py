@@ -305,6 +305,15 @@ async def test_a_task_that_begins_again_has_spent_what_it_had() -> None:
     assert (await again.reserve(request(), card())).most.tokens == 600
 
 
+async def test_a_part_of_a_task_that_begins_again_has_all_of_its_new_share() -> None:
+    book, limits = BudgetBook(MemoryStorage()), Limits(task=Amounts(tokens=20_000))
+    await spend(account(limits, book=book).part(Limits(task=Amounts(tokens=10_000))), Spent(tokens=8000))
+    again = account(limits, book=book)
+    assert again.left_of_task().tokens == 12_000
+    part = again.part(Limits(task=Amounts(tokens=6000)))
+    assert (await part.reserve(request(), card())).most.tokens == 6000
+
+
 async def test_a_task_without_a_limit_of_its_own_is_not_kept() -> None:
     book = BudgetBook(MemoryStorage())
     await spend(account(Limits(), book=book, session="chat", user="ana"), Spent(tokens=10))
