@@ -13,6 +13,7 @@ from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.events import AttemptStarted
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.task import Policy, Task
+from nearfar.orchestrator.team import Member
 from nearfar.orchestrator.tracing.blame.correction import Reference
 from nearfar.orchestrator.tracing.blame.record import RecordedRun
 from nearfar.orchestrator.tracing.blame.search import blame
@@ -70,7 +71,7 @@ async def _blame_one(
     if bad.answer is None or exact_match(bad.answer, question.answer):
         return None
     reference = Reference.of(good)
-    live = {"near": ProgramExecutor(program, fault, wrong)}
+    live = {"near": Member("near", Side.NEAR, ProgramExecutor(program, fault, wrong))}
 
     def judge(answer: str, calls: Sequence[ToolCall]) -> bool:
         return bool(exact_match(answer, question.answer))

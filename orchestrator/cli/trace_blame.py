@@ -10,7 +10,7 @@ from rich.text import Text
 from ...protocols import ConfigError, ToolCall
 from ..escaping import printable
 from ..hybrid import Hybrid
-from ..tracing.blame.correction import Corrector, Reference, StrongerAgent, same
+from ..tracing.blame.correction import Reference, StrongerAgent, same
 from ..tracing.blame.record import RecordedRun
 from ..tracing.blame.search import Blame, blame
 from .console import execute, notes, output, print_json
@@ -54,15 +54,13 @@ async def _blamed(failed: RecordedRun, good: RecordedRun | None, corrector: str 
         return same(answer, expected)
 
     names = {step.agent for step in failed.steps} & {member.name for member in hybrid.team}
-    live = {name: await hybrid.team[name].open() for name in sorted(names)}
+    live = {name: hybrid.team[name] for name in sorted(names)}
     if good is not None:
         return await blame(failed, Reference(f"run {good.name}", good.solution, expected), judge, live=live, also=[good])
     if corrector not in {member.name for member in hybrid.team}:
         known = ", ".join(member.name for member in hybrid.team)
         raise ConfigError(f"there is no agent {corrector!r}", hint=f"the agents are {known}")
-    specs = {traced.spec.name: traced.spec for traced in failed.tools}
-    agent: Corrector = StrongerAgent(await hybrid.team[corrector].open(), specs, failed.sensitivity)
-    return await blame(failed, agent, judge, live=live)
+    return await blame(failed, StrongerAgent(hybrid.team[corrector], failed), judge, live=live)
 
 
 def _show(found: Blame) -> None:

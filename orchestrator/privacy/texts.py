@@ -49,7 +49,7 @@ def _texts_of(message: Message) -> Iterator[str]:
 
 def with_texts(request: StepRequest, change: Callable[[str], str]) -> StepRequest:
     """The request with all texts of its conversation changed."""
-    messages = tuple(_changed(message, change) for message in request.messages)
+    messages = tuple(changed_message(message, change) for message in request.messages)
     return request if messages == request.messages else request.model_copy(update={"messages": messages})
 
 
@@ -57,7 +57,7 @@ def with_arguments(call: ToolCall, change: Callable[[str], str]) -> ToolCall:
     return call.model_copy(update={"arguments": changed(call.arguments, change)})
 
 
-def _changed(message: Message, change: Callable[[str], str]) -> Message:
+def changed_message(message: Message, change: Callable[[str], str]) -> Message:
     result = message.tool_result
     changes: dict[str, object] = {"text": change(message.text) if message.text else ""}
     if result is not None:

@@ -1,16 +1,18 @@
 """Which step failed a run."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from nearfar.orchestrator import Hybrid, tool
+from nearfar.orchestrator.team import Member
 from nearfar.orchestrator.tracing.blame.correction import Reference, StrongerAgent, same
 from nearfar.orchestrator.tracing.blame.record import RecordedRun
 from nearfar.orchestrator.tracing.blame.search import Blame, blame
 from nearfar.orchestrator.tracing.store import TraceStore
-from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
+from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Side, StepRequest, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +68,7 @@ def right(answer: str, calls: Sequence[ToolCall]) -> bool:
 async def blamed(run: RecordedRun, *also: RecordedRun, live: Any = careless) -> Blame:  # noqa: ANN401 - as agents take it
     reference = Reference("the solution", (LEADER, PLACE), "Lake Lorne")
     ran.clear()
-    found = await blame(run, reference, right, live={"near": ScriptedAgent(live, name="near")}, also=also)
+    found = await blame(run, reference, right, live={"near": Member("near", Side.NEAR, ScriptedAgent(live, name="near"))}, also=also)
     assert ran == [], "a replay runs no tool"
     return found
 
@@ -114,16 +116,24 @@ async def test_a_result_behind_another_change_of_the_world_does_not_count(traces
 
 async def test_a_stronger_agent_corrects(traces: TraceStore) -> None:
     bad = await recorded(traces, [LEADER, PLACE, "Port Alder"], "bad")
-    specs = {traced.spec.name: traced.spec for traced in bad.tools}
-    corrector = StrongerAgent(ScriptedAgent(careless, name="far"), specs, Sensitivity.PRIVATE)
+    corrector = StrongerAgent(Member("far", Side.NEAR, ScriptedAgent(careless, name="far")), bad)
     found = await blame(bad, corrector, right, live={})
     assert found.decisive is not None
     assert (found.decisive.step, found.corrector, found.unchallenged) == (3, "agent far", (1, 2))
 
 
-@pytest.mark.parametrize(("sensitivity", "returns", "expected"), [("public", "shared", "public"), ("public", "device", "private")])
-async def test_what_a_run_was_told_in_private_no_far_agent_is_asked_to_correct(
-    traces: TraceStore, sensitivity: str, returns: str, expected: str
+@pytest.mark.parametrize(
+    ("returns", "side", "is_elsewhere", "is_asked"),
+    [
+        ("shared", Side.FAR, True, True),
+        ("user", Side.FAR, True, False),
+        ("user", Side.NEAR, True, True),
+        ("device", Side.NEAR, True, False),
+        ("device", Side.NEAR, False, True),
+    ],
+)
+async def test_agent_that_may_not_be_told_what_a_run_was_told_is_not_asked_to_correct(
+    traces: TraceStore, returns: str, side: Side, *, is_elsewhere: bool, is_asked: bool
 ) -> None:
     @tool(effect="read", returns=returns)
     def diary(day: str) -> str:
@@ -132,16 +142,26 @@ async def test_what_a_run_was_told_in_private_no_far_agent_is_asked_to_correct(
 
     call = ToolCall(id="1", name="diary", arguments={"day": "monday"})
     async with Hybrid(near=ScriptedAgent([call, "Port Alder"], name="near"), tools=[diary], traces=traces) as agents:
-        await agents.run("Where was I?", strategy="device", sensitivity=sensitivity, idempotency_key="bad")
+        await agents.run("Where was I?", strategy="device", sensitivity="public", idempotency_key="bad")
     traces.flush()
     bad = RecordedRun("bad", traces.entries("bad"))
-    assert bad.sensitivity == expected
-    corrector = StrongerAgent(ScriptedAgent(["At home."], name="far", side=Side.FAR), {}, bad.sensitivity)
-    if expected == "public":
+    asked = ScriptedAgent(["At home."], name="asked", side=side)
+    corrector = StrongerAgent(Member("asked", side, asked, is_elsewhere=is_elsewhere), bad)
+    with nullcontext() if is_asked else pytest.raises(PrivacyViolation):
         assert await corrector.correct(bad.steps[-1]) is not None
-        return
-    with pytest.raises(PrivacyViolation):
-        await corrector.correct(bad.steps[-1])
+    assert len(asked.requests) == is_asked
+
+
+async def test_what_looks_private_does_not_leave_for_a_correction_either(traces: TraceStore) -> None:
+    """It went to an agent on this device, which nobody looked at."""
+    async with Hybrid(near=ScriptedAgent(["Port Alder"], name="near"), traces=traces) as agents:
+        await agents.run("Where is tomas@example.org?", strategy="device", sensitivity="public", idempotency_key="bad")
+    traces.flush()
+    bad = RecordedRun("bad", traces.entries("bad"))
+    asked = ScriptedAgent(["At home."], name="asked", side=Side.FAR)
+    with pytest.raises(PrivacyViolation, match="1 email"):
+        await StrongerAgent(Member("asked", Side.FAR, asked), bad).correct(bad.steps[-1])
+    assert asked.requests == []
 
 
 async def test_a_run_that_went_well_has_nobody_to_blame(traces: TraceStore) -> None:

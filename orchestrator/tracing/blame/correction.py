@@ -1,11 +1,14 @@
 """Who says what an agent should have done."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....protocols import Agent, Message, Sensitivity, StepRequest, ToolCall, ToolSpec, complete
+from ....protocols import Message, Sensitivity, StepRequest, ToolCall, complete
+from ...privacy.run_privacy import RunPrivacy
+from ...privacy.texts import changed_message
+from ...team import Member
 from .record import RecordedRun, RecordedStep, action_of
 
 
@@ -63,26 +66,31 @@ class Reference:
         return left
 
 
-@dataclass(frozen=True)
 class StrongerAgent:
-    """An agent that is asked what each agent of the run was asked."""
+    """An agent that is asked what each agent of the run was asked, as far as that may go."""
 
-    agent: Agent
-    tools: Mapping[str, ToolSpec]
-    sensitivity: Sensitivity
+    def __init__(self, member: Member, run: RecordedRun) -> None:
+        self._member = member
+        self._label = run.label
+        self._tools = tuple(traced.spec for traced in run.tools)
+        self._privacy = RunPrivacy.of(run.task)
 
     @property
     def name(self) -> str:
-        return f"agent {self.agent.card.name}"
+        return f"agent {self._member.name}"
 
     async def correct(self, step: RecordedStep) -> Message | None:
-        tools = tuple(self.tools.values()) if step.role == "execute" else ()
-        request = StepRequest(messages=step.messages, tools=tools, sensitivity=self.sensitivity)
-        reply = (await complete(self.agent, request)).message
-        is_same = reply.text.strip() == step.reply.text.strip() and list(map(action_of, reply.tool_calls)) == list(
+        """Raises `PrivacyViolation` where the agent may not be told what the run has seen."""
+        tools = self._tools if step.role == "execute" else ()
+        asked = StepRequest(messages=step.messages, tools=tools, sensitivity=Sensitivity.PUBLIC)
+        departing = await self._privacy.departing(self._member, asked, self._label, role="correct")
+        with departing.watched():
+            reply = await departing.accepted(await complete(await self._member.open(), departing.request))
+        said = changed_message(reply.message, self._privacy.placeholders.filled)
+        is_same = said.text.strip() == step.reply.text.strip() and list(map(action_of, said.tool_calls)) == list(
             map(action_of, step.reply.tool_calls)
         )
-        return None if is_same else reply
+        return None if is_same else said
 
 
 def same(answer: str, expected: str) -> bool:

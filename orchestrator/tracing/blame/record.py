@@ -7,7 +7,9 @@ from functools import cached_property
 from ....protocols import InvalidRequest, Message, Sensitivity, Side, ToolCall, ToolResult
 from ...effects.canonical import canonical
 from ...events import AttemptStarted, Routed
-from ...labels import joined
+from ...labels import Label, joined
+from ...memory.item import Tier
+from ...privacy.starting import THE_TASK
 from ...routing.decision import RouteDecision
 from ...task import Task
 from ...tools import Effect
@@ -68,12 +70,12 @@ class RecordedRun:
                 steps.append(RecordedStep(number, call.agent, call.side, call.role, asked[key], entry.reply, call.error))
         return tuple(steps)
 
-    @property
-    def sensitivity(self) -> Sensitivity:
-        """Private where the task was, or where an agent was told anything private in it: all of it may be in a step's request."""
-        seen = joined(entry.label for entry in self.entries if isinstance(entry, (AgentStepped, Labelled, RunEnded, ToolRan)))
-        is_public = self.task.policy.sensitivity is Sensitivity.PUBLIC and seen.sensitivity is Sensitivity.PUBLIC
-        return Sensitivity.PUBLIC if is_public else Sensitivity.PRIVATE
+    @cached_property
+    def label(self) -> Label:
+        """Of all that the run was told: any of it may be in a step's request."""
+        own = Label(tier=Tier.USER, origins=(THE_TASK,)) if self.task.policy.sensitivity is Sensitivity.PRIVATE else Label()
+        seen = (entry.label for entry in self.entries if isinstance(entry, (AgentStepped, Labelled, RunEnded, ToolRan)))
+        return joined((own, *seen))
 
     @property
     def answer(self) -> str | None:

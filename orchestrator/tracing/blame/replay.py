@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from langchain_core.runnables import RunnableConfig
 
 from ....protocols import (
-    Agent,
     AgentCard,
     Capabilities,
     Finished,
@@ -53,7 +52,7 @@ class Branch:
     at: RecordedStep
     """The step that is corrected."""
     correction: Message
-    live: Mapping[str, Agent]
+    live: Mapping[str, Member]
     """The run's agents, for what they were never asked before."""
     calls: list[ToolCall] = field(default_factory=list)
     """Of tools, so far."""
@@ -107,7 +106,7 @@ class ReplayedAgent:
         branch, name = self._branch, self.card.name
         found = branch.recorded(name, request)
         if found is None and self._live is not None and branch.at.number in branch.used:
-            async with stream(self._live, request) as events:
+            async with stream(await self._live.open(), request) as events:
                 async for event in events:
                     yield event
             return
@@ -164,7 +163,8 @@ async def replay(branch: Branch) -> str | None:
     task = task.model_copy(update={"policy": policy, "timeout": None})
     names = list(dict.fromkeys(step.agent for step in run.steps))
     sides = {step.agent: step.side for step in run.steps}
-    team = Team(tuple(Member(name, sides[name], ReplayedAgent(name, branch)) for name in names))
+    elsewhere = {name for name, member in branch.live.items() if member.is_elsewhere}
+    team = Team(tuple(Member(name, sides[name], ReplayedAgent(name, branch), is_elsewhere=name in elsewhere) for name in names))
     tools = [_tool(traced) for traced in run.tools]
     context = TaskContext({tool.name: tool for tool in tools}, boundary=Boundary(effects=RecordedEffects(branch)))
     graph = Graphs(team, tools, _RecordedRouter(run))[task.policy.strategy]

@@ -8,9 +8,10 @@ or the other way round. So a search by halves can miss the earliest one, and ste
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from ....protocols import Agent, InvalidRequest, Message, Side
+from ....protocols import InvalidRequest, Message, Side
 from ....protocols.messages import Value
 from ...strategies.prompts import transcript
+from ...team import Member
 from .correction import Corrector
 from .record import RecordedRun, RecordedStep, effects_of
 from .replay import Branch, Judge, replay
@@ -56,7 +57,7 @@ class Blame(Value):
 
 
 async def blame(
-    run: RecordedRun, corrector: Corrector, judge: Judge, *, live: Mapping[str, Agent], also: Sequence[RecordedRun] = ()
+    run: RecordedRun, corrector: Corrector, judge: Judge, *, live: Mapping[str, Member], also: Sequence[RecordedRun] = ()
 ) -> Blame:
     """Correct one step after the other, and replay. Raises `InvalidRequest` where the run did not fail.
 
