@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from ...protocols import ApprovalNeeded, ConfigError, IdempotencyConflict, NearfarError, RunBusy, StoreError
+from ...protocols import ApprovalNeeded, ConfigError, DeadlineExceeded, IdempotencyConflict, NearfarError, RunBusy, StoreError
 from ..effects.approvals import decide, needed
 from ..effects.ledger import ledger_of
 from ..results import Result
@@ -73,7 +73,7 @@ class DurableRuns:
         `RunBusy` where another process works on it, and what `resumed` does.
         """
         run = asked.idempotency_key
-        async with self._alone(run):
+        async with self._alone(run, asked.timeout):
             known = await self.store.known(run, user=asked.user, digest=digest(asked))
             if known is not None:
                 async with self._again(run, asked.user, equip, asked) as work:
@@ -171,10 +171,13 @@ class DurableRuns:
         return replace(context, boundary=replace(context.boundary, effects=ledger), keeping=keeping)
 
     @asynccontextmanager
-    async def _alone(self, run: str) -> AsyncIterator[None]:
-        """Wait for whoever works on the run here: who asks for the same joins them."""
-        while (other := self._busy.get(run)) is not None:
-            await other.wait()
+    async def _alone(self, run: str, seconds: float | None = None) -> AsyncIterator[None]:
+        """Wait for whoever works on the run here: who asks for the same joins them. Raises `DeadlineExceeded` after so many seconds."""
+        with anyio.move_on_after(seconds) as waiting:
+            while (other := self._busy.get(run)) is not None:
+                await other.wait()
+        if waiting.cancelled_caught:
+            raise DeadlineExceeded(f"run {run} took longer than {seconds:g} s, and goes on", hint="ask again, or raise the timeout")
         self._busy[run] = mine = anyio.Event()
         try:
             yield

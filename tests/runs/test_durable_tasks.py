@@ -124,6 +124,8 @@ async def test_who_asks_for_what_is_under_way_joins_it(config: RunsConfig) -> No
         both.start_soon(ask)
         await begun.wait()
         both.start_soon(ask)
+        with pytest.raises(DeadlineExceeded, match="goes on"):
+            await opened.run("Hi", idempotency_key="k", timeout=0.1)
         async with hybrid(config, unasked, wait) as other:
             with pytest.raises(RunBusy, match="process"):
                 await other.resume("k")
