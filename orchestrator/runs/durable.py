@@ -143,10 +143,10 @@ class DurableRuns:
         if asked is not None and (options := tightened(asked, task)):
             hint = "ask under another key; resume goes on with it as it was begun"
             raise IdempotencyConflict(f"run {run} was begun under a looser {' and '.join(options)}", hint=hint)
-        context = equip(task)
-        self._check(run, kept, context)
+        self._check(run, kept, equip(task))
         lease = await self.store.claim(run, user=user)
         async with self._worked_on(lease):
+            context = equip(task)  # anew: until now, somebody else may have added to what is kept of the run's privacy and budget
             latest = await self.checkpointer.aget_tuple({"configurable": {"thread_id": run}})
             yield Work(task, self._equipped(context, lease), lease, goes_on=latest is not None)
 

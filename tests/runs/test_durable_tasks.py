@@ -12,9 +12,12 @@ from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
 from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.routing.settings import Amounts, Limits
+from nearfar.orchestrator.runs.durable import DurableRuns
 from nearfar.orchestrator.runs.run import Failure, Lease, RunState
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.strategies.state import TaskContext
+from nearfar.orchestrator.task import Task
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,
@@ -195,6 +198,22 @@ async def test_what_a_run_lacks_is_named(config: RunsConfig) -> None:
         assert second.runs.show("k").epoch == 1  # nobody has touched it
         with pytest.raises(ConfigError, match="agent 'second'"):
             await second.resume("k", tools=[look])
+
+
+async def test_what_a_run_goes_on_with_is_looked_up_when_nobody_else_can_change_it_any_more(config: RunsConfig) -> None:
+    async with hybrid(config, [[LOOK], Unavailable("gone")], look) as first:
+        with pytest.raises(Unavailable):
+            await first.run("Hi", idempotency_key="k")
+    runs = DurableRuns(RunStore.open(config), ("near",))
+    owners: list[str | None] = []
+
+    def equip(task: Task) -> TaskContext:
+        owners.append(runs.store.show("k").owner)
+        return TaskContext.of([look])
+
+    async with runs.resumed("k", "", equip):
+        assert owners[-1] == runs.store.owners.name
+    runs.store.close()
 
 
 async def test_an_unknown_run_and_another_users_are_not_found(config: RunsConfig) -> None:
