@@ -2,18 +2,73 @@
 
 import gzip
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel
 
 from nearfar.protocols import Message, ToolCall, ToolResult
 
-from .puppet import Parameter, ToolKind, one_of
+from .puppet import Parameter, ToolKind
 
-_VALUES: Final = 4
-_CALLS: Final = 20
-"""A text with so few values in so many calls is an enumeration."""
+
+class _Flight(BaseModel):
+    flight_number: str
+    date: str
+
+
+class _Passenger(BaseModel):
+    first_name: str
+    last_name: str
+    dob: str
+
+
+class _Payment(BaseModel):
+    payment_id: str
+    amount: float
+
+
+_TYPES: Final[dict[str, Any]] = {
+    "flight_type": Literal["one_way", "round_trip"],
+    "cabin": Literal["basic_economy", "economy", "business"],
+    "insurance": Literal["yes", "no"],
+    "flights": list[_Flight],
+    "passengers": list[_Passenger],
+    "payment_methods": list[_Payment],
+    "total_baggages": int,
+    "nonfree_baggages": int,
+    "amount": float,
+}
+"""Of the arguments that are no plain texts, as the airline declares them."""
+_ARGUMENTS: Final = {
+    "book_reservation": "user_id origin destination flight_type cabin flights passengers payment_methods total_baggages nonfree_baggages "
+    "insurance",
+    "calculate": "expression",
+    "cancel_reservation": "reservation_id",
+    "get_reservation_details": "reservation_id",
+    "get_user_details": "user_id",
+    "list_all_airports": "",
+    "search_direct_flight": "origin destination date",
+    "search_onestop_flight": "origin destination date",
+    "send_certificate": "user_id amount",
+    "think": "thought",
+    "transfer_to_human_agents": "summary",
+    "update_reservation_baggages": "reservation_id total_baggages nonfree_baggages payment_id",
+    "update_reservation_flights": "reservation_id cabin flights payment_id",
+    "update_reservation_passengers": "reservation_id passengers",
+}
+TOOLS: Final = tuple(
+    ToolKind(name, name.split("_")[0], tuple(Parameter(argument, _TYPES.get(argument, str)) for argument in arguments.split()))
+    for name, arguments in _ARGUMENTS.items()
+)
+"""All of them, whatever a conversation calls."""
+
+
+_USER: Final = re.compile(r'"user_id": "(\w+)"')
 
 
 class Turn(NamedTuple):
@@ -23,23 +78,48 @@ class Turn(NamedTuple):
     work: list[Message]
 
 
-class Conversation(NamedTuple):
+@dataclass(frozen=True)
+class Conversation:
     """One of them."""
 
     rules: list[Message]
     turns: list[Turn]
-    tools: tuple[ToolKind, ...]
+
+    @cached_property
+    def calls(self) -> list[ToolCall]:
+        return [call for turn in self.turns for message in turn.work for call in message.tool_calls]
+
+    @cached_property
+    def customers(self) -> frozenset[str]:
+        """Whom it is about, by what was looked up and found."""
+        results = (message.tool_result.content for turn in self.turns for message in turn.work if message.tool_result is not None)
+        found = {user for result in results for user in _USER.findall(result)}
+        return frozenset({*found, *(str(call.arguments["user_id"]) for call in self.calls if "user_id" in call.arguments)})
+
+    @property
+    def is_changing(self) -> bool:
+        return any(is_changing(call.name) for call in self.calls)
+
+
+def is_changing(name: str) -> bool:
+    """Whether a tool books, changes or cancels anything, or sends money's worth. To hand over to a human is free to anybody."""
+    return name.startswith(("book_", "update_", "cancel_", "send_"))
 
 
 def conversations(folder: Path) -> list[Conversation]:
     """All of them, in the order of the file."""
     lines = gzip.decompress((folder / "tau_airline_gpt4o.jsonl.gz").read_bytes()).decode().splitlines()
-    recorded = [json.loads(line)["traj"] for line in lines]
-    tools = tuple(_tools(recorded))
-    return [_conversation(rows, tools) for rows in recorded]
+    return [_conversation(json.loads(line)["traj"]) for line in lines]
 
 
-def _conversation(rows: list[dict[str, Any]], tools: tuple[ToolKind, ...]) -> Conversation:
+def other_than(talk: Conversation, talks: Sequence[Conversation]) -> Conversation:
+    """The next conversation in which something is changed for other customers."""
+    behind = talks.index(talk) + 1
+    following = (*talks[behind:], *talks[:behind])
+    return next(other for other in following if other.is_changing and not other.customers & talk.customers)
+
+
+def _conversation(rows: list[dict[str, Any]]) -> Conversation:
     rules: list[Message] = []
     turns: list[Turn] = []
     for row in rows:
@@ -49,7 +129,7 @@ def _conversation(rows: list[dict[str, Any]], tools: tuple[ToolKind, ...]) -> Co
             turns.append(Turn(Message.user(row["content"]), []))
         else:
             turns[-1].work.append(_message(row))
-    return Conversation(rules, [turn for turn in turns if turn.work], tools)
+    return Conversation(rules, [turn for turn in turns if turn.work])
 
 
 def _message(row: dict[str, Any]) -> Message:
@@ -61,24 +141,3 @@ def _message(row: dict[str, Any]) -> Message:
 def _calls(row: dict[str, Any]) -> Iterator[ToolCall]:
     for call in row.get("tool_calls") or ():
         yield ToolCall(id=call["id"], name=call["function"]["name"], arguments=json.loads(call["function"]["arguments"]))
-
-
-def _tools(recorded: list[list[dict[str, Any]]]) -> Iterator[ToolKind]:
-    """With parameters and types as they occur; those that always occur are required."""
-    calls: defaultdict[str, list[ToolCall]] = defaultdict(list)
-    for row in (row for rows in recorded for row in rows):
-        for call in _calls(row):
-            calls[call.name].append(call)
-    for name, made in calls.items():
-        names = dict.fromkeys(argument for call in made for argument in call.arguments)
-        yield ToolKind(name, name.split("_")[0], tuple(_parameter(argument, made) for argument in names))
-
-
-def _parameter(name: str, calls: list[ToolCall]) -> Parameter:
-    values = [call.arguments[name] for call in calls if name in call.arguments]
-    texts = Counter(value for value in values if isinstance(value, str))
-    if texts:
-        kind = one_of(list(texts)) if len(texts) <= _VALUES and texts.total() >= _CALLS else str
-    else:
-        kind = list[dict[str, Any]] if isinstance(values[0], list) else type(values[0])
-    return Parameter(name, kind, len(values) == len(calls))

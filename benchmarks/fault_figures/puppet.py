@@ -4,7 +4,7 @@ import inspect
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from nearfar.orchestrator import Tool
@@ -96,11 +96,6 @@ def declared_tool(kind: ToolKind, puppet: Puppet, *, source: Source) -> Tool:
 
 def new_call(name: str, arguments: Mapping[str, object]) -> ToolCall:
     return ToolCall.model_validate({"id": uuid4().hex, "name": name, "arguments": arguments})
-
-
-def one_of(values: Sequence[str]) -> Any:  # noqa: ANN401 - a type
-    """The type of an enumeration."""
-    return Literal[tuple(values)]
 
 
 def _parameter(parameter: Parameter) -> inspect.Parameter:
