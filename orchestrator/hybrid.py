@@ -503,7 +503,8 @@ class Hybrid:
         task, context = work.task, work.context
         graph, config = self.graph_of(task.policy.strategy), self._config(task, options)
         since = None if self._plans is None else await self._plans.clearings()
-        recorded = nullcontext() if context.trace is None else context.trace.recording(task)
+        agents = {member.name: member.side for member in self.team}
+        recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
         with recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
             try:

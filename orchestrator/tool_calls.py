@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import anyio
 
@@ -14,6 +14,9 @@ from .effects.running import run_unrecorded
 from .labels import Integrity, Label, joined, may_go
 from .memory.item import Tier
 from .tools import Effect, Tool, run_tool_call
+
+NOT_RUN: Final = "not run: "
+"""How a result begins that tells why there is none."""
 
 
 class Clearance(Value):
@@ -272,7 +275,7 @@ class ToolCalls:
     async def _result(self, index: int, call: ToolCall) -> ToolResult:
         tool, boundary = self._tools.get(call.name), self._boundary
         if call.id in self._refused:
-            return ToolResult(call_id=call.id, name=call.name, content=f"not run: {self._refused[call.id]}", is_error=True)
+            return ToolResult(call_id=call.id, name=call.name, content=f"{NOT_RUN}{self._refused[call.id]}", is_error=True)
         if tool is None:
             return await run_tool_call(call, self._tools)
         if boundary.effects is None:

@@ -67,7 +67,8 @@ def figures(data: Path, *, quick: bool) -> dict[str, Any]:
 
 
 async def _figures(data: Path, *, every: int) -> dict[str, Any]:
-    known, talks = attacks(data / "injection")[::every], conversations(data / "tools")[::every]
+    known, recorded = attacks(data / "injection")[::every], conversations(data / "tools")
+    talks = recorded[::every]
     users = list({attack.user_call.name: attack for attack in known}.values())
     puppet = Puppet()
     found: dict[str, Any] = {"injection_cases": len(known), "benign_tasks": len(users) + len(talks)}
@@ -81,7 +82,7 @@ async def _figures(data: Path, *, every: int) -> dict[str, Any]:
             asked = [*[await stage.used(attack) for attack in users], *[await stage.talked(talk, is_own=True) for talk in talks]]
             found |= _shares(f"confirmations{name}", asked)
         stage = Stage(hybrid, puppet, GuardPolicy())
-        found |= _shares("injection_asr_airline", [await stage.misled(talk, other_than(talk, talks)) for talk in talks])
+        found |= _shares("injection_asr_airline", [await stage.misled(talk, other_than(talk, recorded)) for talk in talks])
         return found | _shares("confirmations_all_external", [await stage.talked(talk, is_own=False) for talk in talks])
 
 

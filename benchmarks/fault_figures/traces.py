@@ -1,20 +1,23 @@
 """Traces: what recording takes, and whether blame names the step that was made to fail."""
 
 import asyncio
+import itertools
+import math
 import random
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.events import AttemptStarted
+from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.task import Policy, Task
 from nearfar.orchestrator.team import Member
-from nearfar.orchestrator.tracing.blame.correction import Reference
+from nearfar.orchestrator.tracing.blame.correction import Corrector, Reference, StrongerAgent, same
 from nearfar.orchestrator.tracing.blame.record import RecordedRun
 from nearfar.orchestrator.tracing.blame.search import blame
 from nearfar.orchestrator.tracing.recorder import RunTrace
@@ -25,17 +28,102 @@ from nearfar.orchestrator.worlds.search.world import exact_match
 from nearfar.orchestrator.worlds.world import WorldTask
 from nearfar.protocols import Message, Side, ToolCall
 
+from .blamed_runs import CASES, Case, Mistake, Table
 from .faulty_runs import ProgramExecutor, draw_fault, wrong_value
 
 _SEED: Final = 7
 
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
-    """`blame_accuracy`: share of injected faults whose step is named; beside it, that of naming the first step unlike the reference."""
-    return {**asyncio.run(_blamed(8 if quick else 100)), **_recorded(5_000)}
+    """`blame_accuracy`: share of mistakes whose step is named, of all runs; `_low`: the lower end of its 95 % interval (Wilson).
+
+    Beside it that of each strategy, and of the search world's runs, with that of naming the first step unlike the reference;
+    `_by_agent`: without a reference, where an agent that knows better says what each step should have been. What came of calls that the
+    failed run never made is then unknown, and `_named` is the share of runs in which any step is named at all.
+    """
+    searched = asyncio.run(_searched(8 if quick else 100))
+    others, outcomes = asyncio.run(_others(2 if quick else 40))
+    named = searched["blame_accuracy_search"] * searched["blame_faults_search"] + sum(outcomes)
+    count = searched["blame_faults_search"] + len(outcomes)
+    known = {"blame_accuracy": named / count, "blame_accuracy_low": _low(named, count), "blame_faults": count}
+    return {**known, **searched, **others, **_recorded(5_000)}
 
 
-async def _blamed(faults: int) -> dict[str, Any]:
+def _low(successes: float, count: int, z: float = 1.96) -> float:
+    """Lower end of the Wilson interval of a share."""
+    share = successes / count
+    middle = share + z * z / (2 * count)
+    return (middle - z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)) / (1 + z * z / count)
+
+
+async def _others(faults: int) -> tuple[dict[str, Any], list[bool]]:
+    """Runs of all strategies, with a mistake in any role; also whether each was named."""
+    random_ = random.Random(_SEED)
+    found: dict[str, Any] = {}
+    named: list[bool] = []
+    by_agent: list[bool | None] = []
+    with tempfile.TemporaryDirectory() as folder, closing(open_traces(RunsConfig(folder=Path(folder)))) as store:
+        for kind in CASES:
+            outcomes: list[bool] = []
+            for number in itertools.count():
+                if len(outcomes) == faults:
+                    break
+                failed = await _failed(kind, store, random_, f"{kind}-{number}")
+                if failed is not None:
+                    outcomes.append(await failed.is_named(Reference.of(failed.good), also=[failed.good]) is True)
+                    by_agent.append(await failed.is_named(failed.knows_better))
+            found[f"blame_accuracy_{kind}"] = sum(outcomes) / faults
+            named += outcomes
+    sure = [outcome for outcome in by_agent if outcome is not None]
+    agent = {"blame_accuracy_by_agent": sum(sure) / max(len(sure), 1), "blame_accuracy_by_agent_named": len(sure) / len(by_agent)}
+    return {**found, **agent}, named
+
+
+class _Failed(NamedTuple):
+    """A run with a mistake that did harm, and one without."""
+
+    bad: RecordedRun
+    good: RecordedRun
+    case: Case
+    mistake: Mistake
+
+    @property
+    def knows_better(self) -> StrongerAgent:
+        return StrongerAgent(Member("far", Side.FAR, self.case.agents(None)[Side.FAR]), self.bad)
+
+    async def is_named(self, corrector: Corrector, *, also: Sequence[RecordedRun] = ()) -> bool | None:
+        """Whether the step with the mistake is named; None: no step is."""
+        live = {side.value: Member(side.value, side, agent) for side, agent in self.case.agents(self.mistake).items()}
+        found = await blame(self.bad, corrector, self.is_right, live=live, also=also)
+        if found.decisive is None:
+            return None
+        step = self.bad.steps[found.decisive.step - 1]
+        return (step.side, step.messages) == self.mistake.at
+
+    def is_right(self, answer: str, calls: Sequence[ToolCall]) -> bool:
+        return same(answer, self.good.answer or "") and self.bad.changes_of(calls) == self.good.changes_of(self.good.calls)
+
+
+async def _failed(kind: str, store: TraceStore, random_: random.Random, name: str) -> _Failed | None:
+    """None where the mistake did no harm."""
+    table = Table(random_)
+    good = await _recorded_run(CASES[kind](table), None, store, f"{name}-good")
+    mistake = Mistake(random_.randrange(len(good.steps)), table.wrong)
+    case = CASES[kind](table)
+    failed = _Failed(await _recorded_run(case, mistake, store, f"{name}-bad"), good, case, mistake)
+    return None if failed.bad.answer is not None and failed.is_right(failed.bad.answer, failed.bad.calls) else failed
+
+
+async def _recorded_run(case: Case, mistake: Mistake | None, store: TraceStore, name: str) -> RecordedRun:
+    agents = case.agents(mistake)
+    async with Hybrid(near=agents[Side.NEAR], far=agents[Side.FAR], tools=case.tools, traces=store) as hybrid:
+        options: TaskOptions = {**case.options, "idempotency_key": name}
+        await hybrid.run(case.prompt, **options)
+    store.flush()
+    return RecordedRun(name, store.entries(name))
+
+
+async def _searched(faults: int) -> dict[str, Any]:
     random_ = random.Random(_SEED)
     world = SearchWorld()
     named = first = certain = tried = replays = 0
@@ -49,11 +137,11 @@ async def _blamed(faults: int) -> dict[str, Any]:
             tried += 1
             named, first, certain, replays = (a + b for a, b in zip((named, first, certain, replays), found, strict=True))
     return {
-        "blame_accuracy": named / tried,
-        "blame_accuracy_first_difference": first / tried,
+        "blame_accuracy_search": named / tried,
+        "blame_accuracy_search_first_difference": first / tried,
         "blame_certain": certain / tried,
         "blame_replays": replays / tried,
-        "blame_faults": tried,
+        "blame_faults_search": tried,
     }
 
 

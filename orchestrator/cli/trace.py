@@ -43,6 +43,9 @@ def blame_run(
     expected: Annotated[str | None, typer.Option(help="The right answer; that of --reference unless given.")] = None,
     reference: Annotated[str | None, typer.Option(help="A run of the same task that went well; its calls are the right ones.")] = None,
     corrector: Annotated[str | None, typer.Option(help="Name of an agent that says what each agent should have done.")] = None,
+    ask_far: Annotated[
+        bool, typer.Option("--ask-far", help="Ask far agents, too, what they would have said behind a correction, at their price.")
+    ] = False,
     near: options.Near = None,
     far: options.Far = None,
     config: options.Config = None,
@@ -53,4 +56,4 @@ def blame_run(
     from .trace_blame import blame_run as work
 
     selection = options.Selection(config, near, far, None, None, False, None)
-    work(run, Asked(expected, reference, corrector), selection, as_json=as_json)
+    work(run, Asked(expected, reference, corrector, ask_far), selection, as_json=as_json)

@@ -1,13 +1,14 @@
 """`nearfar trace blame`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ...protocols import ConfigError, ToolCall
+from ...protocols import ConfigError, Side, ToolCall
 from ..escaping import printable
 from ..hybrid import Hybrid
 from ..tracing.blame.correction import Reference, StrongerAgent, same
@@ -25,6 +26,8 @@ class Asked(NamedTuple):
     expected: str | None
     reference: str | None
     corrector: str | None
+    ask_far: bool
+    """Also what they would have said behind a correction."""
 
 
 def blame_run(run: str, asked: Asked, selection: Selection, *, as_json: bool) -> None:
@@ -40,7 +43,7 @@ def blame_run(run: str, asked: Asked, selection: Selection, *, as_json: bool) ->
         if expected is None:
             raise ConfigError("nobody knows the right answer", hint="--expected says it")
         async with open_hybrid(selection, chosen_config(selection)) as hybrid:
-            found = await _blamed(failed, good, asked.corrector, expected, hybrid)
+            found = await _blamed(failed, good, asked, expected, hybrid)
         if as_json:
             print_json({**found.model_dump(mode="json"), "replays": found.replays, "is_certain": found.is_certain})
         else:
@@ -49,14 +52,15 @@ def blame_run(run: str, asked: Asked, selection: Selection, *, as_json: bool) ->
     execute(work(), as_json=as_json)
 
 
-async def _blamed(failed: RecordedRun, good: RecordedRun | None, corrector: str | None, expected: str, hybrid: Hybrid) -> Blame:
+async def _blamed(failed: RecordedRun, good: RecordedRun | None, asked: Asked, expected: str, hybrid: Hybrid) -> Blame:
     def judge(answer: str, calls: Sequence[ToolCall]) -> bool:
-        return same(answer, expected)
+        return same(answer, expected) and (good is None or failed.changes_of(calls) == good.changes_of(good.calls))
 
-    names = {step.agent for step in failed.steps} & {member.name for member in hybrid.team}
-    live = {name: hybrid.team[name] for name in sorted(names)}
+    members = (member for member in hybrid.team if member.name in failed.agents)
+    live = {member.name: member for member in members if asked.ask_far or member.side is Side.NEAR}
+    corrector = asked.corrector
     if good is not None:
-        return await blame(failed, Reference(f"run {good.name}", good.solution, expected), judge, live=live, also=[good])
+        return await blame(failed, replace(Reference.of(good), answer=expected), judge, live=live, also=[good])
     if corrector not in {member.name for member in hybrid.team}:
         known = ", ".join(member.name for member in hybrid.team)
         raise ConfigError(f"there is no agent {corrector!r}", hint=f"the agents are {known}")

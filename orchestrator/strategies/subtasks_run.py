@@ -241,7 +241,7 @@ class PlanRun:
         changes = {
             "messages": (*rules, Message.user(prompt)),
             "output_schema": self._task.output_schema if is_answer else None,
-            "idempotency_key": sha256(f"{self._task.idempotency_key}/{subtask.id}".encode()).hexdigest(),
+            "idempotency_key": part_key(self._task.idempotency_key, _name(subtask)),
             "policy": part_policy(self._task, turns=turns).model_copy(update={"limits": limits}),
             "label": self._label(subtask),
             "planned_tools": self._parts.planned,
@@ -277,6 +277,11 @@ def answering_subtask(plan: SubtaskPlan, policy: SubtasksPolicy) -> str | None:
 
 def _name(subtask: Subtask) -> str:
     return f"subtask {subtask.id}"
+
+
+def part_key(whole: str, name: str) -> str:
+    """The idempotency key of a part of a task; empty: of the whole."""
+    return sha256(f"{whole}/{name}".encode()).hexdigest() if name else whole
 
 
 def part_policy(task: Task, *, turns: int) -> Policy:

@@ -1,5 +1,6 @@
 """What a trace is made of. Entries stand in the order in which they were recorded, and no clock has a say in it."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -11,7 +12,7 @@ from ..events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, Subtas
 from ..labels import Label
 from ..results import Call, SideUsage
 from ..task import Task
-from ..tools import Effect
+from ..tools import Declared, Effect
 
 
 class Entry(Value):
@@ -27,7 +28,7 @@ class TracedTool(Value):
     """A tool that the agents could call."""
 
     spec: ToolSpec
-    effect: Effect
+    declared: Declared
 
 
 class RunBegan(Entry):
@@ -38,6 +39,8 @@ class RunBegan(Entry):
     """Seconds since 1970 by this device's clock."""
     task: Task
     tools: tuple[TracedTool, ...]
+    agents: Mapping[str, Side]
+    """Those that the task could be given to."""
 
 
 class AgentStepped(Entry):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from ...protocols import ApprovalNeeded, Message, NearfarError, StepRequest, StoreError, ToolCall
+from ...protocols import ApprovalNeeded, Message, NearfarError, Side, StepRequest, StoreError, ToolCall
 from ..budgets.amounts import Spent
 from ..events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
 from ..labels import Label
@@ -144,10 +144,10 @@ class RunTrace:
         self._put(step)
 
     @contextmanager
-    def recording(self, task: Task) -> Iterator[None]:
+    def recording(self, task: Task, agents: Mapping[str, Side]) -> Iterator[None]:
         """While a process works on the run; how it ends is recorded where it raises, and else by `conclude`."""
-        tools = tuple(TracedTool(spec=tool.spec, effect=tool.declared.effect) for tool in self._tools.values())
-        self._put(partial(RunBegan, clock=time.time(), task=task, tools=tools))
+        tools = tuple(TracedTool(spec=tool.spec, declared=tool.declared) for tool in self._tools.values())
+        self._put(partial(RunBegan, clock=time.time(), task=task, tools=tools, agents=agents))
         try:
             yield
         except NearfarError as error:

@@ -1,5 +1,7 @@
 """Which step failed a run."""
 
+import json
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -7,12 +9,17 @@ from typing import Any
 import pytest
 
 from nearfar.orchestrator import Hybrid, tool
+from nearfar.orchestrator.policy import Strategy
+from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
+from nearfar.orchestrator.strategies.supervision import Supervision
+from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.team import Member
 from nearfar.orchestrator.tracing.blame.correction import Reference, StrongerAgent, same
 from nearfar.orchestrator.tracing.blame.record import RecordedRun
 from nearfar.orchestrator.tracing.blame.search import Blame, blame
+from nearfar.orchestrator.tracing.entries import EntriesLost
 from nearfar.orchestrator.tracing.store import TraceStore
-from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Side, StepRequest, ToolCall
+from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -168,3 +175,106 @@ async def test_a_run_that_went_well_has_nobody_to_blame(traces: TraceStore) -> N
     good = await recorded(traces, careless, "good")
     with pytest.raises(InvalidRequest, match="did not fail"):
         await blamed(good)
+
+
+@tool(effect="read", returns="device", source="external_tool")
+async def mail(about: str) -> str:
+    """The last mail about something, which stays on this device."""
+    return f"canary: {LEADERS.get(about, 'nobody')} < {about}"
+
+
+def reads_mail(request: StepRequest, *, company: str = "Orbix") -> Any:  # noqa: ANN401 - what a script may say
+    """Reads a mail twice, and says what the first one says."""
+    results = [message.tool_result.content for message in request.messages if message.tool_result is not None]
+    if len(results) < 2:
+        return ToolCall(id=str(len(results)), name="mail", arguments={"about": company if not results else "Halcyon"})
+    return "Mira Falk" if LEADERS["Orbix"] in results[0] else "Tomas Berg"
+
+
+async def supervised(traces: TraceStore, company: str, name: str) -> RecordedRun:
+    near, far = (
+        ScriptedAgent(lambda request: reads_mail(request, company=company), name="near"),
+        ScriptedAgent(["CONTINUE"] * 9, name="far", side=Side.FAR),
+    )
+    policy = Policy(strategy=Strategy.EVA, sensitivity=Sensitivity.PUBLIC, supervision=Supervision(interval=1))
+    async with Hybrid(near=near, far=far, tools=[mail], traces=traces, policy=policy) as agents:
+        await agents.run("Who leads Orbix, says the mail?", idempotency_key=name)
+    assert far.requests == [], "it may not be told what the mail says"
+    traces.flush()
+    return RecordedRun(name, traces.entries(name))
+
+
+async def test_a_replay_quotes_and_keeps_private_what_the_run_did(traces: TraceStore) -> None:
+    """It comes to the step behind what strangers wrote, and asks no far agent what the run would not have asked it."""
+    good, bad = await supervised(traces, "Orbix", "good"), await supervised(traces, "Vertex", "bad")
+    near, far = ScriptedAgent(reads_mail, name="near"), ScriptedAgent(["CONTINUE"] * 9, name="far", side=Side.FAR)
+    found = await blame(
+        bad,
+        Reference.of(good),
+        lambda answer, _: same(answer, "Mira Falk"),
+        live={"near": Member("near", Side.NEAR, near), "far": Member("far", Side.FAR, far)},
+        also=[good],
+    )
+    assert found.decisive is not None
+    assert (found.decisive.step, found.is_certain, far.requests) == (1, True, [])
+
+
+async def test_a_draft_that_was_rejected_for_want_of_confidence_is_rejected_again(traces: TraceStore) -> None:
+    """To correct it saves nothing: the run goes on to the agent that failed it."""
+
+    async def run(far: str, name: str) -> RecordedRun:
+        doubtful, sure = ScriptedAgent(["Port Alder"], name="near", confidence=0.1), ScriptedAgent([far], name="far", side=Side.FAR)
+        async with Hybrid(near=doubtful, far=sure, traces=traces) as agents:
+            await agents.run("Where?", strategy="cascade", sensitivity="public", idempotency_key=name)
+        traces.flush()
+        return RecordedRun(name, traces.entries(name))
+
+    good, bad = await run("Lake Lorne", "good"), await run("New Istria", "bad")
+    found = await blame(bad, Reference.of(good), right, live={}, also=[good])
+    assert [(trial.step, trial.agent, trial.outcome) for trial in found.trials] == [(1, "near", "failure"), (2, "far", "success")]
+
+
+async def test_the_part_of_a_cut_task_is_named_that_went_wrong(traces: TraceStore) -> None:
+    plan = json.dumps({"subtasks": [{"id": name, "task": f"Lead {name}", "needs": []} for name in LEADERS]})
+
+    def script(wrong: str) -> Any:  # noqa: ANN401 - what agents may say
+        def said(request: StepRequest) -> Any:  # noqa: ANN401 - what a script may say
+            asked, last = request.messages[0], request.messages[-1]
+            if asked.role == "system":
+                return plan if "Cut the task" in asked.text else ", ".join(re.findall(r"^= (.*)", last.text, re.MULTILINE))
+            if last.tool_result is not None:
+                return last.tool_result.content
+            name = asked.text.removeprefix("Lead ")
+            return LEADER.model_copy(update={"arguments": {"company": "Halcyon" if name == wrong else name}})
+
+        return said
+
+    async def run(name: str, wrong: str = "") -> RecordedRun:
+        policy = Policy(strategy=Strategy.SUBTASKS, subtasks=SubtasksPolicy(strategy=Strategy.DEVICE))
+        async with Hybrid(near=ScriptedAgent(script(wrong), name="near"), tools=(leader,), traces=traces, policy=policy) as agents:
+            await agents.run("Who leads them?", idempotency_key=name)
+        traces.flush()
+        return RecordedRun(name, traces.entries(name))
+
+    good, bad = await run("good"), await run("bad", "Orbix")
+    live = {"near": Member("near", Side.NEAR, ScriptedAgent(script("Orbix"), name="near"))}
+    found = await blame(bad, Reference.of(good), lambda answer, _: same(answer, good.answer or ""), live=live, also=[good])
+    assert found.decisive is not None
+    blamed_step = bad.steps[found.decisive.step - 1]
+    assert (blamed_step.scope, blamed_step.reply.tool_calls[0].arguments) == ("subtask Orbix", {"company": "Halcyon"})
+
+
+async def test_calls_of_one_message_have_no_order_among_them(traces: TraceStore) -> None:
+    """Which of them ends first is chance, and a replay has another chance."""
+    both = [LEADER.model_copy(update={"name": "rename", "id": company, "arguments": {"company": company}}) for company in LEADERS]
+    good = await recorded(traces, [both, "Lake Lorne"], "good")
+    bad = await recorded(traces, [list(reversed(both)), "Port Alder"], "bad")
+    found = await blame(bad, Reference.of(good), right, live={}, also=[good])
+    assert found.decisive is not None
+    assert (found.decisive.step, found.is_certain) == (2, True)
+
+
+async def test_a_trace_that_lacks_entries_is_not_replayed(traces: TraceStore) -> None:
+    bad = await recorded(traces, [LEADER, "Port Alder"], "bad")
+    with pytest.raises(InvalidRequest, match="is missing"):
+        await blamed(RecordedRun("bad", [*bad.entries[:2], EntriesLost(at=0.0, count=1), *bad.entries[2:]]))

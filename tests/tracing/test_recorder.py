@@ -29,7 +29,7 @@ async def test_a_trace_has_each_step_tool_call_and_decision_in_order(traces: Tra
     ]  # fmt: skip
     began, routed, ended = entries[0], entries[1], entries[-1]
     assert isinstance(began, RunBegan)
-    assert [each.effect for each in began.tools] == ["read", "read"]
+    assert [each.declared.effect for each in began.tools] == ["read", "read"]
     assert isinstance(routed, Happened)
     assert isinstance(routed.event, Routed)
     assert isinstance(ended, RunEnded)

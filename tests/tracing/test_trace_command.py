@@ -11,8 +11,10 @@ import pytest
 from traced_tasks import LOOKUP, hybrid
 from typer.testing import CliRunner
 
+from nearfar.orchestrator import tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.protocols import ToolCall
 
 runner = CliRunner()
 
@@ -124,3 +126,41 @@ def test_blame_names_the_agent_and_the_step(configuration: Path, config: RunsCon
     found = json.loads(runner.invoke(app, [*asked, "--json"]).output)
     assert (found["decisive"]["step"], found["decisive"]["agent"], found["replays"], found["is_certain"]) == (2, "near", 1, True)
     assert "Step 2, near (near), failed run bad." in runner.invoke(app, asked).output
+
+
+@pytest.mark.parametrize(("told", "outcome", "because"), [([], "unknown", "nobody asks the agents anew"), (["--ask-far"], "success", "")])
+def test_a_far_agent_is_asked_anew_only_where_the_user_says_so(
+    configuration: Path, config: RunsConfig, monkeypatch: pytest.MonkeyPatch, told: list[str], outcome: str, because: str
+) -> None:
+    wrong = LOOKUP.model_copy(update={"arguments": {"entity": "Halcyon"}})
+
+    async def fail() -> None:
+        async with hybrid([], [wrong, "Tomas Berg"], runs=config) as agents:
+            await agents.run("Who leads Orbix?", strategy="cloud", idempotency_key="bad")
+
+    anyio.run(fail)
+    monkeypatch.setattr("nearfar.orchestrator.cli.trace_blame.open_hybrid", lambda *_: hybrid([], ["Mira Falk"]))
+    asked = ["trace", "blame", "bad", "--reference", "r1", "--json", "--config", str(configuration), *told]
+    first = json.loads(runner.invoke(app, asked).output)["trials"][0]
+    assert (first["step"], first["outcome"]) == (1, outcome)
+    assert because in first["because"]
+
+
+def test_a_run_that_answers_right_and_does_something_else_has_failed(
+    configuration: Path, config: RunsConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool
+    async def note(text: str) -> str:
+        """Keep a note."""
+        return "noted"
+
+    async def run(name: str, text: str) -> None:
+        call = ToolCall(id="1", name="note", arguments={"text": text})
+        async with hybrid([call, "done"], [], runs=config) as agents:
+            await agents.run("Note that Orbix moves.", strategy="device", idempotency_key=name, tools=[note])
+
+    anyio.run(run, "good", "Orbix moves")
+    anyio.run(run, "bad", "Orbix stays")
+    monkeypatch.setattr("nearfar.orchestrator.cli.trace_blame.open_hybrid", lambda *_: hybrid(["done"], []))
+    asked = ["trace", "blame", "bad", "--reference", "good", "--json", "--config", str(configuration)]
+    assert json.loads(runner.invoke(app, asked).output)["decisive"]["step"] == 1

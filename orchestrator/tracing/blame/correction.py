@@ -1,5 +1,6 @@
 """Who says what an agent should have done."""
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,43 +28,73 @@ class Corrector(Protocol):
 
 @dataclass(frozen=True)
 class Reference:
-    """The calls and the answer that do the task. It speaks about executors only, and any order of its calls will do."""
+    """What does the task. Who was asked the very same there should have said the same; else any order of the calls will do."""
 
     name: str
     calls: Sequence[ToolCall]
     answer: str
+    run: RecordedRun | None = None
+    """One that went well; it also knows what others than executors should have said."""
 
     @classmethod
     def of(cls, run: RecordedRun) -> "Reference":
         """A run that went well."""
-        return cls(f"run {run.name}", run.solution, run.answer or "")
+        return cls(f"run {run.name}", run.solutions.get("", ()), run.answer or "", run)
 
     async def correct(self, step: RecordedStep) -> Message | None:
-        if step.role != "execute":
+        known = self._known(step)
+        if step.role == "execute" and not step.scope:
+            return _corrected(step, self.calls, self.answer)
+        if known is None:
             return None
-        left = self._left(step.messages)
-        wanted = Counter(map(action_of, left))
-        made = Counter(map(action_of, step.reply.tool_calls))
-        if made and made <= wanted:
-            return None
-        if not made and not left and same(step.reply.text, self.answer):
-            return None
-        if not left:
-            return Message.assistant(self.answer)
-        return Message.assistant("", (left[0].model_copy(update={"id": f"corrected-{step.number}"}),))
+        if step.role == "execute":
+            return _corrected(step, *self._part(step.scope))
+        return None if _says_the_same(step.reply, known) else known
 
-    def _left(self, messages: Sequence[Message]) -> list[ToolCall]:
-        """Those that the conversation has not made yet."""
-        results = {each.tool_result.call_id: each.tool_result for each in messages if each.tool_result is not None}
-        made = [call for message in messages for call in message.tool_calls]
-        done = Counter(action_of(call) for call in made if call.id in results and not results[call.id].is_error)
-        left = []
-        for call in self.calls:
-            if done[action_of(call)]:
-                done[action_of(call)] -= 1
-            else:
-                left.append(call)
-        return left
+    def _known(self, step: RecordedStep) -> Message | None:
+        """What was said to the very same; of an executor, to the same opening."""
+        steps = () if self.run is None else self.run.steps
+        if step.role == "execute":
+            fitting = (each for each in steps if (each.scope, each.role, _opening(each)) == (step.scope, step.role, _opening(step)))
+        else:
+            fitting = (each for each in steps if (each.role, each.messages, each.error) == (step.role, step.messages, None))
+        return next((each.reply for each in fitting), None)
+
+    def _part(self, scope: str) -> tuple[Sequence[ToolCall], str]:
+        assert self.run is not None, "it knows the part"
+        last = [each for each in self.run.steps if each.scope == scope][-1]
+        return self.run.solutions.get(scope, ()), last.reply.text
+
+
+def _corrected(step: RecordedStep, calls: Sequence[ToolCall], answer: str) -> Message | None:
+    """What an executor should have replied, on the way to the answer by these calls, in whatever order; None: it did."""
+    left = _left(step.done, calls)
+    wanted = Counter(map(action_of, left))
+    made = Counter(map(action_of, step.reply.tool_calls))
+    if made and made <= wanted:
+        return None
+    if not made and not left and same(step.reply.text, answer):
+        return None
+    if not left:
+        return Message.assistant(answer)
+    return Message.assistant("", (left[0].model_copy(update={"id": f"corrected-{step.number}"}),))
+
+
+def _left(made: Sequence[ToolCall], wanted: Sequence[ToolCall]) -> list[ToolCall]:
+    """Those of the wanted that were not made yet."""
+    done = Counter(map(action_of, made))
+    left = []
+    for call in wanted:
+        if done[action_of(call)]:
+            done[action_of(call)] -= 1
+        else:
+            left.append(call)
+    return left
+
+
+def _opening(step: RecordedStep) -> Sequence[Message]:
+    """What the agent was asked in the first place."""
+    return tuple(itertools.takewhile(lambda message: message.role in ("system", "user"), step.messages))
 
 
 class StrongerAgent:
@@ -87,10 +118,12 @@ class StrongerAgent:
         with departing.watched():
             reply = await departing.accepted(await complete(await self._member.open(), departing.request))
         said = changed_message(reply.message, self._privacy.placeholders.filled)
-        is_same = said.text.strip() == step.reply.text.strip() and list(map(action_of, said.tool_calls)) == list(
-            map(action_of, step.reply.tool_calls)
-        )
-        return None if is_same else said
+        return None if _says_the_same(said, step.reply) else said
+
+
+def _says_the_same(first: Message, second: Message) -> bool:
+    calls = [[action_of(call) for call in message.tool_calls] for message in (first, second)]
+    return first.text.strip() == second.text.strip() and calls[0] == calls[1]
 
 
 def same(answer: str, expected: str) -> bool:

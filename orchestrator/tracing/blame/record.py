@@ -13,7 +13,7 @@ from ...privacy.starting import THE_TASK
 from ...routing.decision import RouteDecision
 from ...task import Task
 from ...tools import Effect
-from ..entries import AgentStepped, AnyEntry, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
+from ..entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 
 Action = str
 """A tool and its arguments, as canonical JSON."""
@@ -34,6 +34,11 @@ class RecordedStep:
     """The whole request."""
     reply: Message
     error: str | None
+    confidence: float | None
+    scope: str
+    """The part of the run that it belongs to; empty: the whole."""
+    done: tuple[ToolCall, ...]
+    """What had been called by then, and did not fail, in this part and attempt."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +56,43 @@ class RecordedRun:
     def tools(self) -> tuple[TracedTool, ...]:
         return self._began.tools
 
+    @property
+    def agents(self) -> Mapping[str, Side]:
+        return self._began.agents
+
     @cached_property
-    def decision(self) -> RouteDecision | None:
-        """Of the whole run."""
-        events = (entry.event for entry in self.entries if isinstance(entry, Happened) and not entry.scope)
-        return next((event.decision for event in events if isinstance(event, Routed)), None)
+    def decisions(self) -> Mapping[str, RouteDecision]:
+        """The first one of the whole run and of each part, by their scopes."""
+        found: dict[str, RouteDecision] = {}
+        for entry in self.entries:
+            if isinstance(entry, Happened) and isinstance(entry.event, Routed):
+                found.setdefault(entry.scope, entry.event.decision)
+        return found
 
     @cached_property
     def steps(self) -> tuple[RecordedStep, ...]:
         asked: dict[tuple[str, str, str], tuple[Message, ...]] = {}
+        done: dict[str, list[ToolRan]] = {}
         steps: list[RecordedStep] = []
         for entry in self.entries:
+            _do(entry, done)
             if isinstance(entry, AgentStepped):
-                call = entry.call
-                key = (entry.scope, call.agent, call.role)
+                call, scope = entry.call, entry.scope
+                key = (scope, call.agent, call.role)
                 asked[key] = (*asked.get(key, ())[: entry.kept], *entry.messages)
-                number = len(steps) + 1
-                steps.append(RecordedStep(number, call.agent, call.side, call.role, asked[key], entry.reply, call.error))
+                step = RecordedStep(
+                    number=len(steps) + 1,
+                    agent=call.agent,
+                    side=call.side,
+                    role=call.role,
+                    messages=asked[key],
+                    reply=entry.reply,
+                    error=call.error,
+                    confidence=call.confidence,
+                    scope=scope,
+                    done=tuple(ran.call for ran in done.get(scope, ())),
+                )
+                steps.append(step)
         return tuple(steps)
 
     @cached_property
@@ -88,23 +113,34 @@ class RecordedRun:
         """Those that were run and did not fail."""
         return tuple(entry.call for entry in self.entries if isinstance(entry, ToolRan) and not entry.result.is_error)
 
-    @property
-    def solution(self) -> tuple[ToolCall, ...]:
-        """The calls that the last attempt made, where the run went well; to look something up twice is no part of it."""
-        found: list[ToolRan] = []
+    def changes_of(self, calls: Sequence[ToolCall]) -> Sequence[Action]:
+        """Those among the calls that may change something, in no order."""
+        effects = {traced.spec.name: traced.declared.effect for traced in self.tools}
+        return sorted(action_of(call) for call in calls if effects.get(call.name) is not Effect.READ)
+
+    @cached_property
+    def solutions(self) -> Mapping[str, Sequence[ToolCall]]:
+        """The calls that the last attempt at the whole, and at each part, made, by their scopes, where the run went well; to look
+        something up twice is no part of it."""
+        done: dict[str, list[ToolRan]] = {}
         for entry in self.entries:
-            if isinstance(entry, Happened) and isinstance(entry.event, AttemptStarted) and not entry.scope:
-                found = []
-            elif isinstance(entry, ToolRan) and not entry.result.is_error and not _is_repeated(entry, found):
-                found.append(entry)
-        return tuple(entry.call for entry in found)
+            _do(entry, done)
+        return {scope: tuple(ran.call for ran in found) for scope, found in done.items()}
 
     @cached_property
     def _began(self) -> RunBegan:
         first = self.entries[0]
-        if not isinstance(first, RunBegan):
-            raise InvalidRequest(f"the beginning of the trace of run {self.name} is missing", hint="blame a run whose trace is whole")
+        if not isinstance(first, RunBegan) or any(isinstance(entry, EntriesLost) for entry in self.entries):
+            raise InvalidRequest(f"a part of the trace of run {self.name} is missing", hint="blame a run whose trace is whole")
         return first
+
+
+def _do(entry: AnyEntry, done: dict[str, list[ToolRan]]) -> None:
+    """Add a call that did not fail to those of its scope, which begin anew with each attempt."""
+    if isinstance(entry, Happened) and isinstance(entry.event, AttemptStarted):
+        done[entry.scope] = []
+    elif isinstance(entry, ToolRan) and not entry.result.is_error and not _is_repeated(entry, done.setdefault(entry.scope, [])):
+        done[entry.scope].append(entry)
 
 
 def _is_repeated(entry: ToolRan, before: Sequence[ToolRan]) -> bool:
@@ -115,13 +151,33 @@ def effects_of(runs: Sequence[RecordedRun]) -> Effects:
     """What calls came to in any of the runs, which all began in the same world."""
     known: dict[tuple[Action, tuple[Action, ...]], list[ToolResult]] = {}
     for run in runs:
-        changes: tuple[Action, ...] = ()
+        changes = Changes()
         for entry in run.entries:
-            if isinstance(entry, ToolRan):
+            if isinstance(entry, AgentStepped):
+                changes.settle()
+            elif isinstance(entry, ToolRan):
                 action = action_of(entry.call)
-                known.setdefault((action, changes), []).append(entry.result)
-                changes = changes if entry.effect is Effect.READ else (*changes, action)
+                known.setdefault((action, changes.before), []).append(entry.result)
+                changes.add(action, entry.effect)
     return known
+
+
+class Changes:
+    """What was called so far that may change something. Calls of one message run side by side, and so none is before another."""
+
+    def __init__(self) -> None:
+        self.before: tuple[Action, ...] = ()
+        """In order, up to the last step of an agent."""
+        self._beside: list[Action] = []
+
+    def add(self, action: Action, effect: Effect) -> None:
+        if effect is not Effect.READ:
+            self._beside.append(action)
+
+    def settle(self) -> None:
+        """An agent is asked: what was called is done."""
+        self.before = (*self.before, *sorted(self._beside))
+        self._beside = []
 
 
 def action_of(call: ToolCall) -> Action:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from langchain_core.runnables import RunnableConfig
 
@@ -24,23 +25,28 @@ from ....protocols import (
     Usage,
     stream,
 )
+from ....protocols.errors import MAPPINGS
 from ...budgets.amounts import Spent
 from ...effects.occurrences import Occurrence
+from ...guarding.run_guard import RunGuard
 from ...policy import Candidate
+from ...privacy.run_privacy import RunPrivacy
 from ...routing.decision import RouteDecision
 from ...routing.router import Router
+from ...routing.settings import FALLBACK_ERRORS, RouterPolicy
 from ...routing.settings import Limits as SpendingLimits
-from ...routing.settings import RouterPolicy
 from ...strategies.graphs import Graphs
 from ...strategies.state import TaskContext, TaskState, recursion_limit
+from ...strategies.subtasks_run import part_key
 from ...task import Task
 from ...team import Member, Team
-from ...tool_calls import Asked, Boundary
+from ...tool_calls import NOT_RUN, Asked, Boundary
 from ...tools import Effect, Tool
 from ..entries import TracedTool
-from .record import Action, Effects, RecordedRun, RecordedStep, action_of
+from .record import Action, Changes, Effects, RecordedRun, RecordedStep, action_of
 
 _NO_SPENT = Spent()
+_ERRORS: Final = {kind.__name__: kind for kind in MAPPINGS if issubclass(kind, FALLBACK_ERRORS)}
 
 
 @dataclass
@@ -55,10 +61,10 @@ class Branch:
     live: Mapping[str, Member]
     """The run's agents, for what they were never asked before."""
     calls: list[ToolCall] = field(default_factory=list)
-    """Of tools, so far."""
+    """Of tools that did not fail, so far."""
     unknown: str | None = None
     """Why nobody can say what would have come of it."""
-    changes: tuple[Action, ...] = ()
+    changes: Changes = field(default_factory=Changes)
     seen: dict[tuple[Action, tuple[Action, ...]], int] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
     """Numbers of recorded steps that were replayed."""
@@ -75,35 +81,41 @@ class Branch:
         self.unknown = self.unknown or because
         return NotFound(because)
 
+    def was_refused(self, call: ToolCall) -> bool:
+        """Whether somebody said no, or nobody could be asked."""
+        results = self.effects.get((action_of(call), self.changes.before), ())
+        return bool(results) and all(result.is_error and result.content.startswith(NOT_RUN) for result in results)
+
     def result(self, call: ToolCall, effect: Effect) -> ToolResult:
         """What is on record of the call. Raises `NotFound` where nothing is."""
         action = action_of(call)
-        key = (action, self.changes)
+        key = (action, self.changes.before)
         results = self.effects.get(key)
         if not results:
-            behind = " behind the changes made by then" if self.changes else ""
+            behind = " behind the changes made by then" if self.changes.before else ""
             raise self.give_up(f"no result of {action} is on record{behind}")
         place = self.seen.get(key, 0)
         self.seen[key] = place + 1
-        self.calls.append(call)
-        if effect is not Effect.READ:
-            self.changes = (*self.changes, action)
-        return results[min(place, len(results) - 1)].model_copy(update={"call_id": call.id})
+        self.changes.add(action, effect)
+        result = results[min(place, len(results) - 1)]
+        self.calls += [] if result.is_error else [call]
+        return result.model_copy(update={"call_id": call.id})
 
 
 class ReplayedAgent:
     """Says what was said, the correction in its place, and behind that what the run's own agent says."""
 
     def __init__(self, name: str, branch: Branch) -> None:
-        step = next(each for each in branch.run.steps if each.agent == name)
         self._branch = branch
         self._live = branch.live.get(name)
         everything = Capabilities(tools=True, json_schema=True)
-        self.card = AgentCard(name=name, side=step.side, model=name, description="replays", capabilities=everything, limits=Limits())
+        side = branch.run.agents[name]
+        self.card = AgentCard(name=name, side=side, model=name, description="replays", capabilities=everything, limits=Limits())
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
         """One step."""
         branch, name = self._branch, self.card.name
+        branch.changes.settle()
         found = branch.recorded(name, request)
         if found is None and self._live is not None and branch.at.number in branch.used:
             async with stream(await self._live.open(), request) as events:
@@ -114,8 +126,9 @@ class ReplayedAgent:
             went = "nobody asks the agents anew" if branch.at.number in branch.used else "the run cannot be replayed up to the step"
             raise branch.give_up(f"{name} was never asked this, and {went}")
         if found.error is not None and found is not branch.at:
-            raise Unavailable(f"as on record: {found.error}")
-        for event in _said(branch.correction if found is branch.at else found.reply, name):
+            raise _ERRORS.get(found.error, Unavailable)(f"as on record: {found.error}")
+        # A correction is taken for as sure as what it stands for: whether a draft is believed is not what is asked.
+        for event in _said(branch.correction if found is branch.at else found.reply, name, found.confidence):
             yield event
 
     async def aclose(self) -> None:
@@ -132,8 +145,8 @@ class RecordedEffects:
         return self
 
     async def known(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
-        """What was on record had been allowed."""
-        return {one.request.call.id: True for one in asked}
+        """What was run had been allowed; of what is on record nowhere, `run` says so."""
+        return {one.request.call.id: not self._branch.was_refused(one.request.call) for one in asked}
 
     async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
         return await self.known(asked)
@@ -147,11 +160,11 @@ class _RecordedRouter(Router):
 
     def __init__(self, run: RecordedRun) -> None:
         super().__init__()
-        self._run = run
+        whole = run.task.idempotency_key
+        self._decisions = {part_key(whole, scope): decision for scope, decision in run.decisions.items()}
 
     def decide(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = _NO_SPENT) -> RouteDecision:
-        known = self._run.decision if task.idempotency_key == self._run.task.idempotency_key else None
-        return known or super().decide(task, agents, tools=tools, spent=spent)
+        return self._decisions.get(task.idempotency_key) or super().decide(task, agents, tools=tools, spent=spent)
 
 
 async def replay(branch: Branch) -> str | None:
@@ -161,32 +174,40 @@ async def replay(branch: Branch) -> str | None:
     # A replay neither spends from a budget, nor teaches the router.
     policy = task.policy.model_copy(update={"limits": SpendingLimits(), "router": RouterPolicy()})
     task = task.model_copy(update={"policy": policy, "timeout": None})
-    names = list(dict.fromkeys(step.agent for step in run.steps))
-    sides = {step.agent: step.side for step in run.steps}
     elsewhere = {name for name, member in branch.live.items() if member.is_elsewhere}
-    team = Team(tuple(Member(name, sides[name], ReplayedAgent(name, branch), is_elsewhere=name in elsewhere) for name in names))
-    tools = [_tool(traced) for traced in run.tools]
-    context = TaskContext({tool.name: tool for tool in tools}, boundary=Boundary(effects=RecordedEffects(branch)))
-    graph = Graphs(team, tools, _RecordedRouter(run))[task.policy.strategy]
+    team = Team(tuple(Member(name, side, ReplayedAgent(name, branch), is_elsewhere=name in elsewhere) for name, side in run.agents.items()))
+    tools = {traced.spec.name: _tool(traced) for traced in run.tools}
+    # The labels, the guard and the gate of the run: live agents are told no more than they would have been.
+    privacy = RunPrivacy.of(task)
+    boundary = Boundary(guard=RunGuard.of(run.task, tools), effects=RecordedEffects(branch), vault=privacy.placeholders)
+    context = TaskContext(tools, boundary=boundary, privacy=privacy)
+    graph = Graphs(team, list(tools.values()), _RecordedRouter(run))[task.policy.strategy]
     given: TaskState = {"task": task.model_dump(mode="json")}
-    config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(names))}
+    config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(team))}
     try:
         state = await graph.ainvoke(given, config, context=context)
     except NearfarError:
         return None
+    if branch.at.number not in branch.used:
+        branch.give_up("the replay ended before it came to the step")
+        return None
     return str(state["messages"][-1]["text"])
 
 
-def _said(message: Message, model: str) -> list[StepEvent]:
+def _said(message: Message, model: str, confidence: float | None) -> list[StepEvent]:
     reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
     text: list[StepEvent] = [TextDelta(text=message.text)] if message.text else []
-    return [*text, *(ToolCalled(call=call) for call in message.tool_calls), Finished(reason=reason, usage=Usage(), model=model)]
+    return [
+        *text,
+        *(ToolCalled(call=call) for call in message.tool_calls),
+        Finished(reason=reason, usage=Usage(), model=model, confidence=confidence),
+    ]
 
 
 def _tool(traced: TracedTool) -> Tool:
     """With the schema of the recorded one, and nothing behind it."""
-    made = Tool(_nothing, name=traced.spec.name, effect=traced.effect)
-    made.spec = traced.spec
+    made = Tool(_nothing, name=traced.spec.name)
+    made.spec, made.declared = traced.spec, traced.declared
     return made
 
 
