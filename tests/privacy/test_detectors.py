@@ -62,6 +62,8 @@ FOUND = [
     ("Tel.: 467 3395", "phone", "467 3395"),
     ("Call me on 9472 7916.", "phone", "9472 7916"),
     ("416 60 039 office", "phone", "416 60 039"),
+    ("My new number is 9472 7916", "phone", "9472 7916"),
+    ("My order number is 9472 7916", "phone", None),
     ("ring 020 7946 0958 x12", "phone", "020 7946 0958 x12"),
 ]
 NAMED = [

@@ -40,6 +40,7 @@ _ISSUERS: Final = (
     _Issuer(560000, 599999, _MAESTRO),
     _Issuer(600000, 699999, _MAESTRO),  # Maestro, Discover, UnionPay, RuPay, Elo, Hipercard
     _Issuer(810000, 829999, _LONG),  # UnionPay, RuPay
+    _Issuer(979200, 979289, range(16, 17)),  # Troy
 )
 _SHORT: Final = 14
 """Digits of a card below which a number may as well be an article's: it takes a word that speaks of cards."""

@@ -21,6 +21,7 @@ _NAMED: Final = re.compile(
 )
 _SPOKEN_OF: Final = re.compile(
     r"(?i)\b(?:call|calls|called|calling|reach|reached|contact|text|texts|texted|messages?|answering|anrufen|erreich\w{0,4}|appel\w{0,4}"
+    r"|(?:my|our|his|her|their|your)\s(?:new\s|old\s|private\s|work\s|home\s|direct\s)?number"
     r"|llam\w{0,4}|chiam\w{0,4}|ligue|lig[ao]r|bellen|ringa?|soita)\b[^\d\n\"':=()\[\]{}]{0,32}\Z"
 )
 _NAMED_AFTER: Final = re.compile(r"(?i)[\s,;:(\[-]{0,3}(?:office|fax|mobile|cell|phone|tel\b|landline|handy)")
