@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from .access import Access
 from .attempts import FailedAttempts, home_of
 from .credentials import credentials_of
-from .errors import DeadlineExceeded, InternalError, InvalidRequest, NearfarError, RateLimited, Unauthenticated
+from .errors import DeadlineExceeded, InternalError, InvalidRequest, NearfarError, RateLimited, Unauthenticated, Unsupported
 from .limits import (
     CALLS_OF_A_CALLER,
     CALLS_OF_A_STRANGER,
@@ -99,6 +99,8 @@ class Entrance(grpc.aio.ServerInterceptor):
             raise
         except grpc.aio.BaseError:  # what gRPC raises for writing to a call that is over
             logger.debug("the caller of %s left while it was written to", method)
+        except NotImplementedError:  # what generated services raise in methods that nobody has written, as the health's List
+            await abort(context, Unsupported(f"the server does not answer {method}"))
         except Exception:  # the boundary of a call: its caller learns that it failed, and the log how
             logger.exception("a call of %s failed", method)
             await abort(context, InternalError("the call failed unexpectedly", hint="the server's log has the details"))
