@@ -2,20 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 import anyio.to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
-from pydantic import ValidationError
 
 from ..protocols import (
     Agent,
@@ -23,20 +22,18 @@ from ..protocols import (
     DeadlineExceeded,
     DeviceStateSource,
     InvalidRequest,
-    JsonSchema,
     Message,
     NearfarError,
-    Sensitivity,
     Side,
 )
-from ..protocols.validation import check_schema, parse_output
+from ..protocols.validation import parse_output
 from .budgets.book import BudgetBook
 from .budgets.opening import open_budgets
 from .cache.agent import put_in_front
 from .cache.answers import AnswerCache
 from .cache.clearing import ErasedMemory
 from .cache.plans import PlanCache
-from .cache.scope import Caching, scope, scope_of
+from .cache.scope import scope, scope_of
 from .cache.settings import CacheSettings
 from .cancellation import cancelled_at_once, end
 from .compose import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
@@ -65,8 +62,9 @@ from .selection.selector import Selector
 from .strategies.graphs import Graphs
 from .strategies.state import TaskContext, TaskGraph, recursion_limit
 from .strategies.supervision import Verdict
-from .task import Policy, Task, conversation
+from .task import Policy, Task
 from .task_memory import TaskMemory, task_memory
+from .task_options import Resuming, TaskOptions, asked_task, check_options, policy_of
 from .team import Team
 from .threads import in_thread
 from .tool_calls import Approver, Boundary
@@ -77,74 +75,6 @@ from .tracing.store import TraceStore, open_traces
 if TYPE_CHECKING:
     from .memory.store import MemoryStore
     from .resting import Rest
-
-
-class TaskOptions(TypedDict, total=False):
-    """What a single task may say differently from the `Hybrid`."""
-
-    policy: Policy
-    """Stands in for the `Hybrid`'s; the options below stand above it."""
-    tools: Sequence[Tool]
-    """What the agents may call for this task, beside the `Hybrid`'s own tools."""
-    approver: Approver | None
-    """Stands in for the `Hybrid`'s."""
-    allowed_tools: Iterable[str]
-    """Names of the only tools that the task may call; then nobody is asked about these because of what strangers wrote, unless their
-    arguments come from there."""
-
-    context: str
-    """A long text that the task is about. Under `minions` it stays on this device, read there in chunks; under any other strategy it
-    stands behind the prompt, and goes wherever the prompt goes."""
-
-    task_class: str
-    """What the task is, from coarse to fine: `billing/refund`. Rules ask for it, and the router learns by it."""
-    tags: Sequence[str]
-    """Words of the app's own that rules can ask for."""
-    language: str
-    """ISO 639-1 code of the prompt's language; looked for unless given, where a rule asks for it."""
-    session: str
-    """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
-    unstick: bool
-    """Choose anew, whoever answered last in the session."""
-    user: str
-    """On whose behalf the task is served, where an app serves several people: no cache serves one what another has asked."""
-    cache: Caching
-    """`no-store`: neither look for the answers of this task in a cache, nor keep them."""
-
-    strategy: Strategy | str
-    mode: Mode | str
-    sensitivity: Sensitivity | str
-    output_schema: JsonSchema | None
-    """The answer must be JSON valid against this schema; `Result.output` is the parsed value."""
-    timeout: float | None
-    """Seconds for the whole task."""
-    idempotency_key: str
-    """Names the task; two different tasks must not share one."""
-    thread_id: str
-    """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
-
-
-class Resuming(TypedDict, total=False):
-    """What a run cannot be gone on with without, where it is no part of the `Hybrid`."""
-
-    tools: Sequence[Tool]
-    approver: Approver | None
-
-
-_OF_TASK: Final = (
-    "allowed_tools",
-    "cache",
-    "context",
-    "idempotency_key",
-    "language",
-    "session",
-    "tags",
-    "task_class",
-    "timeout",
-    "unstick",
-    "user",
-)
-"""Options that are part of the task itself."""
 
 
 class Hybrid:
@@ -299,7 +229,7 @@ class Hybrid:
         try:
             known = Strategy(strategy)
         except ValueError:
-            raise InvalidRequest(f"there is no strategy {strategy!r}", hint=f"the strategies are {_names(Strategy)}") from None
+            raise InvalidRequest(f"there is no strategy {strategy!r}", hint=f"the strategies are {', '.join(Strategy)}") from None
         return self._graphs[known]
 
     async def run(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> Result:
@@ -481,22 +411,8 @@ class Hybrid:
 
     def _asked(self, prompt: str | Sequence[Message], options: TaskOptions) -> Task:
         """The task as the user put it."""
-        self._check_options(options)
-        output_schema = options.get("output_schema")
-        if output_schema is not None:
-            check_schema(output_schema, "output_schema")
-        policy = self._policy_of(options)
-        keys = {name: value for name, value in options.items() if name in _OF_TASK}
-        stated = frozenset(options) & {"mode", "strategy"}
-        messages = conversation(prompt)
-        try:
-            task = Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
-        except ValidationError as error:
-            problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
-            raise InvalidRequest(
-                "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
-            ) from error
-        return self._sessions.applied(task)
+        check_options(options, has_checkpointer=self._has_checkpointer)
+        return self._sessions.applied(asked_task(prompt, options, policy_of(options, self.policy, self._agents)))
 
     async def _serve(self, work: Work, options: TaskOptions) -> dict[str, Any]:
         """The final state of the task's graph."""
@@ -570,33 +486,6 @@ class Hybrid:
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
-
-    def _check_options(self, options: TaskOptions) -> None:
-        """A misspelt `sensitivity` or `timeout` must not be passed over in silence."""
-        known = TaskOptions.__optional_keys__
-        unknown = sorted(set(options) - known)
-        if unknown:
-            raise InvalidRequest(f"unknown option {unknown[0]!r}", hint=f"the options are {', '.join(sorted(known))}")
-        if "thread_id" in options and not self._has_checkpointer:
-            raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="Hybrid(checkpointer=...)")
-
-    def _policy_of(self, options: TaskOptions) -> Policy:
-        changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
-        policy = options.get("policy", self.policy)
-        if not isinstance(policy, Policy):
-            raise InvalidRequest(f"a policy is a Policy, not {type(policy).__name__}", hint="from nearfar.orchestrator import Policy")
-        if policy is not self.policy and "policy" in options:
-            require_usable(policy, self._agents)
-        try:
-            given = Policy.model_validate(changes)
-        except ValidationError as error:
-            allowed = f"strategy: {_names(Strategy)}; mode: {_names(Mode)}; sensitivity: {_names(Sensitivity)}"
-            raise InvalidRequest(f"unknown value among {changes}", hint=allowed) from error
-        return policy.model_copy(update={name: getattr(given, name) for name in changes})
-
-
-def _names(kind: type[Strategy] | type[Mode] | type[Sensitivity]) -> str:
-    return ", ".join(member.value for member in kind)
 
 
 def _resting(memory: TaskMemory, team: Team, device_state: DeviceStateSource) -> "Rest | None":

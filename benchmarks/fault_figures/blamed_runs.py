@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final
 
 from nearfar.orchestrator import Tool, tool
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.strategies.minions_policy import MinionsPolicy
 from nearfar.orchestrator.strategies.minions_prompts import AGGREGATE_FINDINGS, READ_CHUNK, WRITE_JOBS
@@ -22,6 +21,7 @@ from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
 from nearfar.orchestrator.strategies.subtasks_prompts import PLAN_SUBTASKS
 from nearfar.orchestrator.strategies.supervision import Supervision
 from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.orchestrator.worlds.names import names
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply

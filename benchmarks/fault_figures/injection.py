@@ -31,9 +31,9 @@ from typing import Any, Final
 
 from nearfar.orchestrator import Hybrid, Policy, Tool
 from nearfar.orchestrator.guarding.settings import GuardPolicy, OnDoubt
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Source
 from nearfar.orchestrator.policy import Strategy
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.orchestrator.tools import Effect
 from nearfar.protocols import Message, Sensitivity, ToolCall, ToolResult
 

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.events import AttemptStarted
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.task import Policy, Task
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.orchestrator.team import Member
 from nearfar.orchestrator.tracing.blame.correction import Corrector, Reference, StrongerAgent, same
 from nearfar.orchestrator.tracing.blame.record import RecordedRun

@@ -16,6 +16,8 @@ _KEPT: Final = 10_000
 _FORGOTTEN_EVERY: Final = 500
 """Calls after which it is seen to that no more are kept."""
 _NO_CAP: Final = 2**62
+_PART_NAME: Final = 32
+"""Characters behind the name of a task, and a slash, in the name of its part."""
 _COLUMNS: Final = "dollars, tokens, seconds, joules, reserved_dollars, reserved_tokens, reserved_seconds, reserved_joules, unpriced"
 _LATER: Final = "(SELECT coalesce(max(used), 0) + 1 FROM budgets)"
 _ENTER: Final = f"""
@@ -174,8 +176,8 @@ class BudgetBook:
         with self._storage.writing() as session:
             for task in tasks:
                 parts = f"{task}/"
-                condition = "kind = 'task' AND (name = ? OR substr(name, 1, ?) = ?)"
-                session.execute(f"DELETE FROM budgets WHERE {condition}", (task, len(parts), parts))
+                condition = "kind = 'task' AND (name = ? OR (substr(name, 1, ?) = ? AND length(name) = ?))"
+                session.execute(f"DELETE FROM budgets WHERE {condition}", (task, len(parts), parts, len(parts) + _PART_NAME))
         self._storage.scrub()
 
     def release_dead(self) -> int:

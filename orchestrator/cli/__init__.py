@@ -21,7 +21,7 @@ from .trace import trace
 from .worker import worker
 
 if TYPE_CHECKING:
-    from ..hybrid import TaskOptions
+    from ..task_options import TaskOptions
 
 
 class JsonGroup(TyperGroup):

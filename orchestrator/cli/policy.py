@@ -11,10 +11,11 @@ from typer import Exit
 
 from ...protocols import ConfigError
 from ..config import Config
-from ..hybrid import Hybrid, TaskOptions
+from ..hybrid import Hybrid
 from ..results import Result
 from ..routing.check import Finding, findings
 from ..routing.decision import AgentEstimate, Considered, Estimate, RouteDecision
+from ..task_options import TaskOptions
 from .configuration import DEFAULT_CONFIG, read_config
 from .console import EXIT_USAGE, execute, notes, output, print_json, reported
 from .options import Selection

@@ -25,8 +25,9 @@ from ..events import (
     ToolFinished,
     ToolStarted,
 )
-from ..hybrid import Hybrid, TaskOptions
+from ..hybrid import Hybrid
 from ..results import Result
+from ..task_options import TaskOptions
 from .approving import terminal_approver
 from .console import execute, notes, output, print_json, reported
 from .options import Files, Selection

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -109,6 +110,16 @@ def test_all_scopes_are_charged_or_none(opened: Opening) -> None:
     narrow = Claim(Scope("task", "a"), Caps(tokens=10))
     assert isinstance(book.reserve([DAY, narrow], least=Units(tokens=11), most=Units(tokens=11)), Shortage)
     assert not any(any(balance.reserved) for balance in book.balances().values())
+
+
+def test_what_a_task_has_spent_is_forgotten_with_its_parts_and_still_counts_for_its_day(opened: Opening) -> None:
+    book = opened()
+    tasks = ["a", f"a/{uuid4().hex}", "a/b", "ab"]
+    for task in tasks:
+        book.settle(reserved(book, DAY, Claim(Scope("task", task), Caps()), tokens=10), Units(tokens=10))
+    book.forget_tasks(["a", "unknown"])
+    assert [scope.name for scope in book.balances() if scope.kind == "task"] == ["a/b", "ab"]
+    assert book.balance(Scope("day")).spent.tokens == 40
 
 
 def test_what_was_spent_is_known_when_the_book_is_opened_again(opened: Opening) -> None:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.guarding.quoting import quoted
 from nearfar.orchestrator.guarding.settings import GuardPolicy, OnDoubt
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.labels import Integrity
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.orchestrator.tools import Tool
 from nearfar.protocols import ApprovalRequest, InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply

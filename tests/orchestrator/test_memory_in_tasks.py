@@ -10,7 +10,6 @@ from pydantic import JsonValue
 from nearfar.orchestrator import Hybrid, Result, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.hub import AttachedConfig
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
@@ -21,6 +20,7 @@ from nearfar.orchestrator.memory.settings import MemoryConfig, RecallConfig
 from nearfar.orchestrator.memory_tools import NOTES, memory_tools
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task_memory import SCOPE, TaskMemory
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve

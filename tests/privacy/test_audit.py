@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.privacy.audit import Departure
 from nearfar.orchestrator.privacy.placeholders import Placeholder
@@ -20,6 +19,7 @@ from nearfar.orchestrator.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.protocols import PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.labels import Label
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.privacy.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
@@ -26,6 +25,7 @@ from nearfar.orchestrator.privacy.needles import Needles
 from nearfar.orchestrator.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.orchestrator.team import Member
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.agent import complete

@@ -8,7 +8,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.labels import Integrity
 from nearfar.orchestrator.memory import MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
@@ -17,6 +16,7 @@ from nearfar.orchestrator.memory_tools import NOTES, memory_tools
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.task_memory import TaskMemory
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
 

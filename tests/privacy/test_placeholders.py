@@ -15,13 +15,13 @@ from nearfar.orchestrator import Hybrid, Tool, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.compression.policy import CompressionPolicy, CompressionUse
 from nearfar.orchestrator.events import AgentText, AttemptEnded, TaskFinished
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.privacy.opened_text import OpenedText
 from nearfar.orchestrator.privacy.placeholders import Placeholders
 from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.protocols import (
     InvalidOutput,
     JsonSchema,

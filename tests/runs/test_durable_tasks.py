@@ -10,7 +10,6 @@ from run_stores import Opener
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
-from nearfar.orchestrator.hybrid import TaskOptions
 from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.runs.durable import DurableRuns
 from nearfar.orchestrator.runs.run import Failure, Lease, RunState
@@ -18,6 +17,7 @@ from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.state import TaskContext
 from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,

@@ -1,0 +1,126 @@
+"""What may be said with a single task, and the task that comes of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypedDict
+
+from pydantic import ValidationError
+
+from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity, Side
+from ..protocols.validation import check_schema
+from .cache.scope import Caching
+from .policy import Mode, Strategy
+from .routing.check import require_usable
+from .task import Policy, Task, conversation
+from .tool_calls import Approver
+from .tools import Tool
+
+
+class TaskOptions(TypedDict, total=False):
+    """What a single task may say differently from the `Hybrid`."""
+
+    policy: Policy
+    """Stands in for the `Hybrid`'s; the options below stand above it."""
+    tools: Sequence[Tool]
+    """What the agents may call for this task, beside the `Hybrid`'s own tools."""
+    approver: Approver | None
+    """Stands in for the `Hybrid`'s."""
+    allowed_tools: Iterable[str]
+    """Names of the only tools that the task may call; then nobody is asked about these because of what strangers wrote, unless their
+    arguments come from there."""
+
+    context: str
+    """A long text that the task is about. Under `minions` it stays on this device, read there in chunks; under any other strategy it
+    stands behind the prompt, and goes wherever the prompt goes."""
+
+    task_class: str
+    """What the task is, from coarse to fine: `billing/refund`. Rules ask for it, and the router learns by it."""
+    tags: Sequence[str]
+    """Words of the app's own that rules can ask for."""
+    language: str
+    """ISO 639-1 code of the prompt's language; looked for unless given, where a rule asks for it."""
+    session: str
+    """Names the conversation that the task belongs to: a follow-up goes to the agent that answered last."""
+    unstick: bool
+    """Choose anew, whoever answered last in the session."""
+    user: str
+    """On whose behalf the task is served, where an app serves several people: no cache serves one what another has asked."""
+    cache: Caching
+    """`no-store`: neither look for the answers of this task in a cache, nor keep them."""
+
+    strategy: Strategy | str
+    mode: Mode | str
+    sensitivity: Sensitivity | str
+    output_schema: JsonSchema | None
+    """The answer must be JSON valid against this schema; `Result.output` is the parsed value."""
+    timeout: float | None
+    """Seconds for the whole task."""
+    idempotency_key: str
+    """Names the task; two different tasks must not share one."""
+    thread_id: str
+    """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
+
+
+class Resuming(TypedDict, total=False):
+    """What a run cannot be gone on with without, where it is no part of the `Hybrid`."""
+
+    tools: Sequence[Tool]
+    approver: Approver | None
+
+
+_OF_TASK: Final = (
+    "allowed_tools",
+    "cache",
+    "context",
+    "idempotency_key",
+    "language",
+    "session",
+    "tags",
+    "task_class",
+    "timeout",
+    "unstick",
+    "user",
+)
+"""Options that are part of the task itself."""
+
+
+def asked_task(prompt: str | Sequence[Message], options: TaskOptions, policy: Policy) -> Task:
+    """The task as the user put it, under a policy. Raises `InvalidRequest` for options that make no sense."""
+    output_schema = options.get("output_schema")
+    if output_schema is not None:
+        check_schema(output_schema, "output_schema")
+    keys = {name: value for name, value in options.items() if name in _OF_TASK}
+    stated = frozenset(options) & {"mode", "strategy"}
+    messages = conversation(prompt)
+    try:
+        return Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
+    except ValidationError as error:
+        problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
+        raise InvalidRequest(
+            "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
+        ) from error
+
+
+def check_options(options: TaskOptions, *, has_checkpointer: bool) -> None:
+    """A misspelt `sensitivity` or `timeout` must not be passed over in silence. Raises `InvalidRequest`."""
+    known = TaskOptions.__optional_keys__
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise InvalidRequest(f"unknown option {unknown[0]!r}", hint=f"the options are {', '.join(sorted(known))}")
+    if "thread_id" in options and not has_checkpointer:
+        raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="Hybrid(checkpointer=...)")
+
+
+def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -> Policy:
+    """How a task with these options is served. Raises `InvalidRequest` for values that do not exist, `ConfigError` for unknown agents."""
+    changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
+    policy = options.get("policy", usual)
+    if not isinstance(policy, Policy):
+        raise InvalidRequest(f"a policy is a Policy, not {type(policy).__name__}", hint="from nearfar.orchestrator import Policy")
+    if policy is not usual:
+        require_usable(policy, agents)
+    try:
+        given = Policy.model_validate(changes)
+    except ValidationError as error:
+        allowed = f"strategy: {', '.join(Strategy)}; mode: {', '.join(Mode)}; sensitivity: {', '.join(Sensitivity)}"
+        raise InvalidRequest(f"unknown value among {changes}", hint=allowed) from error
+    return policy.model_copy(update={name: getattr(given, name) for name in changes})
