@@ -25,9 +25,9 @@ class Gate:
     async def look(self, texts: Sequence[str], before: Sequence[str] = ()) -> Found:
         """The findings that count in each text that has any, and pieces of such as texts that follow each other make together.
 
-        `before`: texts that left earlier in the same conversation.
+        `before`: the ends of texts that left earlier in the same conversation; those that are in it again stand where they belong.
         """
-        conversation = [*(text for text in before if text not in texts), *texts]
+        conversation = [*(end for end in before if not any(text.endswith(end) for text in texts)), *texts]
         joined = list(joins(conversation))
         wanted = dict.fromkeys((*texts, *(join.text for join in joined)))
         new = [text for text in wanted if text not in self._seen]

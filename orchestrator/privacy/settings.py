@@ -1,13 +1,15 @@
 """The `[policy.privacy]` section: what becomes of private data on the way to a far agent."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Literal
 
 from pydantic import Field
 
 from ...protocols.messages import Value
 
-FindingType = Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")]
+FindingType = Literal[
+    "email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "url", "person", "place", "group"
+]  # fmt: skip
 
 
 class OnFinding(StrEnum):

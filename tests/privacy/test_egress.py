@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.labels import Label
@@ -168,6 +169,11 @@ async def test_text_that_cannot_be_looked_through_stays(detector: Broken | Endle
     with pytest.raises(PrivacyViolation, match="could not be looked through"):
         await privacy.departing(Member("far", Side.FAR, far), request, Label(), role="execute")
     await privacy.departing(Member("near", Side.NEAR, near), request, Label(), role="execute")
+
+
+def test_type_that_no_detector_finds_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        PrivacyPolicy.model_validate({"detect": ["emails"]})
 
 
 async def test_gate_looks_through_each_text_once_and_counts_what_the_policy_names() -> None:

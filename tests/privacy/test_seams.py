@@ -82,6 +82,11 @@ async def test_other_half_of_what_has_left_before_is_found() -> None:
     assert pieces(await found_in(["11111111, please"], before=["My card is 41111111"])) == [("card", "11111111")]
 
 
+async def test_what_left_before_and_comes_again_is_read_once() -> None:
+    long = f"11111111 is the order of {'x ' * 100} 41111111"
+    assert await found_in([long, "And?"], before=[long[-128:]]) == {}
+
+
 @given(st.lists(st.text(alphabet="41 .@aZ-\n", max_size=300), max_size=6))
 def test_joins_know_where_their_parts_stand_and_are_few_and_short(texts: list[str]) -> None:
     made = list(joins(texts))
