@@ -73,7 +73,7 @@ def parse_tokens(text: str, where: str) -> tuple[TokenRecord, ...]:
             f"{where} has another format: that of an earlier version, perhaps",
             hint="delete it, and make a new token for every caller with `nearfar serve token add`, or `nearfar worker pair`",
         )
-    if document.get("end") != {} or not text.rstrip().endswith(_END):
+    if document.get("end") != {} or text.rstrip().rpartition("\n")[2] != _END:
         raise ConfigError(f"{where} is only half there: its last line is not {_END}", hint=f"write {_END} below the last token")
     entries = document.get("token", [])
     if not isinstance(entries, list):
@@ -97,10 +97,20 @@ def write_tokens(path: Path, records: Iterable[TokenRecord]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, target)
+            _sync_folder(target.parent)
         finally:
             Path(name).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="give a path in a folder of your own") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have a change of names survive a loss of power: a token that was revoked must not come back."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _rendered(record: TokenRecord) -> str:

@@ -37,7 +37,8 @@ def add_token(
     with _changed(path) as records:
         if any(record.caller == caller and record.digest for record in records):
             raise ConfigError(
-                f"{caller!r} has a token in {path}", hint=f"replace it with `nearfar serve token rotate {caller}`, or revoke it first"
+                f"{caller!r} has a token in {path}",
+                hint=f"replace it with `nearfar serve token rotate {caller} --tokens {path}`, or revoke it first",
             )
         made = _made(caller, scopes, lifetime, now())
         records.append(made.record)
@@ -87,7 +88,7 @@ def rotate_token(
         if len(good) > 1 and overlap:
             raise ConfigError(
                 f"{caller!r} has {len(good)} tokens that are good",
-                hint="revoke one with `nearfar serve token revoke --id`, or rotate with --overlap 0, which ends both",
+                hint=f"revoke one with `nearfar serve token revoke {caller} --id ID --tokens {path}`, or give --overlap 0, which ends both",
             )
         last = former[-1]  # since they are added at the end
         made = _made(caller, scopes or last.scopes, lifetime or _lifetime(last), today)
@@ -105,7 +106,7 @@ def revoke_tokens(path: Path, caller: str, *, id: str | None = None) -> list[Tok
     with _changed(path) as records:
         gone = [record for record in _of(records, caller, path) if id in (None, record.id)]
         if not gone:
-            raise NotFound(f"{caller!r} has no token {id!r} in {path}", hint="`nearfar serve token list` shows the ids")
+            raise NotFound(f"{caller!r} has no token {id!r} in {path}", hint=f"`nearfar serve token list --tokens {path}` shows the ids")
         records[:] = [record for record in records if record not in gone]
     return gone
 

@@ -80,6 +80,8 @@ def token_records(tokens: Tokens) -> tuple[TokenRecord, ...]:
         raise ConfigError("two callers share a token or a certificate", hint="give each its own, so that the log can tell them apart")
     if any(bool(record.digest) == bool(record.certificate) for record in records):
         raise ConfigError("a record holds neither a token nor a certificate, or both", hint="make them with `nearfar serve token add`")
+    if any(record.expires is not None and record.expires.tzinfo is None for record in records):
+        raise ConfigError("the time at which a token expires has no zone", hint="give a datetime with tzinfo=datetime.UTC")
     if len({record.id for record in records}) != len(records):
         raise ConfigError("two tokens have the same id", hint="make them with `nearfar serve token add`, which chooses ids at random")
     return records

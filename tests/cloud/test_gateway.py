@@ -42,7 +42,7 @@ from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.testing.subject import eventually
 from nearfar.protocols.token_file import load_tokens
 from nearfar.protocols.token_keeping import add_token
-from nearfar.protocols.tokens import Scope, token_digest
+from nearfar.protocols.tokens import EVERY_SCOPE, token_digest
 
 pytestmark = pytest.mark.anyio
 TOKENS = {"laptop": "a" * 64, "phone": "b" * 64}
@@ -292,7 +292,7 @@ async def test_open_server_cannot_be_given_tokens_later() -> None:
 
 async def test_who_reads_a_digest_in_the_token_file_has_no_token(tmp_path: Path) -> None:
     path = tmp_path / "tokens.toml"
-    token = add_token(path, "laptop", scopes=Scope).token
+    token = add_token(path, "laptop", scopes=EVERY_SCOPE).token
     async with serve_gateway({"far": ScriptedAgent([], name="far", side=Side.FAR)}, tokens=load_tokens(path)) as server:
         await (await RemoteAgent.connect(server.address, token=token)).aclose()
         for digest in (token_digest(token), token_digest(token).removeprefix("sha256:")):

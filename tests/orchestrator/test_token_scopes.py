@@ -57,7 +57,9 @@ SERVERS = {"gateway": (gateway, {AGENTS}), "hub": (hub_with_memory, {HUB, MEMORY
 
 async def outcome(channel: grpc.aio.Channel, method: str, scope: Scope) -> NearfarError | None:
     """What an empty message is answered with: of a kind that it is not is seen after it was let in."""
-    call = channel.unary_stream(method)(b"", metadata=(("authorization", f"Bearer good for {scope}"),), timeout=20)
+    metadata = (("authorization", f"Bearer good for {scope}"),)
+    ask: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method)
+    call = ask(b"", metadata=metadata, timeout=20)
     try:
         await call.read()
     except grpc.aio.AioRpcError as error:

@@ -13,7 +13,7 @@ from nearfar.protocols import PermissionDenied, ScriptedAgent, TextDelta, Unauth
 from nearfar.protocols.access import Clock
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.hub import Hub, serve_hub
-from nearfar.protocols.server import Server, serve
+from nearfar.protocols.server import Retention, Server, serve
 from nearfar.protocols.testing.subject import eventually
 from nearfar.protocols.tokens import Scope, TokenRecord, hashed
 
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.anyio
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OLD = TokenRecord(id="old", caller="laptop", digest=hashed("the old token"))
 NEW = TokenRecord(id="new", caller="laptop", digest=hashed("the new token"))
+PATIENT = Retention(resume_grace=3600.0)
+"""A step that loses its reader goes on."""
 BRIEF = replace(OLD, expires=BEGIN + timedelta(hours=1))
 
 
@@ -57,6 +59,7 @@ async def talking(server: Server, token: str) -> AsyncIterator[AsyncIterator[obj
 
 
 def endless() -> ScriptedAgent:
+    """An agent whose steps end only where they are ended."""
     return ScriptedAgent(lambda request: ["begun", anyio.Event()])
 
 
@@ -78,7 +81,7 @@ async def test_a_step_ends_when_the_token_expires_that_it_was_asked_for_with() -
     clock, agent = HandMovedClock(), endless()
     with anyio.fail_after(20):
         async with (
-            serve(agent, tokens=[BRIEF, NEW], clock=clock) as server,
+            serve(agent, tokens=[BRIEF, NEW], retention=PATIENT, clock=clock) as server,
             talking(server, "the old token") as old,
             talking(server, "the new token"),
         ):
@@ -106,7 +109,7 @@ async def test_a_worker_is_detached_when_its_token_expires() -> None:
 
 async def test_a_revoked_token_ends_what_runs_with_it_and_not_what_its_caller_runs_with_another_one() -> None:
     with anyio.fail_after(20):
-        async with serve(endless(), tokens=[OLD, NEW]) as server:
+        async with serve(endless(), tokens=[OLD, NEW], retention=PATIENT) as server:
             async with talking(server, "the old token") as old, talking(server, "the new token"):
                 server.replace_tokens([NEW])
                 with pytest.raises(Unauthenticated, match="revoked"):
@@ -120,7 +123,7 @@ async def test_a_revoked_token_ends_what_runs_with_it_and_not_what_its_caller_ru
 async def test_a_step_that_was_asked_for_with_two_tokens_outlives_the_one() -> None:
     request = ask()
     with anyio.fail_after(20):
-        async with serve(endless(), tokens=[OLD, NEW]) as server:
+        async with serve(endless(), tokens=[OLD, NEW], retention=PATIENT) as server:
             clients = [await RemoteAgent.connect(server.address, token=token) for token in ("the old token", "the new token")]
             async with stream(clients[0], request) as old, stream(clients[1], request) as new:
                 await anext(old)

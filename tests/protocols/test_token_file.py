@@ -18,7 +18,7 @@ from nearfar.protocols.testing.subject import eventually
 from nearfar.protocols.token_file import load_tokens, parse_tokens, read_tokens, render_tokens, write_tokens
 from nearfar.protocols.token_following import follow_tokens
 from nearfar.protocols.token_keeping import add_certificate, add_token, revoke_tokens, rotate_token
-from nearfar.protocols.tokens import ANY_CERTIFICATE, Scope, TokenRecord, Tokens, hashed
+from nearfar.protocols.tokens import ANY_CERTIFICATE, EVERY_SCOPE, Scope, TokenRecord, Tokens, hashed
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -102,6 +102,13 @@ def test_a_mistake_in_the_file_is_refused_without_quoting_it(line: str, changed:
     assert hashed(SECRET)[7:20] not in str(caught.value)
 
 
+@pytest.mark.parametrize("last", ["", "# [end]\n", "x = 1 # [end]"])
+def test_a_token_below_the_end_is_refused_since_it_may_be_half_there(last: str) -> None:
+    text = render_tokens([TokenRecord(id="0" * 8, caller="laptop", digest=hashed(SECRET), created=NOW)])
+    with pytest.raises(ConfigError, match="last line"):
+        parse_tokens(text.replace("# Tokens", "[end]\n# Tokens").removesuffix("[end]\n") + last, "a file")
+
+
 def test_a_file_of_the_former_format_says_what_to_do(path: Path) -> None:
     path.write_text(f'laptop = "{SECRET}"\n')
     path.chmod(0o600)
@@ -124,7 +131,7 @@ def test_a_file_that_cannot_be_read_says_how_to_make_one(path: Path, write: Call
 
 
 def test_a_file_is_made_for_its_owner_only_and_holds_no_token(path: Path) -> None:
-    made = {caller: add_token(path, caller, scopes=Scope, now=now) for caller in ("laptop", "phone")}
+    made = {caller: add_token(path, caller, scopes=EVERY_SCOPE, now=now) for caller in ("laptop", "phone")}
     assert load_tokens(path) == tuple(each.record for each in made.values())
     assert path.stat().st_mode & 0o777 == 0o600
     assert all(len(each.token) == 64 and each.token not in path.read_text() + repr(each) for each in made.values())
@@ -132,9 +139,9 @@ def test_a_file_is_made_for_its_owner_only_and_holds_no_token(path: Path) -> Non
 
 
 def test_a_file_that_others_can_read_is_refused(path: Path) -> None:
-    add_token(path, "laptop", scopes=Scope)
+    add_token(path, "laptop", scopes=EVERY_SCOPE)
     path.chmod(0o640)
-    for use in (read_tokens, lambda path: add_token(path, "phone", scopes=Scope)):
+    for use in (read_tokens, lambda path: add_token(path, "phone", scopes=EVERY_SCOPE)):
         with pytest.raises(ConfigError, match="chmod 600"):
             use(path)
 
@@ -149,24 +156,24 @@ def test_a_file_without_a_token_opens_no_gateway(path: Path) -> None:
 def test_a_link_to_the_file_stays_one(path: Path) -> None:
     link = path.with_name("link.toml")
     link.symlink_to(path)
-    add_token(link, "laptop", scopes=Scope)
+    add_token(link, "laptop", scopes=EVERY_SCOPE)
     assert link.is_symlink()
     assert read_tokens(link) == read_tokens(path)
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="missing"):
-        add_token(tmp_path / "missing" / "tokens.toml", "laptop", scopes=Scope)
+        add_token(tmp_path / "missing" / "tokens.toml", "laptop", scopes=EVERY_SCOPE)
     path = tmp_path / "tokens.toml"
     with pytest.raises(ConfigError, match="name"):
-        add_token(path, "../laptop", scopes=Scope)
+        add_token(path, "../laptop", scopes=EVERY_SCOPE)
     assert not path.exists()
 
 
 def test_a_caller_gets_its_second_token_by_rotation_only(path: Path) -> None:
     first = add_token(path, "laptop", scopes={Scope.STEPS}, lifetime=30 * DAY, now=now)
     with pytest.raises(ConfigError, match="rotate"):
-        add_token(path, "laptop", scopes=Scope)
+        add_token(path, "laptop", scopes=EVERY_SCOPE)
     later = NOW + 10 * DAY
     second = rotate_token(path, "laptop", overlap=DAY, now=lambda: later)
     assert second.record.scopes == {Scope.STEPS}
@@ -178,14 +185,14 @@ def test_a_caller_gets_its_second_token_by_rotation_only(path: Path) -> None:
 
 
 def test_a_rotation_lets_no_token_live_longer(path: Path) -> None:
-    add_token(path, "laptop", scopes=Scope, lifetime=DAY, now=now)
+    add_token(path, "laptop", scopes=EVERY_SCOPE, lifetime=DAY, now=now)
     rotate_token(path, "laptop", overlap=7 * DAY, now=now)
     assert read_tokens(path)[0].expires == NOW + DAY
 
 
 def test_a_caller_has_two_good_tokens_at_most(path: Path) -> None:
-    add_token(path, "phone", scopes=Scope, now=now)
-    add_token(path, "laptop", scopes=Scope, now=now)
+    add_token(path, "phone", scopes=EVERY_SCOPE, now=now)
+    add_token(path, "laptop", scopes=EVERY_SCOPE, now=now)
     rotate_token(path, "laptop", overlap=DAY, now=now)
     with pytest.raises(ConfigError, match="has 2 tokens"):
         rotate_token(path, "laptop", overlap=DAY, now=now)
@@ -198,20 +205,21 @@ def test_a_caller_has_two_good_tokens_at_most(path: Path) -> None:
 
 
 def test_a_certificate_takes_the_place_of_a_token_and_stays_when_a_token_is_rotated(path: Path) -> None:
-    of_any, of_one = (add_certificate(path, "laptop", shown, scopes=Scope, now=now) for shown in (ANY_CERTIFICATE, hashed("a certificate")))
+    shown = (ANY_CERTIFICATE, hashed("a certificate"))
+    of_any, of_one = (add_certificate(path, "laptop", each, scopes=EVERY_SCOPE, now=now) for each in shown)
     with pytest.raises(NotFound, match="certificate"):
         rotate_token(path, "laptop", overlap=DAY)
     with pytest.raises(ConfigError, match="certificate"):
-        add_certificate(path, "phone", hashed("a certificate"), scopes=Scope)
-    add_token(path, "laptop", scopes=Scope)
+        add_certificate(path, "phone", hashed("a certificate"), scopes=EVERY_SCOPE)
+    add_token(path, "laptop", scopes=EVERY_SCOPE)
     token = rotate_token(path, "laptop", overlap=timedelta())
     assert read_tokens(path) == (of_any, of_one, token.record)
     assert [record.id for record in revoke_tokens(path, "laptop")] == [of_any.id, of_one.id, token.record.id]
 
 
 def test_one_token_or_all_of_a_caller_are_revoked(path: Path) -> None:
-    first = add_token(path, "laptop", scopes=Scope)
-    phone = add_token(path, "phone", scopes=Scope)
+    first = add_token(path, "laptop", scopes=EVERY_SCOPE)
+    phone = add_token(path, "phone", scopes=EVERY_SCOPE)
     second = rotate_token(path, "laptop", overlap=DAY)
     with pytest.raises(NotFound, match="ids"):
         revoke_tokens(path, "laptop", id=phone.record.id)
@@ -229,9 +237,9 @@ def test_processes_that_add_tokens_at_once_lose_none(path: Path) -> None:
 import sys
 from pathlib import Path
 from nearfar.protocols.token_keeping import add_token
-from nearfar.protocols.tokens import Scope
+from nearfar.protocols.tokens import EVERY_SCOPE
 for number in range(20):
-    add_token(Path(sys.argv[1]), f"{sys.argv[2]}-{number}", scopes=Scope)
+    add_token(Path(sys.argv[1]), f"{sys.argv[2]}-{number}", scopes=EVERY_SCOPE)
 """
     writers = [subprocess.Popen([sys.executable, "-c", program, path, name]) for name in ("left", "right")]
     assert [writer.wait(60) for writer in writers] == [0, 0]
@@ -239,7 +247,7 @@ for number in range(20):
 
 
 def test_a_change_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_token(path, "laptop", scopes=Scope)
+    add_token(path, "laptop", scopes=EVERY_SCOPE)
     before = path.read_text()
 
     def full(_: int) -> None:
@@ -247,14 +255,14 @@ def test_a_change_that_fails_leaves_the_file_as_it_was(path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match="No space left"):
-        add_token(path, "phone", scopes=Scope)
+        add_token(path, "phone", scopes=EVERY_SCOPE)
     assert path.read_text() == before
     assert [file.name for file in path.parent.iterdir()] == ["tokens.toml"]
 
 
 @pytest.mark.anyio
 async def test_a_server_follows_a_file_whose_size_and_time_stay_the_same(path: Path) -> None:
-    add_token(path, "laptop", scopes=Scope)
+    add_token(path, "laptop", scopes=EVERY_SCOPE)
     seen: list[Tokens] = []
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.client import connected
 from nearfar.orchestrator.memory.sync.serving import serve_memory
@@ -65,7 +66,7 @@ async def test_a_revoked_token_ends_the_exchange_that_runs_with_it_and_no_other(
             revoke_tokens(path, "phone", id=former.record.id)
             with pytest.raises(Unauthenticated, match="revoked"):
                 await anext(ending)
-            stores["hub"].put(("notes",), "news", {"text": "tea"}, tier="shared")
+            stores["hub"].put(("notes",), "news", {"text": "tea"}, tier=Tier.SHARED)
             assert await anext(staying) > begun
             with pytest.raises(Unauthenticated, match="wrong"):
                 await phone.greet(hello)
