@@ -216,7 +216,7 @@ def planned_task(table: Table) -> Case:
 
 def writing_task(table: Table) -> Case:
     """A task that changes something, whose answer says nothing of it."""
-    policy = Policy(strategy=Strategy.DEVICE)
+    policy = Policy(strategy=Strategy.DEVICE, sensitivity=Sensitivity.PUBLIC)
     return Case(f"Write down where was born who leads {table.asked[0]}.", table.tools, {"policy": policy}, writes)
 
 

@@ -103,14 +103,16 @@ def _shortened(text: str) -> str:
 
 
 def _line_json(line: TraceLine) -> dict[str, str | float | None]:
-    ended = line.ended
+    began, ended = line.began, line.ended
+    if began is None:
+        return {"run": line.run, "began": None, "outcome": "damaged", "agent": None, "dollars": None, "task": None}
     return {
         "run": line.run,
-        "began": datetime.fromtimestamp(line.began.clock).astimezone().isoformat(sep=" ", timespec="seconds"),
+        "began": datetime.fromtimestamp(began.clock).astimezone().isoformat(sep=" ", timespec="seconds"),
         "outcome": None if ended is None else ended.outcome,
         "agent": None if ended is None else ended.agent,
         "dollars": None if ended is None or ended.outcome != "done" else dollars_text(ended.dollars),
-        "task": title(line.began.task),
+        "task": title(began.task),
     }
 
 

@@ -32,7 +32,8 @@ class TraceLine(NamedTuple):
     """A trace in the list of them."""
 
     run: str
-    began: RunBegan
+    began: RunBegan | None
+    """None: the trace is damaged, or a newer nearfar wrote it."""
     ended: RunEnded | None
     """None while it is worked on, or where its process has died."""
 
@@ -130,10 +131,11 @@ def _line(session: Session, run: str, first: int, last: int) -> TraceLine:
     (began,) = session.execute("SELECT content FROM entries WHERE number = ?", (first,)).fetchone()
     after = "SELECT content FROM entries WHERE run = ? AND number > ? AND type = 'ended' ORDER BY number DESC LIMIT 1"
     ended = session.execute(after, (run, last)).fetchone()
-    opening, ending = _read(run, began), None if ended is None else _read(run, ended[0])
-    if not isinstance(opening, RunBegan) or not isinstance(ending, RunEnded | None):
-        raise _damaged(run)
-    return TraceLine(run, opening, ending)
+    try:
+        opening, ending = _read(run, began), None if ended is None else _read(run, ended[0])
+    except StoreCorrupt:  # of this run alone
+        return TraceLine(run, None, None)
+    return TraceLine(run, opening if isinstance(opening, RunBegan) else None, ending if isinstance(ending, RunEnded) else None)
 
 
 def _read(run: str, content: str) -> AnyEntry:

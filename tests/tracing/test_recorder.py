@@ -73,6 +73,24 @@ async def test_tokens_are_not_kept(traces: TraceStore, config: RunsConfig) -> No
     assert b"[redacted]" in kept
 
 
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-abcdefghijklmnop12",
+        "AIzaSyabcdefghijklmnopqrstu",
+        "AKIAABCDEFGHIJKLMNOP",
+        "ghp_abcdefghijklmnopqrst",
+        "xoxb-1234567890",
+        "eyJabcdefgh.eyJabcdefgh.abc",
+        "-----BEGIN RSA PRIVATE KEY-----\\nabc\\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_credentials_are_replaced(secret: str) -> None:
+    assert redacted(f'"{secret}", {secret}') == '"[redacted]", [redacted]'
+    assert redacted("BEARER abcdefgh.Bearer ijklmnop") == "BEARER [redacted] [redacted]"
+    assert redacted("https://x.org/?KEY=abc&key=def") == "https://x.org/?KEY=[redacted]&key=[redacted]"
+
+
 @pytest.mark.parametrize("words", ["a risk-averse plan", "key-value", "the sk-rating", "eyJust", "?monkey=1"])
 def test_ordinary_words_are_no_credentials(words: str) -> None:
     assert redacted(words) == words

@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.tracing.store import insert, open_traces
 from nearfar.protocols import ToolCall
 
 runner = CliRunner()
@@ -49,6 +51,13 @@ def test_list_prints_what_came_of_each(configuration: Path) -> None:
     shown = runner.invoke(app, ["trace", "list", "--json", "--config", str(configuration)])
     [line] = json.loads(shown.output)
     assert (line["run"], line["outcome"], line["agent"]) == ("r1", "done", "far")
+
+
+def test_a_damaged_trace_is_listed_beside_the_others(configuration: Path, config: RunsConfig) -> None:
+    with closing(open_traces(config)) as store:
+        store.submit(lambda session: insert(session, "r0", "", [("began", "{}")])).result()
+    shown = runner.invoke(app, ["trace", "list", "--json", "--config", str(configuration)])
+    assert {line["run"]: line["outcome"] for line in json.loads(shown.output)} == {"r0": "damaged", "r1": "done"}
 
 
 def test_an_unknown_run_is_an_error(configuration: Path) -> None:
