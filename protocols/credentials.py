@@ -15,7 +15,7 @@ class ClientCertificate:
     """The certificate of a caller, which an authority that the server trusts has signed."""
 
     names: tuple[str, ...]
-    """The DNS names of its subjectAltName. Its common name counts for nothing (RFC 9525, section 2): no authority need have checked it."""
+    """The DNS names of its subjectAltName. Its common name counts for nothing, as RFC 9525 has it for servers."""
     pem: bytes = field(repr=False)
 
     def __str__(self) -> str:
