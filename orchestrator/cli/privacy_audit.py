@@ -25,7 +25,7 @@ def audit_run(run: str, path: Path | None, *, as_json: bool) -> None:
         with closing(PrivacyRecords(config.runs.folder)) as records:
             found = records.departures(run)
         if not found:
-            raise NotFound(f"no agent far away was to be told anything for a run {run!r}", hint="the id of a result names its run")
+            raise NotFound(f"nothing is on record that was to leave this device for a run {run!r}", hint="the id of a result names its run")
     if as_json:
         print_json({"run": run, "departures": [departure.model_dump(mode="json") for departure in found]})
     else:

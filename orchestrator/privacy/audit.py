@@ -12,7 +12,7 @@ Outcome = Literal["left", "held", "cached"]
 
 
 class Departure(Value):
-    """A message to an agent far away, as it was about to leave."""
+    """A message as it was about to leave: to an agent far away, or to one of the user's in another process, maybe on another device."""
 
     at: float
     """Seconds since the epoch, by this device's clock; the order is that of the records."""
@@ -27,7 +27,7 @@ class Departure(Value):
     digest: str
     """SHA-256 of these bytes, by which it can be told from others."""
     tier: Tier
-    """Of what the message was made of; `shared` for one that left."""
+    """Of what the message was made of; `shared` for one that left for an agent far away."""
     origins: tuple[str, ...]
     """What made that more private or less trusted."""
     placeholders: tuple[str, ...] = ()

@@ -65,15 +65,19 @@ class Departing:
         except PrivacyViolation as error:
             await self.hold(error.message, findings)
             raise
+        await self.record(reason, findings)
+
+    async def record(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Write down that it leaves. Raises `PrivacyViolation` where that cannot be written down."""
         try:
-            self._number = await self._note("left", reason, findings, message)
+            self._number = await self._note("left", reason, findings)
         except StoreError as error:
             raise unrecorded(self._member, error) from error
 
     async def hold(self, reason: str, findings: Mapping[str, int]) -> None:
         """Write down that it does not leave."""
         try:
-            await self._note("held", reason, findings, request_to_proto(self.request).SerializeToString())
+            await self._note("held", reason, findings)
         except StoreError as error:  # it does not leave, whether that is on record or not
             logger.warning("it could not be recorded that something was held back: %s", error)
 
@@ -113,9 +117,10 @@ class Departing:
             because = f"what {self._member.name} was to be told holds private data of this run"
             raise PrivacyViolation(because, hint="let an agent on this device go on; `nearfar privacy audit` shows what was held back")
 
-    async def _note(self, outcome: Outcome, reason: str, findings: Mapping[str, int], message: bytes) -> int | None:
+    async def _note(self, outcome: Outcome, reason: str, findings: Mapping[str, int]) -> int | None:
         if self._records is None:
             return None
+        message = request_to_proto(self.request).SerializeToString()
         departure = Departure(
             at=time.time(),
             agent=self._member.name,

@@ -121,7 +121,10 @@ class RunPrivacy:
             await self._hold(member, request, label, role, because, {})
         self.told = self.told.joined(label)
         if member.side is Side.NEAR:
-            return self._departing(member, self._for_near(member, request, label), label, role)
+            departing = self._departing(member, self._for_near(member, request, label), label, role)
+            if member.is_elsewhere:
+                await departing.record("an agent of the user's that is not part of this process", {})
+            return departing
         if self._policy.findings is not OnFinding.PLACEHOLDER:  # of pieces that are hidden one by one nobody could tell what they make
             request = with_texts(request, self.placeholders.hidden)
         found = await self._gate.look(texts_of(request.messages), self._told)

@@ -89,6 +89,17 @@ async def test_audit_of_a_run_that_read_something_private_names_the_tool(tmp_pat
     assert (held.outcome, held.tier, held.origins) == ("held", Tier.DEVICE, ("tool read_diary",))
 
 
+async def test_what_goes_to_another_device_of_the_user_is_on_record_too(tmp_path: Path) -> None:
+    records = PrivacyRecords(tmp_path)
+    near = ScriptedAgent(["At nine."], name="near")
+    near.is_elsewhere = True  # type: ignore[attr-defined]  # as agents in other processes say it
+    async with Hybrid(near=near, privacy=records) as hybrid:
+        await hybrid.run("When does it open?", idempotency_key="run-1")
+    (left,) = records.departures("run-1")
+    assert (left.agent, left.outcome, left.tier, left.origins) == ("near", "left", Tier.USER, ("the task",))
+    records.close()
+
+
 async def test_answer_from_a_cache_is_on_record_as_nothing_that_left(tmp_path: Path) -> None:
     records = PrivacyRecords(tmp_path / "runs")
     cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.FAR,), semantic=False)
