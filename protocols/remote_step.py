@@ -288,11 +288,18 @@ class RemoteStep:
         self._call.cancel()
 
     async def _send_cancel(self) -> None:
+        """Again while connections break, as long as the caller allows: what nobody has cancelled goes on for a while, and costs."""
         message = pb.CancelRequest(idempotency_key=self._message.idempotency_key, reader=self._message.reader)
-        try:
-            await self._connection.stub.Cancel(message, timeout=_CANCEL_LIMIT, metadata=self._connection.metadata)
-        except grpc.aio.AioRpcError as error:
-            logger.debug("the server could not be told to cancel a step: %s", error.code().name)
+        connection = self._connection
+        while True:
+            try:
+                await connection.stub.Cancel(message, timeout=_CANCEL_LIMIT, metadata=connection.metadata, wait_for_ready=True)
+            except grpc.aio.AioRpcError as error:
+                logger.debug("the server could not be told to cancel a step: %s", error.code().name)
+                if error.code() is grpc.StatusCode.UNAVAILABLE and not carried_error(error):
+                    await asyncio.sleep(_FIRST_DELAY)
+                    continue
+            return
 
 
 def _never_connected(error: grpc.aio.AioRpcError) -> bool:

@@ -364,6 +364,20 @@ async def test_a_step_is_looked_for_again_where_the_next_connection_breaks_too()
             await remote.aclose()
 
 
+async def test_a_step_that_is_left_while_its_connection_breaks_is_cancelled_all_the_same() -> None:
+    agent = ScriptedAgent(lambda _: ["first", anyio.Event()])
+    with anyio.fail_after(30):  # less than the server would wait for its reader
+        async with serve(agent, retention=Retention(resume_grace=600)) as server, chaos_proxy(server.address) as proxy:
+            for run in range(1, 31):
+                remote = await RemoteAgent.connect(proxy.address)
+                async with stream(remote, ask()) as events:
+                    await anext(aiter(events))
+                    proxy.reset()
+                while agent.cancelled_steps < run:
+                    await anyio.lowlevel.checkpoint()
+                await remote.aclose()
+
+
 async def _reset_next(proxy: ChaosProxy, count: int) -> None:
     """The connection that follows the one that breaks now."""
     before = proxy.connections
