@@ -43,6 +43,15 @@ def read_pair(certificate: Path, private_key: Path) -> tuple[bytes, bytes]:
     return key, chain
 
 
+def look(path: Path) -> object:
+    """What changes when the file does."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 @dataclass(frozen=True, slots=True)
 class Validity:
     """When a certificate is good: from the first moment to the second one."""

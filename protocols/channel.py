@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 
 from .address import Address
-from .certificates import read_pair, read_roots
+from .certificates import look, read_pair, read_roots
 from .errors import ConfigError
 from .limits import CALLS_OF_A_CONNECTION, CONNECTIONS, HANDSHAKE_SECONDS, IDLE_CONNECTION_SECONDS, MAX_MESSAGE_BYTES, METADATA_BYTES
 from .renewal import RenewedCertificate
@@ -90,6 +90,11 @@ class ClientTls:
             private_key, certificate = read_pair(*pair)
         roots = read_roots(self.roots) if isinstance(self.roots, Path) else self.roots
         return grpc.ssl_channel_credentials(roots, private_key, certificate)
+
+    def look(self) -> object:
+        """What changes when one of its files does."""
+        files = (self.roots, self.certificate, self.private_key)
+        return tuple(look(file) for file in files if isinstance(file, Path))
 
     @property
     def pair(self) -> tuple[Path, Path] | None:

@@ -1,6 +1,7 @@
 """`RemoteAgent`: an agent on the other side of a gRPC connection."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 
 import grpc
@@ -17,6 +18,8 @@ from .v1.agent_pb2_grpc import AgentServiceStub
 from .validation import check_privacy
 from .wire import card_from_proto
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["ClientTls", "RemoteAgent"]
 
 _DESCRIBE_LIMIT = 10.0
@@ -31,7 +34,8 @@ class RemoteAgent:
     A step fails at once if the server is down. If the connection breaks later, the step is resumed behind the last event
     received for up to `resume_timeout` seconds, so that the text stays exact. `Stalled` says that the server was silent for
     `idle_timeout` seconds. On this machine the connection is plaintext unless `tls` is given; to another one it is always TLS,
-    and the agent counts as far whatever its card says, so private text never leaves this machine.
+    and the agent counts as far whatever its card says, so private text never leaves this machine. When files in `tls` change,
+    further steps get a new connection.
     """
 
     is_elsewhere = True
@@ -54,7 +58,9 @@ class RemoteAgent:
         self._metadata = bearer_metadata(token)
         self._idle_timeout = idle_timeout
         self._resume_timeout = resume_timeout
-        self._channel: grpc.aio.Channel | None = None
+        self._channels: list[grpc.aio.Channel] = []
+        """One; and those that steps may still have which began before the files in `tls` were changed."""
+        self._files: object = None
         self._connection: Connection | None = None
         self._card: AgentCard | None = None
         self._steps: set[RemoteStep] = set()
@@ -123,23 +129,34 @@ class RemoteAgent:
         """Close the connection. Steps under way are stopped on the server and raise `StepLost`."""
         self._is_closed = True
         await asyncio.gather(*(step.abort(self._closed(StepLost)) for step in tuple(self._steps)))
-        if self._channel is not None:
-            await self._channel.close()
+        await asyncio.gather(*(channel.close() for channel in self._channels))
 
     def _connected(self) -> Connection:
         if self._is_closed:
             raise self._closed()
+        files = None if self._tls is None else self._tls.look()
         if self._connection is None:
-            self._channel = open_channel(self._address, self._tls)
-            self._connection = Connection(
-                stub=AgentServiceStub(self._channel),
-                address=self._address,
-                tls=self._tls,
-                metadata=self._metadata,
-                idle_timeout=self._idle_timeout,
-                resume_timeout=self._resume_timeout,
-            )
+            self._connection = self._open()
+        elif files != self._files:
+            try:
+                self._connection = self._open()
+            except ConfigError as error:  # files that are replaced one after the other do not fit for a moment
+                logger.warning("the connection to %s stays as it was: %s", self._address, error)
+                return self._connection
+        self._files = files
         return self._connection
+
+    def _open(self) -> Connection:
+        channel = open_channel(self._address, self._tls)
+        self._channels.append(channel)
+        return Connection(
+            stub=AgentServiceStub(channel),
+            address=self._address,
+            tls=self._tls,
+            metadata=self._metadata,
+            idle_timeout=self._idle_timeout,
+            resume_timeout=self._resume_timeout,
+        )
 
     def _closed(self, error: type[Unavailable] = Unavailable) -> Unavailable:
         return error(f"the connection to {self._address} is closed")

@@ -39,6 +39,9 @@ def pinned_tls(address: Address, fingerprint: str, client: ClientTls | None = No
     except ssl.SSLCertVerificationError as error:
         message = f"the certificate of {address} cannot be used: {error.verify_message}"
         raise ConfigError(message, hint="make a new one on the hub's machine and pair again") from error
+    except ssl.SSLError as error:
+        message = f"{address} does not speak TLS as a hub does: {(error.reason or str(error)).replace('_', ' ').lower()}"
+        raise Unavailable(message, hint="check the address and its port, and that the hub has a certificate") from error
     except OSError as error:
         raise Unavailable(f"no TLS server answers at {address}: {error}", hint="check the address, and that the hub runs") from error
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import grpc
 
-from .certificates import first_certificate, read_pair, read_roots, validity_of
+from .certificates import first_certificate, look, read_pair, read_roots, validity_of
 from .errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -16,8 +16,6 @@ logger = logging.getLogger(__name__)
 WARNING_TIME: Final = timedelta(days=21)
 """Before a certificate expires. Authorities that renew by themselves do so a month before; who is warned has been forgotten by them."""
 _DAY: Final = timedelta(days=1)
-
-Stamp = tuple[int, int, int]
 
 
 class RenewedCertificate:
@@ -30,7 +28,7 @@ class RenewedCertificate:
         self._private_key = private_key
         self._client_roots = client_roots
         self._now = now
-        self._stamps: Sequence[Stamp | None] = ()
+        self._stamps: Sequence[object] = ()
         self._ends = datetime.max.replace(tzinfo=UTC)
         self._warned: datetime | None = None
 
@@ -67,9 +65,9 @@ class RenewedCertificate:
         self._warn()
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
 
-    def _look(self) -> Sequence[Stamp | None]:
+    def _look(self) -> Sequence[object]:
         files = (self._certificate, self._private_key, self._client_roots)
-        return [_stamp(file) for file in files if file is not None]
+        return [look(file) for file in files if file is not None]
 
     def _warn(self) -> None:
         """Once a day, that the certificate expires soon."""
@@ -85,12 +83,3 @@ def expiry(ends: datetime, now: datetime) -> str:
     if ends <= now:
         return f"expired on {ends:%Y-%m-%d}"
     return f"expires on {ends:%Y-%m-%d}, in {(ends - now).days} days" if ends > now + _DAY else f"expires on {ends:%Y-%m-%d %H:%M} UTC"
-
-
-def _stamp(path: Path) -> Stamp | None:
-    """What changes when the file does."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

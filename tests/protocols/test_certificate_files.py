@@ -193,6 +193,41 @@ async def test_authorities_that_are_replaced_decide_about_new_clients(authority:
             assert not await reaches(server, authority.certificate, authority.issue("phone"))
 
 
+@pytest.mark.anyio
+async def test_a_client_whose_certificate_is_renewed_shows_the_new_one(authority: Authority, tmp_path: Path) -> None:
+    own, (certificate, key) = authority.issue("phone"), authority.issue(*HOSTS)
+    (tmp_path / "next").mkdir()
+    following = Authority(tmp_path / "next", "following")
+    former, present = (
+        ServerTls(certificate=certificate, private_key=key, client_roots=known.certificate) for known in (authority, following)
+    )
+    with anyio.fail_after(30):
+        async with serve(ScriptedAgent([]), "127.0.0.1:0", tls=former) as server:
+            tls = ClientTls(roots=authority.certificate, certificate=own[0], private_key=own[1])
+            remote = await RemoteAgent.connect(server.address, tls=tls)
+        async with serve(ScriptedAgent([]), server.address, tls=present):
+            with pytest.raises(Unauthenticated, match="does not trust"):
+                await remote.describe()
+            replace_files(own, following.issue("phone"))
+            await remote.describe()
+            await remote.aclose()
+
+
+@pytest.mark.anyio
+async def test_files_of_a_client_that_are_half_replaced_change_nothing(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    own, other = authority.issue("phone"), authority.issue("phone")
+    (certificate, key) = authority.issue(*HOSTS)
+    server_tls = ServerTls(certificate=certificate, private_key=key, client_roots=authority.certificate)
+    with anyio.fail_after(30):
+        async with serve(ScriptedAgent([]), "127.0.0.1:0", tls=server_tls) as server:
+            tls = ClientTls(roots=authority.certificate, certificate=own[0], private_key=own[1])
+            remote = await RemoteAgent.connect(server.address, tls=tls)
+            other[0].rename(own[0])
+            await remote.describe()
+            assert "stays as it was: the private key in" in caplog.text
+            await remote.aclose()
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = datetime.datetime.now(UTC)

@@ -182,7 +182,7 @@ async def test_an_expired_certificate_says_so(expired_certificate: CertificateAn
 @pytest.mark.anyio
 async def test_a_server_without_tls_or_none_at_all_is_unavailable() -> None:
     async with serve(ScriptedAgent([]), "localhost:0") as server:
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="does not speak TLS"):
             await pinned(server.address, FINGERPRINT)
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="no TLS server answers"):
         await pinned(server.address, FINGERPRINT)
