@@ -41,6 +41,11 @@ class Label(Value):
         )
 
     @property
+    def told_origins(self) -> tuple[str, ...]:
+        """The origins as agents, errors and records are told them: names of items of the memory may be private themselves."""
+        return tuple(dict.fromkeys("the memory" if origin.startswith("memory ") else origin for origin in self.origins))
+
+    @property
     def sensitivity(self) -> Sensitivity:
         """As agents are told it: what may not go everywhere stays on the near side."""
         return Sensitivity.PUBLIC if self.tier is Tier.SHARED else Sensitivity.PRIVATE

@@ -264,7 +264,7 @@ class ToolCalls:
         if guard is not None:
             clearance = guard.clearance(call, tool, standing)
         elif not may_go(standing.label.tier, tool.declared.sends):
-            reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(standing.label.origins)})"
+            reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(standing.label.told_origins)})"
             clearance = Clearance(outcome="ask", reason=reason)
         else:
             clearance = Clearance()

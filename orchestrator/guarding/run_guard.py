@@ -62,7 +62,7 @@ class RunGuard:
     def _objections(self, call: ToolCall, tool: Tool, standing: Standing) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
         if label.integrity is Integrity.UNTRUSTED and not _is_free(tool):
-            read = f"the run has read what strangers may have written ({', '.join(label.origins)})"
+            read = f"the run has read what strangers may have written ({', '.join(label.told_origins)})"
             if tools is not OnDoubt.ALLOW and tool.name not in self._chosen | standing.chosen:
                 yield tools, f"it was not asked for before {read}"
             sinks = [name for name in call.arguments if name in tool.declared.sinks]
@@ -72,7 +72,7 @@ class RunGuard:
         if arguments is not OnDoubt.ALLOW and _tells_more(tool, label):
             shown = doubtful(call, tool, list(call.arguments), self._said)
             if shown:
-                further = f"further than what the run has read may go ({', '.join(label.origins)})"
+                further = f"further than what the run has read may go ({', '.join(label.told_origins)})"
                 yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
 
     def _grounds(self, standing: Standing) -> Grounds:

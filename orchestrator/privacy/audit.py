@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ...protocols.messages import Value
-from ..labels import Label
 from ..memory.item import Tier
 
 Outcome = Literal["left", "held", "cached"]
@@ -34,8 +33,3 @@ class Departure(Value):
     """Their names, as far as the message holds any."""
     findings: Mapping[str, int] = {}
     """How many of each type the detectors found before placeholders stood there."""
-
-
-def origins_of(label: Label) -> tuple[str, ...]:
-    """What an audit says of a label's origins. Names of items of the memory may be private themselves."""
-    return tuple(dict.fromkeys("the memory" if origin.startswith("memory ") else origin for origin in label.origins))

@@ -14,7 +14,7 @@ from ..cache.scope import current_scope, scope
 from ..labels import Label
 from ..team import Member
 from ..threads import in_thread
-from .audit import Departure, Outcome, origins_of
+from .audit import Departure, Outcome
 from .needles import Needles
 from .opened_text import Listener, OpenedText
 from .placeholders import Placeholders
@@ -130,7 +130,7 @@ class Departing:
             bytes=len(message),
             digest=sha256(message).hexdigest(),
             tier=self._label.tier,
-            origins=origins_of(self._label),
+            origins=self._label.told_origins,
             placeholders=self._names,
             findings=dict(findings),
         )

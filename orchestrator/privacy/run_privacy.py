@@ -117,7 +117,7 @@ class RunPrivacy:
         """
         label = label.joined(self.found)
         if not self.may_hear(member, label):
-            because = f"{member.name} may not be told what the run has seen since {', '.join(label.origins)}"
+            because = f"{member.name} may not be told what the run has seen since {', '.join(label.told_origins)}"
             await self._hold(member, request, label, role, because, {})
         self.told = self.told.joined(label)
         if member.side is Side.NEAR:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.labels import Label
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.privacy.audit import Departure
 from nearfar.orchestrator.privacy.placeholders import Placeholder
@@ -20,7 +21,8 @@ from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.task_options import TaskOptions
-from nearfar.protocols import PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
+from nearfar.orchestrator.team import Member
+from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +89,20 @@ async def test_audit_of_a_run_that_read_something_private_names_the_tool(tmp_pat
     left, held = await served(tmp_path, policy, near)
     assert (left.outcome, left.reason) == ("left", "[policy.privacy] findings allows what the detectors found")
     assert (held.outcome, held.tier, held.origins) == ("held", Tier.DEVICE, ("tool read_diary",))
+
+
+async def test_names_of_items_of_the_memory_are_in_no_reason(tmp_path: Path) -> None:
+    """They may say as much as the items."""
+    records = PrivacyRecords(tmp_path)
+    label = Label(tier=Tier.DEVICE, origins=("memory patients/tomas-berg", "tool read_diary"))
+    cloud = Member("far", Side.FAR, far())
+    privacy = RunPrivacy(PrivacyPolicy(), [], records=records.of("run-1"))
+    request = StepRequest(messages=(Message.user("hi"),))
+    with pytest.raises(PrivacyViolation, match="the memory, tool read_diary") as raised:
+        await privacy.departing(cloud, request, label, role="execute")
+    records.close()
+    assert "tomas" not in str(raised.value)
+    assert b"tomas" not in files(tmp_path)
 
 
 async def test_what_goes_to_another_device_of_the_user_is_on_record_too(tmp_path: Path) -> None:
