@@ -274,7 +274,7 @@ class Hybrid:
         return self._traces
 
     async def cancel(self, run: str, *, user: str = "") -> None:
-        """Let a run end, in whatever process it is: behind the node of its graph that is under way. Raises `NotFound`."""
+        """Let a run end, in whatever process it is: within a second, or when its tools are done that are at work. Raises `NotFound`."""
         await in_thread(self.runs.cancel, run, user=user)
 
     @asynccontextmanager

@@ -67,7 +67,7 @@ def forget_run(run: RunName, config: options.Config = None, as_json: options.AsJ
 
 @runs.command("cancel")
 def cancel_run(run: RunName, config: options.Config = None, as_json: options.AsJson = False) -> None:
-    """End a run: behind the step that is under way, in whatever process it is."""
+    """End a run in whatever process it is: at once, or when its tools are done that are at work."""
     from .runs_table import cancel_run as work
 
     work(run, config, as_json=as_json)

@@ -75,7 +75,7 @@ def cancel_run(run: str, path: Path | None, *, as_json: bool) -> None:
         if as_json:
             print_json({"run": found.id, "state": found.state})
         elif found.state is RunState.RUNNING:
-            notes.print(f"run {printable(run)} ends behind the step that is under way", markup=False)
+            notes.print(f"run {printable(run)} ends within a second, or when its tools are done that are at work", markup=False)
         else:
             notes.print(f"run {printable(run)} is {found.state}", markup=False)
 

@@ -41,18 +41,32 @@ class EffectLedger:
         writer: keeps what is written in the database of the records.
         scope: of the calls that are counted together: empty for the task, the name of a part for what runs beside others.
         approver: asks somebody about calls; None: the run stops until somebody has decided.
+        at_work: keys of the run's effects whose tools this process runs just now.
     """
 
-    def __init__(self, records: EffectRecords, writer: LedgerWriter, *, scope: str = "", approver: Approver | None = None) -> None:
+    def __init__(
+        self,
+        records: EffectRecords,
+        writer: LedgerWriter,
+        *,
+        scope: str = "",
+        approver: Approver | None = None,
+        at_work: set[str] | None = None,
+    ) -> None:
         self._records = records
         self._writer = writer
         self._scope = scope
         self._approver = approver
-        self._at_work: set[str] = set()
+        self._at_work: set[str] = set() if at_work is None else at_work
 
     def within(self, scope: str) -> "EffectLedger":
         """That of a part of the run."""
-        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver)
+        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver, at_work=self._at_work)
+
+    @property
+    def is_at_work(self) -> bool:
+        """A tool of the run is."""
+        return bool(self._at_work)
 
     async def known(self, asked: Sequence[Asked]) -> dict[str, bool]:
         """What was decided about calls, by their ids. What was begun had been approved."""

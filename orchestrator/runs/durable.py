@@ -11,11 +11,12 @@ import anyio
 
 from ...protocols import ApprovalNeeded, ConfigError, DeadlineExceeded, IdempotencyConflict, NearfarError, RunBusy, StoreError
 from ..effects.approvals import decide, needed
-from ..effects.ledger import ledger_of
+from ..effects.ledger import EffectLedger, ledger_of
 from ..results import Result
 from ..strategies.state import TaskContext, TaskGraph, TaskState
 from ..task import Task
 from ..threads import in_thread
+from .cancelling import Cancelling
 from .opening import open_store
 from .parts import RunParts, thread
 from .run import Failure, KeptTask, Lease, RunState, damaged, digest, tightened
@@ -57,6 +58,7 @@ class DurableRuns:
     def __init__(self, store: RunStore, agents: tuple[str, ...]) -> None:
         self.store = store
         self._agents = agents
+        self._cancelling = Cancelling(store)
         self._busy: dict[str, anyio.Event] = {}
         """Runs that this `Hybrid` works on."""
         self._ended = 0
@@ -115,13 +117,15 @@ class DurableRuns:
     async def served(self, work: Work, graph: TaskGraph, config: "RunnableConfig") -> dict[str, Any]:
         """The final state of the task's graph, each node of which is kept before the next one begins.
 
-        Raises `ApprovalNeeded` where it stops to ask, `Cancelled` behind the node in which somebody cancelled it, and `RunBusy`.
+        Raises `ApprovalNeeded` where it stops to ask, `Cancelled` where somebody has cancelled it, and `RunBusy`.
         """
-        config = self._configured(work, config)
-        state = await graph.ainvoke(None if work.goes_on else given(work), config, context=work.context, durability="sync")
+        config, effects = self._configured(work, config), work.context.boundary.effects
+        assert work.lease is not None, "it is a durable run"
+        assert isinstance(effects, EffectLedger), "which has a ledger"
+        with self._cancelling.noticed(work.lease.run, lambda: effects.is_at_work):
+            state = await graph.ainvoke(None if work.goes_on else given(work), config, context=work.context, durability="sync")
         if state is None or "attempts" not in state:
             state = (await graph.aget_state(config)).values
-        assert work.lease is not None, "it is a durable run"
         error = needed(work.lease.run, state)
         if error is not None:
             raise error

@@ -154,8 +154,17 @@ class RunStore:
             return None
         return str(found[1]) if found[0] == RunState.DONE else _failure(run, found[1])
 
+    def to_be_cancelled(self) -> set[str]:
+        """The runs that this process works on whose end somebody has asked for."""
+        query = "SELECT run FROM runs WHERE state = 'running' AND owner = ? AND is_cancelled = 1"
+        with self.database.reading() as session:
+            return {run for (run,) in session.execute(query, (self.owners.name,)).fetchall()}
+
     def cancel(self, run: str, *, user: str | None = None) -> Run:
-        """Let a run end: at once where nobody works on it, else behind the node that is under way. A run that has ended stays as it is."""
+        """Let a run end: at once where nobody works on it, else within a second, or when its tools are done that are at work.
+
+        A run that has ended stays as it is.
+        """
         self.writer.submit(partial(self._cancel, run=run, user=user)).result()
         return self.show(run, user=user)
 

@@ -5,12 +5,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 from run_stores import Opener
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
 from nearfar.orchestrator.routing.settings import Amounts, Limits
+from nearfar.orchestrator.runs import cancelling
 from nearfar.orchestrator.runs.durable import DurableRuns
 from nearfar.orchestrator.runs.run import Failure, Lease, RunState
 from nearfar.orchestrator.runs.settings import RunsConfig
@@ -186,6 +188,53 @@ async def test_a_run_is_cancelled_from_elsewhere_behind_the_step_under_way(confi
             await opened.resume("k")
         await opened.cancel("k")  # it has ended; nothing changes
     elsewhere.close()
+
+
+async def test_a_run_is_cancelled_in_the_middle_of_what_an_agent_says(config: RunsConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancelling, "LOOK_SECONDS", 0.01)
+    never = anyio.Event()
+
+    def hanging(request: StepRequest) -> Reply:
+        elsewhere.cancel("k")
+        return ["Well", never]
+
+    elsewhere = RunStore.open(config)
+    async with hybrid(config, hanging) as opened:
+        with pytest.raises(Cancelled):
+            await opened.run("Hi", idempotency_key="k", timeout=20)
+        assert opened.runs.show("k").state is RunState.CANCELLED
+        assert (await opened.team["near"].open()).card.name == "near"
+        with pytest.raises(Cancelled):
+            async for _ in opened.stream("Hi", idempotency_key="k", timeout=20):
+                pass
+    elsewhere.close()
+
+
+async def test_a_run_is_not_cancelled_in_the_middle_of_a_tool(config: RunsConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancelling, "LOOK_SECONDS", 0.01)
+    looked: list[set[str]] = []
+
+    class Watched(RunStore):
+        def to_be_cancelled(self) -> set[str]:
+            looked.append(super().to_be_cancelled())
+            return looked[-1]
+
+    @tool(effect="at_most_once")
+    async def pay() -> str:
+        """Pay."""
+        elsewhere.cancel("k")
+        while sum(map(bool, looked)) < 3:
+            await anyio.lowlevel.checkpoint()
+        return "paid"
+
+    store, elsewhere = Watched.open(config), RunStore.open(config)
+    async with hybrid(store, [ToolCall(id="1", name="pay", arguments={})], pay) as opened:
+        with pytest.raises(Cancelled):
+            await opened.run("Hi", idempotency_key="k", timeout=20)
+    with store.database.reading() as session:
+        assert session.execute("SELECT state FROM effects WHERE run = 'k'").fetchall() == [("done",)]
+    for each in (store, elsewhere):
+        each.close()
 
 
 async def test_what_a_run_lacks_is_named(config: RunsConfig) -> None:
