@@ -38,6 +38,7 @@ def list_traces(path: Path | None, *, limit: int, as_json: bool) -> None:
         table.add_column(column)
     for line in lines:
         known = _line_json(line)
+        known["outcome"] = known["outcome"] or "not ended"
         table.add_row(*(Text(printable(str(known[name] or ""))) for name in ("run", "began", "outcome", "agent", "dollars", "task")))
     output.print(table)
 

@@ -19,7 +19,7 @@ from ..task import Task
 from ..tools import Tool
 from .entries import ENTRY, AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 from .redaction import redacted
-from .store import TraceStore, insert
+from .store import TraceStore, insert, is_kept
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ class Journal:
         self._user = task.user
         self._waiting: deque[_Making] = deque()
         self._is_submitted = False
+        self._is_begun = False
+        """Something of it was written."""
         self._lost = 0
         self._written: list[AnyEntry] = []
         """What is to be exported in the end, where it is."""
@@ -79,7 +81,10 @@ class Journal:
             while self._waiting:
                 entries.append(self._waiting.popleft()())
             contents = [redacted(entry.model_dump_json()) for entry in entries]
+            if self._is_begun and not is_kept(session, self._run):
+                return  # somebody has it forgotten, and nothing of it comes back
             insert(session, self._run, self._user, [(entry.type, content) for entry, content in zip(entries, contents, strict=True)])
+            self._is_begun = True
             if self._store.exporting is not None:
                 self._written += map(ENTRY.validate_json, contents)
         except BaseException:
@@ -98,7 +103,8 @@ class Journal:
                 logger.warning("run %s could not be exported: %s", self._run, failed)
 
     def _give_up(self, error: BaseException) -> None:
-        self._is_submitted = False
+        self._is_submitted = self._is_begun = False
+        self._requests.clear()  # what is lost is nothing to begin the next requests with
         self._lost += len(self._waiting)
         self._waiting.clear()
         logger.warning("what happens in run %s could not be recorded: %s", self._run, error)

@@ -101,6 +101,11 @@ def insert(session: Session, run: str, user: str, entries: list[tuple[str, str]]
         session.execute(_INSERT, (run, user, type_, content))
 
 
+def is_kept(session: Session, run: str) -> bool:
+    """Whether there are entries of a run."""
+    return session.execute("SELECT 1 FROM entries WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
+
+
 def open_traces(config: RunsConfig) -> TraceStore:
     """The traces beside the runs of a `[runs]` section. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` without an address."""
     if config.postgres_variable is None:

@@ -2,19 +2,23 @@
 
 import logging
 import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
-from traced_tasks import LOOKUP, hybrid
+from traced_tasks import LOOKUP, hybrid, lookup
 
+from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.events import AttemptEnded, Routed
 from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.tables import Session
 from nearfar.orchestrator.tracing.entries import AgentStepped, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 from nearfar.orchestrator.tracing.redaction import redacted
-from nearfar.orchestrator.tracing.store import TraceStore, open_traces
-from nearfar.protocols import DeadlineExceeded, NotFound, ToolCall, Unavailable
+from nearfar.orchestrator.tracing.store import TraceStore, insert, open_traces
+from nearfar.protocols import DeadlineExceeded, NotFound, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -186,3 +190,43 @@ async def test_traces_are_kept_in_a_database_that_several_orchestrators_share(
         agents.runs.forget("r1")
         with pytest.raises(NotFound):
             agents.traces.entries("r1")
+
+
+async def test_nothing_of_a_run_comes_back_once_its_trace_is_forgotten(traces: TraceStore) -> None:
+    """As where another process erases it while its last entries are on their way."""
+
+    def erases(request: StepRequest) -> str:
+        traces.flush()
+        traces.forget_all(["r1"])
+        return "Mira Falk"
+
+    async with Hybrid(near=ScriptedAgent(erases, name="near"), traces=traces) as agents:
+        await agents.run("Who leads Orbix?", strategy="device", idempotency_key="r1")
+    traces.flush()
+    with pytest.raises(NotFound):
+        traces.entries("r1")
+
+
+async def test_behind_lost_entries_a_step_is_kept_with_its_whole_request(traces: TraceStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody could tell what it was asked."""
+    failed: list[bool] = []
+
+    def written(session: Session, run: str, user: str, entries: list[tuple[str, str]]) -> None:
+        if not failed and any(type_ == "step" for type_, _ in entries):
+            failed.append(True)
+            raise StoreUnavailable("the disk is full")
+        insert(session, run, user, entries)
+
+    monkeypatch.setattr("nearfar.orchestrator.tracing.recorder.insert", written)
+
+    def script(request: StepRequest) -> Any:  # noqa: ANN401 - what a script may say
+        with suppress(StoreUnavailable):
+            traces.flush()
+        return "Mira Falk" if len(request.messages) > 4 else LOOKUP.model_copy(update={"id": str(len(request.messages))})
+
+    async with Hybrid(near=ScriptedAgent(script, name="near"), tools=[lookup], traces=traces) as agents:
+        await agents.run("Who leads Orbix?", strategy="device", idempotency_key="r1")
+    traces.flush()
+    lost = [entry.type for entry in traces.entries("r1")].index("lost")
+    first = next(entry for entry in traces.entries("r1")[lost:] if isinstance(entry, AgentStepped))
+    assert first.kept == 0
