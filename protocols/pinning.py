@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import cast
 
 from .address import Address
-from .certificates import read_pair
 from .channel import ClientTls
 from .errors import ConfigError, Unavailable
 from .pairing import fingerprint_of
@@ -22,20 +21,19 @@ _SECONDS = 10.0
 def pinned_tls(address: Address, fingerprint: str, client: ClientTls | None = None, *, timeout: float = _SECONDS) -> ClientTls:
     """TLS that accepts the server at `address` with the certificate of that `fingerprint` and no other. It blocks on the network.
 
-    What `client` has to show itself, it goes on showing.
+    What `client` has to show itself, it goes on showing, but not before the server is known.
 
     Raises `Unavailable` if nobody answers, `ConfigError` if the certificate is another one, or has expired.
     """
     try:
-        client = client or ClientTls()
-        shown = _certificate(address, client, timeout)
+        shown = _certificate(address, timeout)
         if fingerprint_of(shown) != fingerprint:
             raise ConfigError(
                 f"the certificate of {address} is not the one that this worker was paired with",
                 hint="pair again if the hub has a new certificate; if it has not, somebody stands between you and it",
             )
         pem = ssl.DER_cert_to_PEM_cert(shown)
-        return replace(client, roots=pem.encode(), server_name=_name(address, client, pem, timeout))
+        return replace(client or ClientTls(), roots=pem.encode(), server_name=_name(address, pem, timeout))
     except ssl.SSLCertVerificationError as error:
         message = f"the certificate of {address} cannot be used: {error.verify_message}"
         raise ConfigError(message, hint="make a new one on the hub's machine and pair again") from error
@@ -46,9 +44,9 @@ def pinned_tls(address: Address, fingerprint: str, client: ClientTls | None = No
         raise Unavailable(f"no TLS server answers at {address}: {error}", hint="check the address, and that the hub runs") from error
 
 
-def _certificate(address: Address, client: ClientTls, timeout: float) -> bytes:
+def _certificate(address: Address, timeout: float) -> bytes:
     """What the server shows, in DER form, unchecked."""
-    context = _context(client)
+    context = _context()
     context.verify_mode = ssl.CERT_NONE
     with _connected(address, context, timeout) as connection:
         certificate = connection.getpeercert(binary_form=True)
@@ -57,9 +55,9 @@ def _certificate(address: Address, client: ClientTls, timeout: float) -> bytes:
     return certificate
 
 
-def _name(address: Address, client: ClientTls, pem: str, timeout: float) -> str:
+def _name(address: Address, pem: str, timeout: float) -> str:
     """A name that the certificate is for: gRPC insists on one, and the address need not be among them."""
-    context = _context(client)
+    context = _context()
     context.load_verify_locations(cadata=pem)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate is trusted whoever has signed it
     with _connected(address, context, timeout) as connection:
@@ -71,11 +69,8 @@ def _name(address: Address, client: ClientTls, pem: str, timeout: float) -> str:
     return alternatives[0][1].replace("*", "hub")
 
 
-def _context(client: ClientTls) -> ssl.SSLContext:
+def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if (pair := client.pair) is not None:
-        read_pair(*pair)  # which says what is wrong with the files
-        context.load_cert_chain(*pair)
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])
     return context

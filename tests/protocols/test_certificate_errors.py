@@ -2,7 +2,7 @@
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,13 @@ async def test_the_name_that_a_client_expects_is_the_one_in_the_error(authority:
     client = replace(client_tls(authority.certificate), server_name="hub.example")
     error = await failure(server_tls(authority.issue(*HOSTS)), client)
     assert error.message.endswith("is for localhost, 127.0.0.1, and not for hub.example")
+
+
+@pytest.mark.anyio
+async def test_another_host_is_told_from_a_client_that_is_refused(authority: Authority) -> None:
+    tls = client_tls(authority.certificate, authority.issue("phone"))
+    error = await failure(server_tls(authority.issue("hub.example"), authority.certificate), tls)
+    assert error.message.endswith("is for hub.example, and not for 127.0.0.1")
 
 
 @pytest.mark.anyio
@@ -158,8 +165,8 @@ async def test_a_network_that_breaks_every_connection_is_no_matter_of_certificat
 
 
 @asynccontextmanager
-async def web_server(answer: object) -> AsyncIterator[str]:
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)  # type: ignore[arg-type]  # one of the two above
+async def web_server(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
