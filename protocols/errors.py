@@ -80,7 +80,7 @@ class ConfigError(UserError):
 
 
 class Unauthenticated(UserError):
-    """The caller's token is missing, wrong, expired or revoked."""
+    """The caller's token, or its certificate, is missing, wrong, expired or revoked."""
 
 
 class PermissionDenied(UserError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from ...protocols import Agent, ConfigError, Side
-from ...protocols.channel import server_tls
+from ...protocols.channel import ServerTls, server_tls
 from ...protocols.server import Server
 from ...protocols.token_following import follow_tokens
 from ..compose import (
@@ -67,7 +67,7 @@ async def _serve(
     agent = await open_agent()
     try:
         async with serving(agent, listening.address, tokens=tokens, tls=tls, insecure=listening.insecure) as server:
-            _announce(agent, server.address, protected=bool(tokens), encrypted=tls is not None, as_json=as_json)
+            _announce(agent, server.address, tls, protected=bool(tokens), as_json=as_json)
             async with anyio.create_task_group() as tasks:
                 if listening.tokens is not None:
                     tasks.start_soon(follow_tokens, listening.tokens, server.replace_tokens)
@@ -101,12 +101,16 @@ async def until_stopped() -> None:
             return
 
 
-def _announce(agent: Agent, address: str, *, protected: bool, encrypted: bool, as_json: bool) -> None:
+def _announce(agent: Agent, address: str, tls: ServerTls | None, *, protected: bool, as_json: bool) -> None:
+    demands_certificates = tls is not None and tls.client_roots is not None
     if as_json:
-        print_json({"address": address, "agent": agent.card.model_dump(mode="json"), "tls": encrypted, "token": protected})
+        guards = {"tls": tls is not None, "token": protected, "client_certificate": demands_certificates}
+        print_json({"address": address, "agent": agent.card.model_dump(mode="json"), **guards})
         return
     guard = "callers need a token" if protected else "any local process may call it; --tokens FILE changes that"
-    notes.print(f"serving [bold]{agent.card.model}[/bold] on [bold]{address}[/bold] ({'TLS' if encrypted else 'plain text'}; {guard})")
+    if demands_certificates:
+        guard = "callers need a certificate" + (" and, unless the token file says that it is enough, a token" if protected else "")
+    notes.print(f"serving [bold]{agent.card.model}[/bold] on [bold]{address}[/bold] ({'plain text' if tls is None else 'TLS'}; {guard})")
     notes.print("[dim]stop with Ctrl-C[/dim]")
 
 

@@ -61,6 +61,7 @@ def test_a_task_reaches_a_gateway_with_the_configured_certificate(tmp_path: Path
     monkeypatch.setenv("NEARFAR_TOKEN", str(nearfar("serve", "token", "add", "phone")["token"]))
     with started("serve", "gateway", "--far", "far", "--address", "127.0.0.1:0", *TLS) as gateway:
         far = f'[far]\nprovider = "gateway"\naddress = "{gateway["address"]}"\ncertificate = "authority.pem"\n'
+        assert (gateway["tls"], gateway["token"], gateway["client_certificate"]) == (True, True, True)
         config, ask = tmp_path / "nearfar.toml", ("run", QUESTION, "--public", "--mode", "only_in_cloud", "--strategy", "cloud")
         config.write_text(far, encoding="utf-8")
         assert DEMANDED in str(nearfar(*ask)["error"])
