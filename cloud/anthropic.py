@@ -20,7 +20,7 @@ from ..protocols import (
     ToolChoice,
     Usage,
 )
-from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
+from .dialect import Continuity, EndedEarly, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
 
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 8192
@@ -145,7 +145,7 @@ class AnthropicDecoder:
 
     def end(self) -> Ending:
         if not self._stopped or self._reason is None:
-            raise InvalidOutput("the stream ended before the provider said why it stopped", hint="try again")
+            raise EndedEarly
         if self._reason == "refusal":
             raise ContentFiltered("the model refused to answer", hint="rephrase the request, or use another model")
         if self._reason not in _REASONS:

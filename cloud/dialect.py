@@ -51,6 +51,13 @@ class ErrorMarks:
     """HTTP status that an error object in mid-stream stands for, by its type."""
 
 
+class EndedEarly(InvalidOutput):
+    """The stream ended before the provider said why it stopped."""
+
+    def __init__(self) -> None:
+        super().__init__("the stream ended before the provider said why it stopped", hint="try again")
+
+
 class Decoder(Protocol):
     """Reads one stream. A `NearfarError` that it raises ends the step."""
 
@@ -59,7 +66,7 @@ class Decoder(Protocol):
         ...
 
     def end(self) -> Ending:
-        """The stream has ended. Raises `InvalidOutput` if the provider had not finished."""
+        """The stream has ended. Raises `EndedEarly` if the provider had not finished."""
         ...
 
 

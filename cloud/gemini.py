@@ -11,7 +11,7 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from ..protocols import Capabilities, ContentFiltered, FinishReason, InvalidOutput, InvalidRequest, Message, StepRequest, ToolChoice, Usage
-from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
+from .dialect import Continuity, EndedEarly, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
 
 _UNSIGNED = "skip_thought_signature_validator"
 _NEVER_SIGNS = re.compile(r"(?:models/)?gemini-[12]\b")
@@ -108,7 +108,7 @@ class GeminiDecoder:
 
     def end(self) -> Ending:
         if self._reason is None:
-            raise InvalidOutput("the stream ended before the provider said why it stopped", hint="try again")
+            raise EndedEarly
         if self._reason in _FILTERED:
             raise ContentFiltered(f"the provider withheld the answer: {self._reason}", hint="rephrase the request, or use another model")
         if self._reason not in ("STOP", "MAX_TOKENS"):

@@ -13,7 +13,19 @@ from pydantic import JsonValue
 
 from ..protocols import Capabilities, ContentFiltered, FinishReason, InvalidOutput, JsonSchema, Message, StepRequest, ToolSpec, Usage
 from ..protocols.confidence import LowestWindow
-from .dialect import Continuity, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text, check_number_of_calls
+from .dialect import (
+    Continuity,
+    EndedEarly,
+    Ending,
+    ErrorMarks,
+    JsonObject,
+    RawCall,
+    as_count,
+    as_object,
+    as_objects,
+    as_text,
+    check_number_of_calls,
+)
 
 JsonSchemaForm = Literal["native", "llama"]
 """How a server takes an output schema: "native" as `json_schema`, "llama" inside `json_object` (llama-cpp-python's server)."""
@@ -136,7 +148,7 @@ class OpenAIDecoder:
 
     def end(self) -> Ending:
         if self._reason is None:
-            raise InvalidOutput("the stream ended before the provider said why it stopped", hint="try again")
+            raise EndedEarly
         if self._refused or self._reason == "content_filter":
             raise ContentFiltered("the provider withheld the answer", hint="rephrase the request, or use another model")
         if self._reason not in _REASONS:

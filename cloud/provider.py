@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from ..protocols import (
     AgentCard,
     Capabilities,
+    InvalidOutput,
     InvalidRequest,
     Limits,
     NearfarError,
@@ -34,7 +35,7 @@ from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
 from .conclusion import check_text, checked_calls, estimated_usage, finished
 from .deadline import Deadline
-from .dialect import Decoder, Dialect, Ending, JsonObject
+from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
 from .failures import content_type_error, error_for, fault_in, fault_of, redirect_error, transport_errors
 from .keys import Key
 from .retry import Pause, RetryPolicy
@@ -155,7 +156,7 @@ class ProviderAgent:
                         yield TextDelta(text=text)
         if rest := answer.rest():
             yield TextDelta(text=rest)
-        for event in self._conclude(answer.decoder.end(), request, "".join(answer.text), body, limit):
+        for event in self._conclude(answer.end(), request, "".join(answer.text), body, limit):
             yield event
 
     @asynccontextmanager
@@ -248,6 +249,14 @@ class _Answer:
         self.has_begun = True
         self.text.append(self._joiner.join(self.decoder.feed(chunk)))
         return self.text[-1]
+
+    def end(self) -> Ending:
+        """What the provider says at the end. Raises `StepLost` where an answer just ends that had begun: somebody has cut it off."""
+        try:
+            return self.decoder.end()
+        except EndedEarly as early:
+            error = StepLost if self.has_begun else InvalidOutput
+            raise error(early.message, hint=early.hint) from None
 
     def rest(self) -> str:
         """The text that remains when the stream has ended."""

@@ -34,7 +34,7 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, caller: str, request: StepRequest) -> AsyncIterator[Turn]:
-        """Around the step. Raises `RateLimited`, in which case nothing was asked of anybody and nothing counts."""
+        """Around the step. Raises `RateLimited`, in which case nothing was asked of anybody, and no tokens count."""
         prompt = _prompt_tokens(request)
         self._rates.take(caller, prompt)
         turn: Turn | None = None

@@ -33,6 +33,7 @@ from nearfar.protocols import (
     InvalidOutput,
     Message,
     NearfarError,
+    StepLost,
     StepReply,
     StepRequest,
     TextDelta,
@@ -142,9 +143,9 @@ async def test_error_object_in_mid_stream_ends_the_step(dialect: str, error: obj
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_stream_that_ends_without_a_finish_is_invalid_output(dialect: str) -> None:
+async def test_an_answer_that_ends_without_a_finish_is_a_step_that_was_lost(dialect: str) -> None:
     whole = TEXTS[dialect]("Hello", "rest")
-    with pytest.raises(InvalidOutput):
+    with pytest.raises(StepLost):
         await reply_to(whole[: whole.index("rest")].rpartition("\n\n")[0] + "\n\n", asking(), dialect)
 
 
