@@ -2,7 +2,8 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pydantic import JsonValue
@@ -37,24 +38,31 @@ class Placeholder(Value):
     origin: str
     """Where it comes from: `tool read_mail`, `the detectors`."""
 
+    @property
+    def type(self) -> str:
+        return self.name[1:].rsplit("_", 2)[0].lower()
+
 
 class Placeholders:
     """Those of one run: the same value has the same placeholder throughout. A `Vault`.
 
-    `keep` is called with each new one before it is used, so that it is there when the run is resumed; `known` are those of before. What
+    `keep` is called with new ones before they are used, so that they are there when the run is resumed; `known` are those of before. What
     looks like a placeholder in the user's own words, `said`, may be repeated.
     """
 
     def __init__(
-        self, known: Iterable[Placeholder] = (), *, keep: Callable[[Placeholder], None] | None = None, said: Iterable[str] = ()
+        self, known: Iterable[Placeholder] = (), *, keep: Callable[[Sequence[Placeholder]], None] | None = None, said: Iterable[str] = ()
     ) -> None:
         self._said = tuple(said)
         self._by_name: dict[str, Placeholder] = {}
         self._by_value: dict[str, Placeholder] = {}
+        self._numbers = Counter[str]()
+        """The last one of each type."""
         self._keep = keep
         self._resembling: re.Pattern[str] | None = None
         for placeholder in known:
             self._add(placeholder)
+            self._numbers[placeholder.type] += 1
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -66,15 +74,16 @@ class Placeholders:
 
     def standing_for(self, value: str, type: str, *, tier: Tier, origin: str) -> str:
         """The name of the placeholder for a value."""
-        known = self._by_value.get(value)
-        if known is None:
-            letters = "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LETTERS))
-            number = 1 + sum(name.startswith(f"<{type.upper()}_") for name in self._by_name)
-            known = Placeholder(name=f"<{type.upper()}_{number}_{letters}>", value=value, tier=tier, origin=origin)
-            if self._keep is not None:
-                self._keep(known)
-            self._add(known)
-        return known.name
+        return self.standing_for_all({value: type}, tier=tier, origin=origin)[value]
+
+    def standing_for_all(self, types: Mapping[str, str], *, tier: Tier, origin: str) -> dict[str, str]:
+        """The names of the placeholders for values, of which these are the types."""
+        new = [self._new(value, type, tier, origin) for value, type in types.items() if value not in self._by_value]
+        if new and self._keep is not None:
+            self._keep(new)
+        for placeholder in new:
+            self._add(placeholder)
+        return {value: self._by_value[value].name for value in types}
 
     def hidden(self, text: str) -> str:
         """The text with placeholders for the values in it that have one, the longest first; not for ones that may stand there by chance."""
@@ -132,6 +141,11 @@ class Placeholders:
     def label_of(self, call: ToolCall) -> Label:
         return joined(Label(tier=each.tier, origins=(each.origin,)) for each in self.named_in(call.arguments))
 
+    def _new(self, value: str, type: str, tier: Tier, origin: str) -> Placeholder:
+        letters = "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LETTERS))
+        self._numbers[type] += 1
+        return Placeholder(name=f"<{type.upper()}_{self._numbers[type]}_{letters}>", value=value, tier=tier, origin=origin)
+
     def _add(self, placeholder: Placeholder) -> None:
         self._by_name[placeholder.name] = placeholder
         self._by_value[placeholder.value] = placeholder
@@ -147,7 +161,7 @@ class Placeholders:
     def _resembling_pattern(self) -> re.Pattern[str]:
         """Of what a careless model makes of a placeholder."""
         if self._resembling is None:
-            types = "|".join(sorted({name[1 : name.rindex("_", 0, name.rindex("_"))] for name in self._by_name}))
+            types = "|".join(sorted({placeholder.type.upper() for placeholder in self._by_name.values()}))
             in_brackets = rf"<\s*(?:{types})[\s_\\-]*[0-9][^<>\n]{{0,24}}>"
             without = rf"(?<![^\W_])(?:{types})[\s_\\-]*[0-9]+[\s_\\-]*[{_ALPHABET}]{{{_RANDOM_LETTERS}}}(?![^\W_])"
             self._resembling = re.compile(f"{in_brackets}|{without}", re.IGNORECASE)

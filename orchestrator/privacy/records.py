@@ -1,5 +1,6 @@
 """What is kept on this device of how private runs were: an audit without a word of them, and placeholders, each run's under its own key."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -99,13 +100,15 @@ class RunRecords:
             row = connection.execute("SELECT label FROM spills WHERE run = ?", (self.run,)).fetchone()
         return Label() if row is None else Label.model_validate_json(row[0])
 
-    def keep(self, placeholder: Placeholder) -> None:
-        """Keep a placeholder, encrypted."""
-        payload = placeholder.model_dump_json().encode()
+    def keep(self, placeholders: Sequence[Placeholder]) -> None:
+        """Keep placeholders, encrypted."""
         with self.kept.database.writing() as connection:
             (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM placeholders WHERE run = ?", (self.run,)).fetchone()
-            sealed = self.kept.keys.seal(_dot(self.run, last + 1), {_subject(self.run)}, payload)
-            connection.execute("INSERT INTO placeholders VALUES (?, ?, ?)", (self.run, last + 1, sealed))
+            rows = ((self.run, number, self._sealed(placeholder, number)) for number, placeholder in enumerate(placeholders, last + 1))
+            connection.executemany("INSERT INTO placeholders VALUES (?, ?, ?)", rows)
+
+    def _sealed(self, placeholder: Placeholder, number: int) -> bytes:
+        return self.kept.keys.seal(_dot(self.run, number), {_subject(self.run)}, placeholder.model_dump_json().encode())
 
     def end(self) -> None:
         """Nobody goes on with the run: remove all but its audit, and the key, without which no copy of a placeholder can be read."""

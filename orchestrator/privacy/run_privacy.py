@@ -204,10 +204,8 @@ class RunPrivacy:
         return Message.tool(result.model_copy(update={"content": f"{name}\n{_TOLD}"}))
 
     def _hidden(self, request: StepRequest, found: Found) -> StepRequest:
-        names = {
-            finding.text: self.placeholders.standing_for(finding.text, finding.type, tier=Tier.USER, origin=_DETECTORS)
-            for finding in _all(found)
-        }
+        types = {finding.text: finding.type for finding in _all(found)}
+        names = self.placeholders.standing_for_all(types, tier=Tier.USER, origin=_DETECTORS)
 
         def hide(text: str) -> str:
             for finding in reversed(found.get(text, ())):

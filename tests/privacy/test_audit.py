@@ -138,8 +138,8 @@ async def test_nothing_on_the_disk_holds_a_private_word(tmp_path: Path) -> None:
 def test_placeholders_are_kept_sealed_until_the_run_ends_and_the_key_goes_with_them(tmp_path: Path) -> None:
     placeholder = Placeholder(name="<EMAIL_1_abcdef>", value=EMAIL, tier=Tier.USER, origin="the detectors")
     records = PrivacyRecords(tmp_path)
-    records.of("run-1").keep(placeholder)
-    records.of("run-2").keep(placeholder)
+    records.of("run-1").keep([placeholder])
+    records.of("run-2").keep([placeholder])
     records.close()
     records = PrivacyRecords(tmp_path)
     assert records.of("run-1").placeholders() == [placeholder]
@@ -155,7 +155,7 @@ def test_placeholders_are_kept_sealed_until_the_run_ends_and_the_key_goes_with_t
 
 def test_placeholder_of_one_run_cannot_be_read_in_the_place_of_another_ones(tmp_path: Path) -> None:
     records = PrivacyRecords(tmp_path)
-    records.of("run-1").keep(Placeholder(name="<EMAIL_1_abcdef>", value=EMAIL, tier=Tier.USER, origin="x"))
+    records.of("run-1").keep([Placeholder(name="<EMAIL_1_abcdef>", value=EMAIL, tier=Tier.USER, origin="x")])
     with records.database.writing() as connection:
         connection.execute("UPDATE placeholders SET number = 2")
     with pytest.raises(ValueError, match="not sealed as it is"):

@@ -213,6 +213,16 @@ async def test_what_looks_private_in_the_names_of_fields_leaves_as_a_placeholder
     assert result.text == "It was 10.1.2.3"
 
 
+def test_placeholders_for_many_values_are_kept_at_once_and_numbered_on() -> None:
+    kept: list[list[str]] = []
+    placeholders = Placeholders(keep=lambda new: kept.append([each.value for each in new]))
+    names = placeholders.standing_for_all({"a@b.org": "email", "c@d.org": "email", "1.2.3.4": "ip"}, tier=Tier.USER, origin="x")
+    again = placeholders.standing_for_all({"c@d.org": "email", "e@f.org": "email"}, tier=Tier.USER, origin="x")
+    assert kept == [["a@b.org", "c@d.org", "1.2.3.4"], ["e@f.org"]]
+    assert again["c@d.org"] == names["c@d.org"]
+    assert [name.rsplit("_", 1)[0] for name in (*names.values(), again["e@f.org"])] == ["<EMAIL_1", "<EMAIL_2", "<IP_1", "<EMAIL_3"]
+
+
 def test_long_words_are_shown_in_time_in_proportion() -> None:
     placeholders = Placeholders()
     name = placeholders.standing_for("secret", "a", tier=Tier.DEVICE, origin="x")
