@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from ...protocols import Message, Side, ToolCall, ToolResult, ToolSpec
+from ...protocols import Message, Sensitivity, Side, ToolCall, ToolResult, ToolSpec
 from ...protocols.messages import Value
 from ..events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..labels import Label
@@ -56,6 +56,8 @@ class AgentStepped(Entry):
     """As much of it as was heard."""
     label: Label
     """Of what the request held."""
+    sensitivity: Sensitivity
+    """Of the request itself: a part of a long context is for near agents alone, whatever its label."""
     reserved_tokens: int | None = None
     """Taken from the budget before the step; None: no budget was kept."""
     reserved_dollars: float | None = None

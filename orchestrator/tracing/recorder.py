@@ -71,7 +71,7 @@ class Journal:
         before, now = self._requests.get(key, ()), request.messages
         kept = next((place for place, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), min(len(before), len(now)))
         self._requests[key] = now
-        return AgentStepped.model_validate({"kept": kept, "messages": now[kept:], **fields})
+        return AgentStepped.model_validate({"kept": kept, "messages": now[kept:], "sensitivity": request.sensitivity, **fields})
 
     def _write(self, session: Session) -> None:
         self._is_submitted = False

@@ -278,3 +278,16 @@ async def test_a_trace_that_lacks_entries_is_not_replayed(traces: TraceStore) ->
     bad = await recorded(traces, [LEADER, "Port Alder"], "bad")
     with pytest.raises(InvalidRequest, match="is missing"):
         await blamed(RecordedRun("bad", [*bad.entries[:2], EntriesLost(at=0.0, count=1), *bad.entries[2:]]))
+
+
+async def test_a_context_that_stays_here_does_not_leave_for_a_correction(traces: TraceStore) -> None:
+    replies = ['{"jobs": [{"instruction": "Find it", "advice": ""}]}', '{"answer": "Port Alder", "scratchpad": "", "jobs": []}']
+    near = ScriptedAgent(['{"explanation": "", "citation": null, "answer": null}'], name="near")
+    async with Hybrid(near=near, far=ScriptedAgent(replies, name="far", side=Side.FAR), traces=traces) as agents:
+        await agents.run("Where?", context="At the lake.", strategy="minions", sensitivity="public", idempotency_key="bad")
+    traces.flush()
+    asked = ScriptedAgent(["Lake Lorne"] * 3, name="asked", side=Side.FAR)
+    bad = RecordedRun("bad", traces.entries("bad"))
+    await blame(bad, StrongerAgent(Member("asked", Side.FAR, asked), bad), right, live={})
+    assert len(asked.requests) == 2
+    assert not any("lake" in message.text for request in asked.requests for message in request.messages)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ....protocols import Message, Sensitivity, StepRequest, ToolCall, complete
+from ....protocols import Message, Sensitivity, Side, StepRequest, ToolCall, complete
 from ...privacy.run_privacy import RunPrivacy
 from ...privacy.texts import changed_message
 from ...team import Member
@@ -112,6 +112,9 @@ class StrongerAgent:
 
     async def correct(self, step: RecordedStep) -> Message | None:
         """Raises `PrivacyViolation` where the agent may not be told what the run has seen."""
+        is_kept_here = step.sensitivity is Sensitivity.PRIVATE and self._label.sensitivity is Sensitivity.PUBLIC
+        if is_kept_here and self._member.side is Side.FAR:
+            return None  # of a long context that stays here it knows nothing
         tools = self._tools if step.role == "execute" else ()
         asked = StepRequest(messages=step.messages, tools=tools, sensitivity=Sensitivity.PUBLIC)
         departing = await self._privacy.departing(self._member, asked, self._label, role="correct")

@@ -34,6 +34,8 @@ class RecordedStep:
     """The whole request."""
     reply: Message
     error: str | None
+    sensitivity: Sensitivity
+    """Of the request."""
     confidence: float | None
     scope: str
     """The part of the run that it belongs to; empty: the whole."""
@@ -88,6 +90,7 @@ class RecordedRun:
                     messages=asked[key],
                     reply=entry.reply,
                     error=call.error,
+                    sensitivity=entry.sensitivity,
                     confidence=call.confidence,
                     scope=scope,
                     done=tuple(ran.call for ran in done.get(scope, ())),
