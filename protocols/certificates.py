@@ -11,6 +11,8 @@ from .errors import ConfigError
 _VERSION = 0xA0
 _UTC_TIME = 0x17
 _SECONDS = "%Y%m%d%H%M%SZ"
+_WARNING_TIME = timedelta(days=21)
+"""Before the end of a certificate. Who renews by itself does so earlier, and with a quarter or more of a shorter life left."""
 _PEM_HINT = "give the path of a PEM file; `openssl x509 -inform der -in FILE -out FILE.pem` makes one of a DER file"
 
 
@@ -59,9 +61,9 @@ class Validity:
     begins: datetime
     ends: datetime
 
-    def remaining(self, now: datetime) -> timedelta:
-        """Until it ends; negative where it has ended."""
-        return self.ends - now
+    def is_ending(self, now: datetime) -> bool:
+        """Whether so little of its time is left that it should have been renewed."""
+        return now >= self.ends - min(_WARNING_TIME, (self.ends - self.begins) / 4)
 
 
 def validity_of(certificate: bytes) -> Validity:

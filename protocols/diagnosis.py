@@ -30,6 +30,8 @@ _BACK_AFTER: Final = 5.0
 
 # OpenSSL's codes, of x509_vfy.h.
 _NOT_YET_VALID, _EXPIRED, _SELF_SIGNED, _OTHER_HOST, _OTHER_ADDRESS = 9, 10, 18, 62, 64
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""OpenSSL's words for an answer that is something else."""
 _CLIENT_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
 _ASK_OWNER: Final = "whoever runs the server has to give it another certificate"
 
@@ -47,7 +49,7 @@ async def explained(address: Address, tls: ClientTls | None, error: grpc.aio.Aio
             if tls is None and address.is_local:
                 return await _plain_text(address)
             return await _encrypted(address, tls or ClientTls())
-    except OSError:  # a TimeoutError too: the network is to blame
+    except (OSError, ValueError):  # the network is to blame, also for a TimeoutError; or a host that no certificate can name
         return None
 
 
@@ -68,6 +70,8 @@ async def _encrypted(address: Address, tls: ClientTls) -> NearfarError | None:
         reason = error.reason or ""
         if "ALERT" in reason:
             return _refused(address, tls) if any(word in reason for word in _CLIENT_ALERTS) else None
+        if reason not in _NO_TLS:
+            return None
         return Unavailable(f"{address} does not speak TLS", hint="start the server with a certificate, or check the address and its port")
     return None if answers else _refused(address, tls)
 

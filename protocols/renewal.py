@@ -8,13 +8,11 @@ from typing import Final
 
 import grpc
 
-from .certificates import first_certificate, look, read_pair, read_roots, validity_of
+from .certificates import Validity, first_certificate, look, read_pair, read_roots, validity_of
 from .errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-WARNING_TIME: Final = timedelta(days=21)
-"""Before a certificate expires. Authorities that renew by themselves do so a month before; who is warned has been forgotten by them."""
 _DAY: Final = timedelta(days=1)
 
 
@@ -29,7 +27,7 @@ class RenewedCertificate:
         self._client_roots = client_roots
         self._now = now
         self._stamps: Sequence[object] = ()
-        self._ends = datetime.max.replace(tzinfo=UTC)
+        self._validity: Validity | None = None
         self._warned: datetime | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -60,7 +58,7 @@ class RenewedCertificate:
         self._stamps = self._look()
         pair = read_pair(self._certificate, self._private_key)
         roots = None if self._client_roots is None else read_roots(self._client_roots)
-        self._ends = validity_of(first_certificate(pair[1])).ends
+        self._validity = validity_of(first_certificate(pair[1]))
         self._warned = None
         self._warn()
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
@@ -72,10 +70,11 @@ class RenewedCertificate:
     def _warn(self) -> None:
         """Once a day, that the certificate expires soon."""
         now = self._now()
-        if now < self._ends - WARNING_TIME or (self._warned is not None and now < self._warned + _DAY):
+        if self._validity is None or not self._validity.is_ending(now) or (self._warned is not None and now < self._warned + _DAY):
             return
         self._warned = now
-        logger.warning("the certificate in %s %s: replace the file, no restart is needed", self._certificate, expiry(self._ends, now))
+        when = expiry(self._validity.ends, now)
+        logger.warning("the certificate in %s %s: replace the file, no restart is needed", self._certificate, when)
 
 
 def expiry(ends: datetime, now: datetime) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...protocols import ConfigError
 from ...protocols.certificates import first_certificate, read_pair, read_roots, validity_of
-from ...protocols.renewal import WARNING_TIME, expiry
+from ...protocols.renewal import expiry
 from ..compose import GatewayConfig
 from ..config import Config
 from ..memory.settings import PeerConfig
@@ -30,13 +30,13 @@ def _finding(name: str, certificate: Path, key: Path | None) -> Finding:
         return Finding(area="tls", name=name, status="absent", detail=missing, advice="`nearfar worker pair` makes those of a hub")
     try:
         pem = read_roots(certificate) if key is None else read_pair(certificate, key)[1]
-        ends = validity_of(first_certificate(pem)).ends
+        validity = validity_of(first_certificate(pem))
     except ConfigError as error:
         return Finding(area="tls", name=name, status="broken", detail=error.message, advice=error.hint)
     now = datetime.now(UTC)
-    status: Status = "broken" if ends <= now else "expiring" if ends - now < WARNING_TIME else "ok"
+    status: Status = "broken" if validity.ends <= now else "expiring" if validity.is_ending(now) else "ok"
     advice = "" if status == "ok" else _REPLACE
-    return Finding(area="tls", name=name, status=status, detail=f"{certificate} {expiry(ends, now)}", advice=advice)
+    return Finding(area="tls", name=name, status=status, detail=f"{certificate} {expiry(validity.ends, now)}", advice=advice)
 
 
 def _own(config: Config) -> Mapping[str, tuple[Path, Path]]:

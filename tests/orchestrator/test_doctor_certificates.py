@@ -36,7 +36,7 @@ def test_each_certificate_is_looked_at(authority: Authority, tmp_path: Path) -> 
     [(100, "ok", "expires on"), (5, "expiring", "expires on"), (-0.5, "broken", "expired on")],
 )
 def test_it_is_said_how_long_a_certificate_is_good(days: float, status: str, detail: str, authority: Authority) -> None:
-    certificate, key = authority.issue(*HOSTS, end=days * DAY)
+    certificate, key = authority.issue(*HOSTS, begin=-100 * DAY, end=days * DAY)
     (finding,) = certificate_findings(Config.model_validate({"hub": {"certificate": certificate, "key": key}}))
     assert finding.status == status
     assert detail in finding.detail

@@ -5,6 +5,7 @@ import datetime
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import anyio
@@ -164,11 +165,44 @@ async def test_a_network_that_breaks_every_connection_is_no_matter_of_certificat
                 await RemoteAgent.connect(address, tls=tls)
 
 
+@pytest.mark.anyio
+async def test_a_server_that_closes_during_the_handshake_is_no_matter_of_certificates(authority: Authority) -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.close()
+
+    async with web_server(close) as address:
+        with anyio.fail_after(20), pytest.raises(Unavailable, match="cannot reach"):
+            await RemoteAgent.connect(address, tls=client_tls(authority.certificate))
+
+
+@pytest.mark.anyio
+async def test_a_server_that_hangs_in_the_handshake_is_not_waited_for(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.protocols.diagnosis._SECONDS", 0.2)
+    calls = count()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if next(calls) == 0:
+            writer.transport.abort()
+
+    async with web_server(hang) as address:
+        with anyio.fail_after(20), pytest.raises(Unavailable, match="Connection reset|Socket closed"):
+            await RemoteAgent.connect(address, tls=client_tls(authority.certificate))
+    assert next(calls) > 1, "the diagnosis has asked, too"
+
+
 @asynccontextmanager
 async def web_server(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
+    opened: list[asyncio.StreamWriter] = []
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        await answer(reader, writer)
+
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    for writer in opened:
+        writer.transport.abort()
 
 
 @pytest.mark.anyio

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.protocols import ConfigError, ScriptedAgent, Unauthenticated, Unavailable
-from nearfar.protocols.certificates import first_certificate, read_pair, read_roots, validity_of
+from nearfar.protocols.certificates import Validity, first_certificate, read_pair, read_roots, validity_of
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.renewal import RenewedCertificate, expiry
@@ -245,7 +245,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_server_warns_once_a_day_before_its_certificate_expires(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    certificate, key = authority.issue(*HOSTS, end=30 * DAY)
+    certificate, key = authority.issue(*HOSTS, begin=-60 * DAY, end=30 * DAY)
     renewed = RenewedCertificate(certificate, key, None, now=clock)
     renewed.credentials()
     assert not warnings(caplog)
@@ -262,6 +262,15 @@ def test_a_server_warns_once_a_day_before_its_certificate_expires(authority: Aut
     replace_files((certificate, key), authority.issue(*HOSTS, end=90 * DAY))
     renewed.before_handshake()
     assert not warnings(caplog)
+
+
+@pytest.mark.parametrize(("lifetime", "warned"), [(365, 21), (90, 21), (8, 2), (1, 0.25)])
+def test_a_certificate_of_a_short_life_ends_soon_when_a_quarter_is_left(lifetime: float, warned: float) -> None:
+    begins = datetime.datetime(2026, 1, 1, tzinfo=UTC)
+    validity = Validity(begins, begins + lifetime * DAY)
+    moment = validity.ends - warned * DAY
+    assert validity.is_ending(moment)
+    assert not validity.is_ending(moment - datetime.timedelta(seconds=1))
 
 
 def test_the_last_day_of_a_certificate_is_told_by_the_minute() -> None:
