@@ -426,7 +426,7 @@ class Hybrid:
             try:
                 state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
-                self._sessions.note(task, context.privacy.told)  # what was streamed by then may come back in the session
+                self._sessions.note(task, context.privacy.heard)  # what was streamed by then may come back in the session
                 with anyio.CancelScope(shield=True):  # A task that ran out of time is cancelled, and its plan is none to go by again.
                     await self._conclude_plan(task, context, None, since)
                 raise

@@ -75,9 +75,6 @@ class Needles:
         self._windows: set[bytes] = set()
         """Of long texts, of which parts count."""
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def add(self, value: str) -> None:
         """Look for a value from now on."""
         if len(reduced(value)) >= SHORTEST:

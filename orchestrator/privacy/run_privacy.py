@@ -69,7 +69,7 @@ class RunPrivacy:
         self._needles = Needles(public)
         self.found = _FOUND if records is not None and records.has_held_findings() else Label()
         """Of what detectors found that has to stay: from then on the run stays, too."""
-        self.told = Label()
+        self.heard = Label()
         """Of all that agents were told."""
         self.world = Label() if records is None else records.spilled()
         """Of private data that went into tools which change something, and may come back from any tool, in whatever part of the run."""
@@ -119,7 +119,7 @@ class RunPrivacy:
         if not self.may_hear(member, label):
             because = f"{member.name} may not be told what the run has seen since {', '.join(label.told_origins)}"
             await self._hold(member, request, label, role, because, {})
-        self.told = self.told.joined(label)
+        self.heard = self.heard.joined(label)
         if member.side is Side.NEAR:
             departing = self._departing(member, self._for_near(member, request, label), label, role)
             if member.is_elsewhere:

@@ -146,7 +146,8 @@ async def asked_with_less(
 
 def summarizer_of(team: Team, turn: Turn, log: CallLog) -> Summarizer | None:
     """The near agent that sums up, so that nothing leaves the device for it: the executor itself where it is near."""
-    member: Member | None = turn.member if turn.member.side is Side.NEAR else next((each for each in team if each.side is Side.NEAR), None)
+    near = [turn.member] if turn.member.side is Side.NEAR else [each for each in team if each.side is Side.NEAR]
+    member: Member | None = min(near, key=lambda each: each.is_elsewhere, default=None)
     if member is None or member.card is None:
         return None
     return Summarizer(member.card, partial(log.ask, member, role="summarize", turn=turn.state["acted"]))
