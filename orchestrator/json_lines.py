@@ -7,8 +7,11 @@ from typing import IO
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a line, whose newline is added. What a process left unfinished that died while it wrote is removed. Raises `OSError`."""
-    with path.open("ab+") as file:
+    """Append a line, whose newline is added. What a process left unfinished that died while it wrote is removed. Raises `OSError`.
+
+    A new file is for its owner alone: there may be words of tasks in it.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         _cut_torn_line(file)
         file.write(line + b"\n")

@@ -32,7 +32,7 @@ class LoggedAttempt(Value):
     """Of this device's energy."""
     is_grounded: bool | None = None
     answer: str | None = None
-    """None where the task is private, here and below."""
+    """None where the task is private, or was told anything private; here and below."""
     opinions: Mapping[str, str] = {}
 
 
@@ -44,7 +44,7 @@ class LoggedTask(Value):
     """Its idempotency key."""
     time: datetime
     prompt: str
-    """Empty where the task is private: its words are not written."""
+    """Empty there, too: its words are not written."""
     task_class: str
     tools: tuple[str, ...]
     decision: RouteDecision
@@ -70,7 +70,7 @@ LOG_LINE: Final[TypeAdapter[LogLine]] = TypeAdapter(LogLine)
 
 def log_task(path: Path, task: Task, result: Result, *, tools: Iterable[str], time: datetime) -> None:
     """Append what was decided and done. Raises `ConfigError` where the file cannot be written."""
-    is_public = task.policy.sensitivity is Sensitivity.PUBLIC
+    is_public = task.policy.sensitivity is Sensitivity.PUBLIC and result.label.sensitivity is Sensitivity.PUBLIC
     attempts = (
         LoggedAttempt(
             agent=attempt.agent,

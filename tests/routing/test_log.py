@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from nearfar.orchestrator import tool
 from nearfar.orchestrator.hybrid import Hybrid
 from nearfar.orchestrator.routing.trace_files import read_traces
 from nearfar.orchestrator.task import Policy
-from nearfar.protocols import ConfigError, ScriptedAgent, Side
+from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +40,21 @@ async def test_the_words_of_a_private_task_are_not_written(tmp_path: Path) -> No
     assert "secret" not in log.read_text(encoding="utf-8")
     with pytest.raises(ConfigError, match="no traces"):
         read_traces(log)
+
+
+async def test_the_words_of_a_public_task_that_read_something_private_are_not_written(tmp_path: Path) -> None:
+    @tool(returns="device", effect="read")
+    def read_diary() -> str:
+        """What was written."""
+        return "the vault"
+
+    log = tmp_path / "decisions.jsonl"
+    policy = Policy.model_validate({"strategy": "device", "sensitivity": "public", "router": {"log": log}})
+    near = ScriptedAgent([ToolCall(id="1", name="read_diary", arguments={}), "It is about the vault."], name="near")
+    async with Hybrid(near=near, tools=[read_diary], policy=policy) as hybrid:
+        await hybrid.run("What does it say?")
+    assert "vault" not in log.read_text(encoding="utf-8")
+    assert log.stat().st_mode & 0o077 == 0
 
 
 async def test_an_answer_stands_where_its_record_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
