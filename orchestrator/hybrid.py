@@ -153,13 +153,16 @@ class Hybrid:
         self._selector = Selector()
         self._sessions = SessionLabels()
         device_state = device_state or read_device_state
-        book = beside(runs, budgets, open_budgets, self._listening)
-        self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
-        self._traces = beside(runs, traces, open_traces, self._listening)
+        with ExitStack() as failing:
+            failing.callback(self._listening.close)
+            book = beside(runs, budgets, open_budgets, self._listening)
+            self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
+            self._traces = beside(runs, traces, open_traces, self._listening)
+            self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents))
+            failing.pop_all()
         self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
         store = store if self._memory is None else self._memory.store
-        self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents))
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
             self._runs.store.forgetting.append(self._traces.forget_all)  # behind what is still to be written
         checkpointer = checkpointer if self._runs is None else self._runs.checkpointer

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -65,15 +65,18 @@ class RunStore:
         """The store in the folder of a `[runs]` section, or in Postgres at `address`."""
         config = config or RunsConfig()
         database: TableDatabase
-        if address is None:
-            database = Database(config.folder / FILE, NAMING)
-            owners: Owners = LocalOwners(config.folder / "owners")
-        else:
-            from ..postgres.database import PostgresDatabase
+        with ExitStack() as failing:
+            if address is None:
+                database = failing.enter_context(closing(Database(config.folder / FILE, NAMING)))
+                owners: Owners = failing.enter_context(closing(LocalOwners(config.folder / "owners")))
+            else:
+                from ..postgres.database import PostgresDatabase
 
-            database = PostgresDatabase(address, what="runs")
-            owners = SharedOwners(database, f"process {os.getpid()} on {socket.gethostname()}")
-        return cls(database, owners, keep=config.keep, keep_days=config.keep_days)
+                database = failing.enter_context(closing(PostgresDatabase(address, what="runs")))
+                owners = failing.enter_context(closing(SharedOwners(database, f"process {os.getpid()} on {socket.gethostname()}")))
+            store = cls(database, owners, keep=config.keep, keep_days=config.keep_days)
+            failing.pop_all()
+        return store
 
     @property
     def checkpointer(self) -> "RunCheckpointer":

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,15 +13,30 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.postgres.database import PostgresDatabase
 from nearfar.orchestrator.runs.leases import SharedOwners
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task import Task
-from nearfar.protocols import Message, RunBusy
+from nearfar.protocols import Message, RunBusy, ScriptedAgent, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("part", ["runs", "traces"])
+def test_whoever_could_not_open_everything_is_not_taken_for_alive(part: str, tmp_path: Path) -> None:
+    config = RunsConfig(folder=tmp_path)
+    near = ScriptedAgent(["Hello."])
+    anyio.run(Hybrid(near=near, runs=config).aclose)
+    with closing(sqlite3.connect(tmp_path / f"{part}.db")) as database:
+        database.execute("UPDATE parts SET version = 99 WHERE part = ?", (part,))
+        database.commit()
+    with pytest.raises(StoreUnavailable, match="newer"):
+        Hybrid(near=near, runs=config)
+    assert list((tmp_path / "owners").iterdir()) == []
+
 
 OTHER = """
 import sys, anyio
