@@ -82,11 +82,11 @@ def fault_in(document: JsonObject) -> Fault | None:
     return Fault(status, " ".join(kinds.split()), message, _retry_delay(details))
 
 
-def error_for(fault: Fault, marks: ErrorMarks, *, provider: str, secrets: tuple[str, ...]) -> NearfarError:
+def error_for(fault: Fault, marks: ErrorMarks, *, provider: str) -> NearfarError:
     """The error that a provider's complaint stands for."""
     status = fault.status or next((marks.statuses[kind] for kind in fault.kinds.split() if kind in marks.statuses), None)
     error = _class_of(fault, status, marks)
-    said = quote(fault.message, secrets=secrets) or "no message"
+    said = quote(fault.message) or "no message"
     where = f"HTTP {status}" if status else "an error in mid-stream"
     hint = _HINTS.get(error, "see the provider's message")
     return error(f"{provider} answered {where}: {said}", hint=hint, retry_after=fault.retry_after)

@@ -4,6 +4,7 @@ import os
 from typing import Protocol
 
 from ..protocols import ConfigError
+from .redact import withhold
 
 KEYRING_SERVICE = "nearfar"
 
@@ -69,6 +70,7 @@ def _sendable(key: str, what: str) -> str:
     # Refused here, because an HTTP library would quote the whole header in its error.
     if not key or not key.isascii() or not key.isprintable() or key != key.strip():
         raise ConfigError(f"{what} is empty, or holds characters that no HTTP header can carry", hint="copy the key again")
+    withhold(key)
     return key
 
 

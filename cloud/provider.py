@@ -151,7 +151,7 @@ class ProviderAgent:
         with transport_errors(self._provider, self._base_url, self._timeouts.idle):
             async with self._open(body, request, key, deadline) as response, aclosing(json_events(response)) as chunks:
                 while (chunk := await deadline.run(partial(anext, chunks, None))) is not None:
-                    self._refuse_fault(chunk, key)
+                    self._refuse_fault(chunk)
                     if text := answer.add(chunk):
                         yield TextDelta(text=text)
         if rest := answer.rest():
@@ -170,24 +170,24 @@ class ProviderAgent:
         message = client.build_request("POST", address, headers=headers, content=_as_json(body))
         response = await deadline.run(partial(client.send, message, stream=True))
         try:
-            await self._refuse_failure(response, key, deadline)
+            await self._refuse_failure(response, deadline)
             yield response
         finally:
             await response.aclose()
 
-    async def _refuse_failure(self, response: httpx.Response, key: str | None, deadline: Deadline) -> None:
+    async def _refuse_failure(self, response: httpx.Response, deadline: Deadline) -> None:
         if response.is_redirect:
             raise redirect_error(self._provider, response.headers.get("location", ""))
         if not response.is_success:
             fault = fault_of(response.status_code, response.headers, await deadline.run(partial(_beginning, response)))
-            raise error_for(fault, self._dialect.errors, provider=self._provider, secrets=(key or "",))
+            raise error_for(fault, self._dialect.errors, provider=self._provider)
         content_type = response.headers.get("content-type", "")
         if "text/event-stream" not in content_type.lower():
             raise content_type_error(self._provider, content_type)
 
-    def _refuse_fault(self, chunk: JsonObject, key: str | None) -> None:
+    def _refuse_fault(self, chunk: JsonObject) -> None:
         if fault := fault_in(chunk):
-            raise error_for(fault, self._dialect.errors, provider=self._provider, secrets=(key or "",))
+            raise error_for(fault, self._dialect.errors, provider=self._provider)
 
     def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)

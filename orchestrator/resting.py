@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import anyio
 
 from ..protocols import Agent, DeviceStateSource, Side
+from ..protocols.defects import log_defect
 from .cache.scope import Scope, scope
 from .memory.sleep.policy import SleepPolicy, reason_to_wait
 from .memory.sleep.scopes import scopes
@@ -99,8 +100,8 @@ class Rest:
             if is_done and begun - self._unchanged_since >= self._policy.settled_seconds:
                 self._in_order_at = position
             return is_done
-        except Exception:  # a task boundary: nobody waits for this, and tasks do without
-            logger.exception("the memory could not be consolidated")
+        except Exception as defect:  # a task boundary: nobody waits for this, and tasks do without
+            log_defect(logger, "the memory could not be consolidated", defect)
             return False
 
     async def _slept_well(self) -> bool:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import anyio
 
 from ..protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, NearfarError, Prices, Side, Unavailable
+from ..protocols.defects import log_defect
 from .cancellation import end
 from .resilience.health import Health, Trial
 from .routing.running import Pace
@@ -140,8 +141,8 @@ class Member:
             agent, self._agent = self._agent, None
             try:
                 await agent.aclose()
-            except Exception:  # a task boundary: the other agents are still to be closed
-                logger.exception("agent %r could not be closed in order", self.name)
+            except Exception as defect:  # a task boundary: the other agents are still to be closed
+                log_defect(logger, f"agent {self.name!r} could not be closed in order", defect)
 
 
 def _as_it_is(agent: Agent) -> Agent:

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from .access import Access
 from .attempts import FailedAttempts, home_of
 from .credentials import credentials_of
+from .defects import log_defect
 from .errors import DeadlineExceeded, InternalError, InvalidRequest, NearfarError, RateLimited, Unauthenticated, Unsupported
 from .limits import (
     CALLS_OF_A_CALLER,
@@ -101,8 +102,8 @@ class Entrance(grpc.aio.ServerInterceptor):
             logger.debug("the caller of %s left while it was written to", method)
         except NotImplementedError:  # what generated services raise in methods that nobody has written, as the health's List
             await abort(context, Unsupported(f"the server does not answer {method}"))
-        except Exception:  # the boundary of a call: its caller learns that it failed, and the log how
-            logger.exception("a call of %s failed", method)
+        except Exception as defect:  # the boundary of a call: its caller learns that it failed, and the log where
+            log_defect(logger, f"a call of {method} failed", defect)
             await abort(context, InternalError("the call failed unexpectedly", hint="the server's log has the details"))
 
     @contextmanager

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from .agent import Agent, stream
+from .defects import log_defect
 from .errors import DeadlineExceeded, InternalError, InvalidOutput, NearfarError
 from .steps import Finished, StepEvent, StepRequest
 
@@ -25,10 +26,10 @@ async def run_step(agent: Agent, request: StepRequest, emit: Callable[[StepEvent
             await _pass_on(agent, request, emit)
     except NearfarError as error:
         return error
-    except Exception:  # the boundary of a task: nobody else would see what the agent raised
+    except Exception as defect:  # the boundary of a task: nobody else would see what the agent raised
         if limit.expired():
             return DeadlineExceeded("the step took longer than its timeout")
-        logger.exception("agent %r failed in a step", agent.card.name)
+        log_defect(logger, f"agent {agent.card.name!r} failed in a step", defect)
         return InternalError("the agent failed unexpectedly", hint="the server's log has the details")
     return None
 

@@ -13,6 +13,7 @@ import grpc
 
 from ...protocols.address import parse_address
 from ...protocols.channel import ClientTls, open_channel
+from ...protocols.defects import log_defect
 from ...protocols.diagnosis import explained
 from ...protocols.errors import (
     AgentError,
@@ -227,8 +228,8 @@ class _Attachment:
             self._fail(start, DeadlineExceeded("the step's timeout has passed"))
         except NearfarError as error:
             self._fail(start, error)
-        except Exception:  # the boundary of a step: a defect must not take the others down
-            _logger.exception("step %d failed", start.step)
+        except Exception as defect:  # the boundary of a step: a defect must not take the others down
+            log_defect(_logger, f"step {start.step} failed", defect)
             self._fail(start, InternalError("the worker failed", hint="its log has the details"))
 
     async def _answer(self, start: hub_pb2.StartStep) -> pb.StepEvent:

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from pydantic import JsonValue
 
 from ...protocols import DeadlineExceeded, InternalError, NearfarError, StepRequest
+from ...protocols.defects import log_defect
 from .adapters import adapter_of, run, tokens_of
 from .drafting import Drafter, Drafting, Pass
 from .engine import Context, Model
@@ -85,10 +86,10 @@ class Scheduler:
             step = self._steps.step(identifier, request, deadline)
         except NearfarError as error:
             self._fail(identifier, error)
-        except Exception as error:
+        except Exception as defect:
             # The boundary of a step: its defect must not end the others'.
-            _logger.exception("step %d could not be prepared", identifier)
-            self._fail(identifier, InternalError(f"the step could not be prepared: {error}"))
+            log_defect(_logger, f"step {identifier} could not be prepared", defect)
+            self._fail(identifier, InternalError("the step could not be prepared", hint="the worker's log has the details"))
         else:
             self._waiting.append(step)
 
@@ -232,11 +233,11 @@ class Scheduler:
             self._remove(step)
             self._fail(step.identifier, error)
             return
-        except Exception as error:
+        except Exception as defect:
             # The boundary of a step, as in `submit`.
-            _logger.exception("step %d failed", step.identifier)
+            log_defect(_logger, f"step {step.identifier} failed", defect)
             self._remove(step)
-            self._fail(step.identifier, InternalError(f"the step failed in the worker: {error}"))
+            self._fail(step.identifier, InternalError("the step failed in the worker", hint="the worker's log has the details"))
             return
         if generation.events:
             if step.drafter is not None:

@@ -13,6 +13,7 @@ from ...protocols.messages import Message
 from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
+from ..team import Member
 from .configuration import read_config
 from .console import EXIT_FAILED, execute, output, print_json
 from .doctor_certificates import certificate_findings
@@ -116,20 +117,27 @@ def _keys() -> Iterator[Finding]:
 
 async def _sides(config: Config) -> AsyncIterator[Finding]:
     """Open what is configured and let each side take one real step; a paid provider is opened but not asked."""
-    async with Hybrid.from_config(config) as hybrid:
-        for member in hybrid.team:
-            try:
-                agent = await member.open()
-                card = agent.card
-                detail = f"{card.model}, context {card.limits.context_tokens or 'unknown'}"
-                if card.execution is not None:
-                    detail += f", on {_running(card.execution)}"
-                if card.prices is not None and card.prices.output == 0:
-                    reply = await complete(agent, _PROBE)
-                    detail += f", answered with {reply.finished.usage.output_tokens} tokens"
-                yield Finding(area="agents", name=member.name, status="ok", detail=detail)
-            except NearfarError as error:
-                yield Finding(area="agents", name=member.name, status="broken", detail=error.message, advice=error.hint)
+    try:
+        async with Hybrid.from_config(config) as hybrid:
+            for member in hybrid.team:
+                yield await _member(member)
+    except NearfarError as error:
+        yield Finding(area="config", name="what it opens", status="broken", detail=error.message, advice=error.hint)
+
+
+async def _member(member: Member) -> Finding:
+    try:
+        agent = await member.open()
+        card = agent.card
+        detail = f"{card.model}, context {card.limits.context_tokens or 'unknown'}"
+        if card.execution is not None:
+            detail += f", on {_running(card.execution)}"
+        if card.prices is not None and card.prices.output == 0:
+            reply = await complete(agent, _PROBE)
+            detail += f", answered with {reply.finished.usage.output_tokens} tokens"
+        return Finding(area="agents", name=member.name, status="ok", detail=detail)
+    except NearfarError as error:
+        return Finding(area="agents", name=member.name, status="broken", detail=error.message, advice=error.hint)
 
 
 def _running(execution: Execution) -> str:
