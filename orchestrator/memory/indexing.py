@@ -67,6 +67,10 @@ def _at(value: dict[str, Any], path: str) -> list[str]:
 
 def _all(value: dict[str, Any]) -> str:
     """What the value says, a line for each part. A name is left out where it is the only one, as it says nothing then."""
+    if len(value) == 1:
+        (only,) = value.values()
+        if isinstance(only, str):
+            return only  # as below, and so are most values
     parts: list[tuple[str, str]] = []
     _collect(value, "", parts)
     return parts[0][1] if len(parts) == 1 else "\n".join(f"{name}: {text}" if name else text for name, text in parts)

@@ -29,6 +29,7 @@ def encode_namespace(namespace: Namespace) -> str:
     return "".join(label.translate(_TABLE) + END for label in namespace)
 
 
+@lru_cache(maxsize=1024)
 def decode_namespace(text: str) -> Namespace:
     """Raises `KeyError` for what `encode_namespace` never makes."""
     labels = text.split(END)[:-1]

@@ -252,8 +252,8 @@ def _check_meta(meta: Meta, peer: Peer, *, is_own: bool) -> None:
         raise InvalidRequest(f"the peer sent an item of another user than {peer.user!r}")
     if not 0 <= meta.trust <= min(TRUST[meta.source], peer.maximum_trust):
         raise InvalidRequest(f"the peer claims a trust of {meta.trust:g} for what comes from source {meta.source}")
-    times = (meta.created_at, meta.valid_from or 0, meta.invalid_from or 0)
-    if min(times) < _TIMES[0] or max(times) > _TIMES[1]:
+    first, last = _TIMES
+    if not (first <= meta.created_at <= last and first <= (meta.valid_from or 0) <= last and first <= (meta.invalid_from or 0) <= last):
         raise InvalidRequest("the peer sent an item of a time that cannot be", hint="the peer is broken, or no nearfar store")
     if meta.ttl is not None and meta.ttl <= 0:
         raise InvalidRequest("the peer sent an item that lives for no time")

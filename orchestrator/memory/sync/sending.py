@@ -17,8 +17,8 @@ from .replica import Replica
 
 _PAGE: Final = 128
 """Operations that are read at once: few enough that most are gone before garbage collection begins."""
-BATCH_BYTES: Final = 1 << 18
-"""A few batches fit into memory, whatever is sent."""
+BATCH_BYTES: Final = 1 << 19
+"""A few batches fit into memory, whatever is sent, and nobody waits long for the transaction that takes one in."""
 _EXAMPLES: Final = 3
 
 
