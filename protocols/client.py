@@ -129,6 +129,8 @@ class RemoteAgent:
         """Close the connection. Steps under way are stopped on the server and raise `StepLost`."""
         self._is_closed = True
         await asyncio.gather(*(step.abort(self._closed(StepLost)) for step in tuple(self._steps)))
+        if self._connection is not None and self._connection.leaving:
+            await asyncio.wait(self._connection.leaving)
         await asyncio.gather(*(channel.close() for channel in self._channels))
 
     def _connected(self) -> Connection:

@@ -43,6 +43,9 @@ _BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc
 _NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
 """Words of gRPC for a call that was sent to nobody, which it says nowhere else. With any other words, a call may have been sent."""
 _CANCEL_LIMIT = 1.0
+"""Seconds that a server is told for."""
+_CANCEL_WAIT = 0.2
+"""Of them, those for which whoever left has to wait."""
 _SEND_AGAIN_LIMIT = 1.0
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 1.0
@@ -64,6 +67,8 @@ class Connection:
     """Holds the token."""
     idle_timeout: float
     resume_timeout: float
+    leaving: set[asyncio.Task[None]] = field(default_factory=set)
+    """Tell the server of steps that were left; each ends by itself."""
 
     async def failure(self, error: grpc.aio.AioRpcError) -> NearfarError:
         """What the end of a call means: what the server raised, or why there is no way to it."""
@@ -124,14 +129,17 @@ class RemoteStep:
             raise InvalidOutput(f"{self._connection.address} ended a stream without saying why")
 
     async def close(self) -> None:
-        """Let go of the call; if the step is not over, tell the server to stop it, for at most a second."""
+        """Let go of the call; if the step is not over, tell the server to stop it. A server that is silent is not waited for."""
         self._timer.cancel()
         self._call.cancel()
         if self._is_over:
             return
         self._is_over = True
-        with anyio.move_on_after(_CANCEL_LIMIT, shield=True):
-            await self._send_cancel()
+        telling = asyncio.create_task(self._send_cancel())
+        self._connection.leaving.add(telling)
+        telling.add_done_callback(self._connection.leaving.discard)
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([telling], timeout=_CANCEL_WAIT)
 
     async def abort(self, error: NearfarError) -> None:
         """Close the step from outside; who reads it gets `error`."""
@@ -288,12 +296,12 @@ class RemoteStep:
         self._call.cancel()
 
     async def _send_cancel(self) -> None:
-        """Again while connections break, as long as the caller allows: what nobody has cancelled goes on for a while, and costs."""
+        """Again while connections break: what nobody has cancelled goes on for a while, and costs."""
         message = pb.CancelRequest(idempotency_key=self._message.idempotency_key, reader=self._message.reader)
-        connection = self._connection
-        while True:
+        connection, give_up_at = self._connection, self._loop.time() + _CANCEL_LIMIT
+        while (left := give_up_at - self._loop.time()) > 0:
             try:
-                await connection.stub.Cancel(message, timeout=_CANCEL_LIMIT, metadata=connection.metadata, wait_for_ready=True)
+                await connection.stub.Cancel(message, timeout=left, metadata=connection.metadata, wait_for_ready=True)
             except grpc.aio.AioRpcError as error:
                 logger.debug("the server could not be told to cancel a step: %s", error.code().name)
                 if error.code() is grpc.StatusCode.UNAVAILABLE and not carried_error(error):

@@ -18,6 +18,7 @@ from nearfar.protocols import (
     TextDelta,
     Unavailable,
     complete,
+    remote_step,
     stream,
 )
 from nearfar.protocols.client import RemoteAgent
@@ -362,6 +363,20 @@ async def test_a_step_is_looked_for_again_where_the_next_connection_breaks_too()
                     assert (await complete(remote, ask())).text == "answer"
                 assert len(agent.requests) == run
             await remote.aclose()
+
+
+async def test_whoever_leaves_a_step_does_not_wait_for_a_server_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_step, "_CANCEL_LIMIT", 3600.0)
+    agent = ScriptedAgent(lambda _: ["first", anyio.Event()])
+    with anyio.fail_after(60):
+        async with serve(agent, retention=Retention(resume_grace=600)) as server, chaos_proxy(server.address) as proxy:
+            remote = await RemoteAgent.connect(proxy.address)
+            async with stream(remote, ask()) as events:
+                await anext(aiter(events))
+                proxy.black_hole()
+            await proxy.resume()
+            await remote.aclose()
+    assert agent.cancelled_steps == 1
 
 
 async def test_a_step_that_is_left_while_its_connection_breaks_is_cancelled_all_the_same() -> None:

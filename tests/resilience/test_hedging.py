@@ -20,6 +20,7 @@ from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
 Answer = Callable[[StepRequest], Reply]
+DELAY = 1.0
 
 
 def never() -> anyio.Event:
@@ -184,17 +185,19 @@ async def test_once_something_was_shown_nobody_is_asked_beside() -> None:
 
     pair = Pair(lambda _: ["far ", gate, "goes on"], near)
     events: list[TaskEvent] = []
-    async with pair.hybrid(hedge={"enabled": True, "least_seconds": 0.2}) as hybrid, anyio.create_task_group() as tasks:
-        tasks.start_soon(_set_when_shown, events, gate)
+    async with pair.hybrid(hedge={"enabled": True, "least_seconds": DELAY}) as hybrid, anyio.create_task_group() as tasks:
+        tasks.start_soon(_set_later, events, gate)
         async for event in hybrid.stream("hello"):
             events.append(event)
     assert [event.text for event in events if isinstance(event, AgentText)] == ["far ", "goes on"]
     assert pair.near.requests == []
 
 
-async def _set_when_shown(events: list[TaskEvent], gate: anyio.Event) -> None:
+async def _set_later(events: list[TaskEvent], gate: anyio.Event) -> None:
+    """When something was shown, and the time is over after which the other one would be asked."""
     while not any(isinstance(event, AgentText) for event in events):
         await anyio.lowlevel.checkpoint()
+    await anyio.sleep(DELAY)
     gate.set()
 
 
