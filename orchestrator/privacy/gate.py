@@ -22,18 +22,21 @@ class Gate:
         self._patience = policy.patience
         self._seen: dict[str, list[Finding]] = {}
 
-    async def look(self, texts: Sequence[str], before: Sequence[str] = ()) -> Found:
+    async def look(self, texts: Sequence[str], said: Sequence[str] | None = None, before: Sequence[str] = ()) -> Found:
         """The findings that count in each text that has any, and pieces of such as texts that follow each other make together.
 
-        `before`: the ends of texts that left earlier in the same conversation; those that are in it again stand where they belong.
+        Args:
+            said: those of the texts that follow each other; None: all of them.
+            before: the ends of texts that left earlier in the same conversation; those that are in it again stand where they belong.
         """
-        conversation = [*(end for end in before if not any(text.endswith(end) for text in texts)), *texts]
+        said = texts if said is None else said
+        conversation = [*(end for end in before if not any(text.endswith(end) for text in said)), *said]
         joined = list(joins(conversation))
         wanted = dict.fromkeys((*texts, *(join.text for join in joined)))
         new = [text for text in wanted if text not in self._seen]
         if new:
             self._seen |= await self._looked_through(new)
-        found = {text: list(self._seen[text]) for text in conversation if text in self._seen}
+        found = {text: list(self._seen[text]) for text in (*conversation, *texts) if text in self._seen}
         for join in joined:
             for finding in self._seen[join.text]:
                 _add(finding, [(conversation[part.text], part) for part in join.spread(finding)], found)

@@ -22,7 +22,7 @@ from .placeholders import Placeholders
 from .records import RunRecords
 from .seams import REACH
 from .settings import OnFinding, PrivacyPolicy
-from .texts import changed, texts_of, with_texts
+from .texts import changed, said_in, texts_of, with_texts
 
 logger = logging.getLogger(__name__)
 
@@ -127,11 +127,11 @@ class RunPrivacy:
             return departing
         if self._policy.findings is not OnFinding.PLACEHOLDER:  # of pieces that are hidden one by one nobody could tell what they make
             request = with_texts(request, self.placeholders.hidden)
-        found = await self._gate.look(texts_of(request.messages), self._told)
+        found = await self._gate.look(texts_of(request.messages), said_in(request.messages), self._told)
         request, reason = await self._cleared(member, request, label, role, found)
         departing = self._departing(member, request, label, role)
         await departing.leave(reason, _counts(found))
-        self._told.extend(end for text in texts_of(request.messages) if (end := text[-REACH:]) not in self._told)
+        self._told.extend(end for text in said_in(request.messages) if (end := text[-REACH:]) not in self._told)
         return departing
 
     def filled_state(self, state: dict[str, Any], *, is_json: bool) -> dict[str, Any]:

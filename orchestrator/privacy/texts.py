@@ -36,13 +36,21 @@ def changed(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
 
 def texts_of(messages: Iterable[Message]) -> list[str]:
     """All texts of a conversation, in its order."""
-    return [text for message in messages for text in _texts_of(message) if text]
+    return [text for message in messages for text in (*_said(message), *_argued(message)) if text]
 
 
-def _texts_of(message: Message) -> Iterator[str]:
+def said_in(messages: Iterable[Message]) -> list[str]:
+    """The texts that follow each other in a conversation: what is in the arguments of a call stands beside each other, as in a table."""
+    return [text for message in messages for text in _said(message) if text]
+
+
+def _said(message: Message) -> Iterator[str]:
     yield message.text
     if message.tool_result is not None:
         yield message.tool_result.content
+
+
+def _argued(message: Message) -> Iterator[str]:
     for call in message.tool_calls:
         yield from texts_in(call.arguments)
 

@@ -14,7 +14,7 @@ from nearfar.orchestrator.privacy.gate import Found, Gate
 from nearfar.orchestrator.privacy.seams import joins
 from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.task import Policy
-from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
+from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
 
 
 async def found_in(texts: Sequence[str], before: Sequence[str] = ()) -> Found:
-    return await Gate(standard_detectors(), PrivacyPolicy()).look(texts, before)
+    return await Gate(standard_detectors(), PrivacyPolicy()).look(texts, before=before)
 
 
 def pieces(found: Found) -> list[tuple[str, str]]:
@@ -114,6 +114,20 @@ async def test_number_in_two_results_of_tools_stays_on_the_device() -> None:
         result = await hybrid.run("Read both halves", strategy="route", mode="prefer_in_cloud")
     assert result.served_on_device
     assert [len(request.messages) for request in far.requests] == [1, 3]
+
+
+async def test_numbers_beside_each_other_in_the_arguments_of_a_call_are_not_put_together() -> None:
+    numbers = [CARD[:8], CARD[8:]]
+    call = ToolCall(id="1", name="look_up", arguments={"numbers": numbers})
+    history = [
+        Message.user("Look"),
+        Message.assistant(tool_calls=(call,)),
+        Message.tool(ToolResult(call_id="1", name="look_up", content="ok")),
+    ]
+    far = ScriptedAgent(["done"], name="far", side=Side.FAR)
+    async with Hybrid(far=far, policy=PUBLIC) as hybrid:
+        result = await hybrid.run([*history, Message.user("So?")], strategy="cloud")
+    assert result.text == "done"
 
 
 async def test_pieces_leave_as_placeholders_and_come_back_as_they_were() -> None:
