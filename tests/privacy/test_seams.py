@@ -117,8 +117,7 @@ async def test_number_in_two_results_of_tools_stays_on_the_device() -> None:
 
 
 async def test_numbers_beside_each_other_in_the_arguments_of_a_call_are_not_put_together() -> None:
-    numbers = [CARD[:8], CARD[8:]]
-    call = ToolCall(id="1", name="look_up", arguments={"numbers": numbers})
+    call = ToolCall(id="1", name="look_up", arguments={"numbers": [CARD[:8], CARD[8:]]})
     history = [
         Message.user("Look"),
         Message.assistant(tool_calls=(call,)),
