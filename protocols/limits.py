@@ -22,8 +22,8 @@ CALLS: Final = 4096
 """Open at one server."""
 HANDSHAKE_SECONDS: Final = 10.0
 """For TLS and the first frames: a few round trips, even over a bad network."""
-IDLE_CONNECTION_SECONDS: Final = 300.0
-"""Without any call. Clients connect anew by themselves; the place of one that never calls is free for others then."""
+IDLE_CONNECTION_SECONDS: Final = 7200.0
+"""Without any call. Idle clients leave after half an hour by themselves, and in silence; what never calls nor leaves goes then."""
 
 # What a call passes before its handler sees it.
 
