@@ -56,12 +56,15 @@ class Grounds:
     """The texts. A text of JSON is taken for the values in it."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._text = "".join(f"{_normalised(part)}{_END}" for text in texts for part in _parts(text))
+        self._known: dict[str, _Said] = {}
+        """What was found in texts; shared with those that these are extended to, so that each is read once in a run."""
+        self._said = self._read(texts)
 
     def extended(self, texts: Iterable[str]) -> "Grounds":
         """These texts, and more of them."""
-        more = Grounds(texts)
-        more._text = self._text + more._text
+        more = Grounds(())
+        more._known = self._known
+        more._said = [*self._said, *self._read(texts)]
         return more
 
     def strength(self, value: str | float) -> Strength:
@@ -74,8 +77,11 @@ class Grounds:
             return min(map(self._of_text, parts))
         return found
 
+    def _read(self, texts: Iterable[str]) -> "list[_Said]":
+        return [self._known.setdefault(text, _Said(text)) for text in texts]
+
     def _of_number(self, number: Decimal) -> Strength:
-        if number not in self._numbers:
+        if not any(number in said.numbers for said in self._said):
             return Strength.NONE
         is_lone = number == int(number) and abs(number) < 10
         return Strength.WEAK if is_lone else Strength.STRONG
@@ -87,31 +93,50 @@ class Grounds:
             return Strength.NONE  # `*` and `/` say a lot
         if (number := _AS_NUMBER.fullmatch(value)) is not None:
             return self._of_number(_decimal(number[1]))
-        if not (self._says(value) or self._says_figures(value) or self._moments.has(value)):
+        if not (any(said.says(value) for said in self._said) or self._says_figures(value) or self._moments.has(value)):
             return Strength.NONE
         words = re.findall(r"\w+", value)
         return Strength.WEAK if all(len(word) < _LEAST or word in COMMON for word in words) else Strength.STRONG
 
-    def _says(self, value: str) -> bool:
+    def _says_figures(self, value: str) -> bool:
+        return _GROUPED.fullmatch(value) is not None and any(_figures(value) in said.figures for said in self._said)
+
+    @cached_property
+    def _moments(self) -> Moments:
+        found = [said.moments for said in self._said]
+        days, clocks = (each.days for each in found), (each.clocks for each in found)
+        return Moments(frozenset().union(*days), frozenset().union(*clocks))
+
+
+class _Said:
+    """One text, and what it says."""
+
+    def __init__(self, text: str) -> None:
+        self._raw = text
+
+    def says(self, value: str) -> bool:
+        """Whether the value stands in it, as no part of another one."""
         said = {value, _SCHEME.sub("", value, count=1) if _SCHEME.match(value) else value}
         places = (found.span() for each in said for found in re.finditer(re.escape(each), self._text))
         joining = _JOINING | _LOCAL if "@" in value else _JOINING
         return any(_stands_alone(self._text, start, end, joining) for start, end in places)
 
-    def _says_figures(self, value: str) -> bool:
-        return _GROUPED.fullmatch(value) is not None and _figures(value) in self._figures
-
     @cached_property
-    def _numbers(self) -> frozenset[Decimal]:
+    def numbers(self) -> frozenset[Decimal]:
         return frozenset(_decimal(found.group()) for found in _NUMBER.finditer(self._text))
 
     @cached_property
-    def _figures(self) -> frozenset[str]:
+    def figures(self) -> frozenset[str]:
+        """Of groups."""
         return frozenset(_figures(found.group()) for found in _GROUPED.finditer(self._text))
 
     @cached_property
-    def _moments(self) -> Moments:
+    def moments(self) -> Moments:
         return moments(self._text)
+
+    @cached_property
+    def _text(self) -> str:
+        return "".join(f"{_normalised(part)}{_END}" for part in _parts(self._raw))
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from nearfar.orchestrator.guarding.arguments import free_values
 from nearfar.orchestrator.guarding.grounds import Grounds, Strength
+from nearfar.orchestrator.guarding.moments import Moments, moments
 from nearfar.protocols import JsonSchema
 
 STRONG, WEAK, NONE = Strength.STRONG, Strength.WEAK, Strength.NONE
@@ -94,6 +95,21 @@ def test_a_short_or_common_value_counts_for_little(text: str, value: str | float
 def test_a_value_does_not_reach_from_one_text_into_the_next() -> None:
     assert Grounds(["pay Ann", "Smith called"]).strength("Ann Smith") is NONE
     assert Grounds(["pay Ann", "Smith called"]).strength("Ann\0Smith") is NONE
+
+
+def test_each_text_of_a_long_run_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run asks about each of its calls, behind all that it was told by then."""
+    read: list[str] = []
+
+    def noted(text: str) -> Moments:
+        read.append(text)
+        return moments(text)
+
+    monkeypatch.setattr("nearfar.orchestrator.guarding.grounds.moments", noted)
+    said, told = Grounds(["pay Ann"]), [f"row {number}" for number in range(20)]
+    for count in range(20):
+        assert said.extended(told[:count]).strength("somebody else") is NONE
+    assert len(read) == 20
 
 
 @given(st.text(alphabet="ab1.-@/ ", min_size=1), st.text(alphabet="ab1.-@/ ", max_size=20), st.text(alphabet="xyz", min_size=1))
