@@ -89,15 +89,16 @@ async def test_a_key_that_was_another_tasks_is_refused(config: RunsConfig) -> No
 
 @pytest.mark.parametrize("tighter", [{"sensitivity": "private"}, {"mode": "only_on_device"}, {"allowed_tools": ["other"]}])
 async def test_a_run_is_not_gone_on_with_under_looser_bounds_than_it_is_asked_for(config: RunsConfig, tighter: TaskOptions) -> None:
+    asked: TaskOptions = {**tighter, "idempotency_key": "k"}
     far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
     async with Hybrid(far=far, tools=[look], runs=config, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as opened:
         with pytest.raises(Unavailable):
             await opened.run("Hi", idempotency_key="k")
         with pytest.raises(IdempotencyConflict, match=next(iter(tighter))):
-            await opened.run("Hi", idempotency_key="k", **tighter)
+            await opened.run("Hi", **asked)
         assert len(far.requests) == 1
         result = await opened.run("Hi", idempotency_key="k")
-        assert await opened.run("Hi", idempotency_key="k", **tighter) == result, "it is done, and nobody is told anything"
+        assert await opened.run("Hi", **asked) == result, "it is done, and nobody is told anything"
 
 
 async def test_a_limit_for_all_tasks_that_was_lowered_meanwhile_holds_for_runs_that_go_on(config: RunsConfig) -> None:
