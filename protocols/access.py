@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 import anyio
 import grpc
 
-from .credentials import credentials_of
+from .credentials import Credentials, credentials_of
 from .errors import NearfarError, PermissionDenied, Unauthenticated
 from .security import IDENTITY, OWNER_HINT, Authenticator, Identity, system_time
 from .status import Context
@@ -82,13 +82,13 @@ class Access:
 
     async def answer(self, method: str, behaviour: Behaviour, request: object, context: Context) -> object:
         """Let `behaviour` answer a call, if its caller may make it: its token may have been revoked since its request began to come."""
-        identity = self.admit(method, context)
+        identity = self.admit(method, credentials_of(context))
         IDENTITY.set(identity)  # gRPC runs every call in a task of its own
         return await self._run(_Call(identity), behaviour(request, context))
 
-    def admit(self, method: str, context: Context) -> Identity:
+    def admit(self, method: str, credentials: Credentials) -> Identity:
         """Who calls. Raises `Unauthenticated` for one who is not known, and `PermissionDenied` for one who may not make this call."""
-        identity = self.authenticator.identify(credentials_of(context))
+        identity = self.authenticator.identify(credentials)
         scope = REQUIRED.get(method)
         if scope is not None:
             identity.require(scope)

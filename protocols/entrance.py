@@ -127,13 +127,14 @@ class Entrance(grpc.aio.ServerInterceptor):
                 self._shares.pop(key, None)
 
     def _caller(self, method: str, context: Context) -> str:
-        shown = credentials_of(context).authorization
+        credentials = credentials_of(context)
+        shown = credentials.authorization
         home = home_of(context.peer()) if shown else None
         if home is None:  # nothing is guessed, or only this machine's own user can
-            return self._access.admit(method, context).caller
+            return self._access.admit(method, credentials).caller
         self._attempts.check(home, shown)
         try:
-            identity = self._access.admit(method, context)
+            identity = self._access.admit(method, credentials)
         except Unauthenticated:
             if self._attempts.failed(home) == FREE_FAILURES:
                 logger.warning("%d wrong tokens came from %s, which has to wait from now on", FREE_FAILURES, home)
