@@ -10,5 +10,6 @@ def named_tools(plan: str, tools: Iterable[str]) -> frozenset[str]:
 
 
 def _pattern(name: str) -> str:
-    end = r"\(" if name.isalpha() and name.islower() else r"(?![\w-])"
+    is_word = name.isalpha() and name[1:] == name[1:].lower()  # in capitals at the beginning of a sentence, too
+    end = r"\(" if is_word else r"(?![\w-])"
     return rf"(?<![\w-]){re.escape(name)}{end}"
