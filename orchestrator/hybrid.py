@@ -65,7 +65,7 @@ from .strategies.supervision import Verdict
 from .task import Policy, Task
 from .task_memory import TaskMemory, task_memory
 from .task_options import Resuming, TaskOptions, asked_task, check_options, policy_of
-from .team import Team
+from .team import Member, Team
 from .threads import in_thread
 from .tool_calls import Approver, Boundary
 from .tools import Tool
@@ -125,11 +125,7 @@ class Hybrid:
     ) -> None:
         _check_given_once(memory, store, runs, checkpointer)
         self._policy = policy or Policy()
-        members = [member for member in (near_member(near), far_member(far)) if member is not None]
-        if not members:
-            hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
-            raise ConfigError("neither a near nor a far agent is given", hint=hint)
-        self.team = Team((*members, *(other_member(name, other) for name, other in (others or {}).items())))
+        self.team = Team((*_two_sides(near, far), *(other_member(name, other) for name, other in (others or {}).items())))
         self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheSettings) else None
         self._cache = cache if isinstance(cache, AnswerCache) else self._owned_cache
         if self._cache is not None:
@@ -497,6 +493,15 @@ def _resting(memory: TaskMemory, team: Team, device_state: DeviceStateSource) ->
     from .resting import Rest
 
     return Rest(memory.store, memory.sleep, team, device_state)
+
+
+def _two_sides(near: Agent | NearConfig | str | Path | None, far: Agent | FarConfig | str | Path | None) -> list[Member]:
+    """Raises `ConfigError` where there is neither."""
+    members = [member for member in (near_member(near), far_member(far)) if member is not None]
+    if not members:
+        hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
+        raise ConfigError("neither a near nor a far agent is given", hint=hint)
+    return members
 
 
 def _check_given_once(memory: object, store: object, runs: object, checkpointer: object) -> None:
