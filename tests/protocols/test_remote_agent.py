@@ -35,6 +35,7 @@ from nearfar.protocols import (
     Unsupported,
     Usage,
     complete,
+    remote_step,
     stream,
 )
 from nearfar.protocols.client import RemoteAgent
@@ -410,4 +411,15 @@ async def test_finished_override_travels_unchanged() -> None:
         async with serve(ScriptedAgent([["text", finished]])) as server:
             remote = await RemoteAgent.connect(server.address)
             assert (await complete(remote, ask())).finished == finished
+            await remote.aclose()
+
+
+async def test_server_that_never_stops_talking_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_step, "STEP_BYTES", 10_000)
+    with anyio.fail_after(30):
+        async with serve(ScriptedAgent([["x" * 1000] * 1000])) as server:
+            remote = await RemoteAgent.connect(server.address)
+            with pytest.raises(InvalidOutput, match="10000 bytes"):
+                await complete(remote, ask())
+            await eventually(lambda: server.live_steps == 0)
             await remote.aclose()

@@ -190,3 +190,13 @@ async def test_every_waiting_reader_is_woken() -> None:
             await anyio.wait_all_tasks_blocked()
             log.append(step, b"event")
     assert woken == 3
+
+
+async def test_one_caller_cannot_take_the_room_of_all() -> None:
+    log = StepLog(Retention(max_steps=4, max_steps_of_a_caller=2))
+    first, _ = start(log, "1"), start(log, "2")
+    with pytest.raises(RateLimited):
+        start(log, "3")
+    assert log.join(("bob", "key"), b"request")[1]
+    log.finish(first)
+    start(log, "3")
