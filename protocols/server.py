@@ -82,7 +82,7 @@ async def serve(
     further: Mapping[str, grpc.GenericRpcHandler] | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Server]:
-    """Serve `agents` (one, or several by name, of which the first is the default) until the context ends.
+    """Serve `agents` (one, or several by name, of which the first is the default) until the context ends. They may change meanwhile.
 
     `address` is `host:port` (port 0: a free one) or `unix:/path`. `tokens` maps each caller's name to its bearer token, or is what a
     token file holds; without tokens everybody may call, which is allowed on this machine only. Beyond this machine `tls` is required;
@@ -92,11 +92,14 @@ async def serve(
 
     `further` are services beside the agents, by their names. Tokens expire by `clock`.
 
-    Raises `ConfigError` if the address is malformed, taken or too exposed.
+    Raises `ConfigError` if there is nothing to serve, or the address is malformed, taken or too exposed.
     """
+    agents = agents if isinstance(agents, Mapping) else {agents.card.name: agents}
+    if not agents and not further:
+        raise ConfigError("there is no agent to serve", hint="give at least one")
     access = Access(tokens, clock=clock)
     health_service = health.HealthServicer()
-    service = AgentService(_by_name(agents), retention=retention or Retention())
+    service = AgentService(agents, retention=retention or Retention())
     access.on_ending(service.shut_out)
     serving = listening(
         {SERVICE: service.handlers(), **(further or {})},
@@ -109,7 +112,7 @@ async def serve(
         health_service=health_service,
     )
     async with serving as bound:
-        logger.info("serving %s at %s", ", ".join(_by_name(agents)), bound)
+        logger.info("serving %s at %s", ", ".join(agents) or "no agent yet", bound)
         yield Server(bound, service, health_service, access=access)
 
 
@@ -147,14 +150,6 @@ async def listening(
             await health_service.enter_graceful_shutdown()
             await closing()
             await server.stop(time_limit)
-
-
-def _by_name(agents: Agent | Mapping[str, Agent]) -> Mapping[str, Agent]:
-    if not isinstance(agents, Mapping):
-        return {agents.card.name: agents}
-    if not agents:
-        raise ConfigError("there is no agent to serve", hint="give at least one")
-    return agents
 
 
 async def _add_health_and_reflection(server: grpc.aio.Server, services: tuple[str, ...], service: health.HealthServicer) -> None:

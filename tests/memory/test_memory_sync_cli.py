@@ -18,7 +18,8 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.scope import Scope
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
-from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage
+from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
+from nearfar.protocols.token_keeping import add_token
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,14 +43,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     workers = "".join(f'[hub.workers.{name}]\nuser = "{user}"\n' for name, user in users.items())
     hub = f'[hub]\naddress = "127.0.0.1:{port}"\ntokens = "workers.toml"\nmemory = true\n{workers}[hub.workers.printer]\n'
     (tmp_path / "hub.toml").write_text(f'[memory]\npath = "hub.db"\nembed = false\n{hub}', encoding="utf-8")
-    tokens = tmp_path / "workers.toml"
-    tokens.touch(mode=0o600)
-    tokens.write_text("".join(f'{name} = "the-token-of-{name}-0123"\n' for name in (*users, "printer")), encoding="utf-8")
     for name, user in (*users.items(), ("printer", "ana")):
         peer = f'[memory.peers.hub]\naddress = "127.0.0.1:{port}"\ntoken_variable = "TOKEN_OF_{name.upper()}"\n'
         memory = f'[memory]\npath = "{name}.db"\nuser = "{user}"\ntier = "user"\nembed = false\n{peer}'
         (tmp_path / f"{name}.toml").write_text(memory, encoding="utf-8")
-        monkeypatch.setenv(f"TOKEN_OF_{name.upper()}", f"the-token-of-{name}-0123")
+        token = add_token(tmp_path / "workers.toml", name, scopes=[tokens.Scope.MEMORY]).token
+        monkeypatch.setenv(f"TOKEN_OF_{name.upper()}", token)
     return tmp_path
 
 

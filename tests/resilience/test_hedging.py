@@ -246,8 +246,7 @@ async def test_a_summary_by_the_first_agent_for_the_second_is_not_taken_for_its_
 
     pair = Pair(lambda _: ContextOverflow("too long"), near)
     long = [message for _ in range(30) for message in (Message.user("word " * 100), Message.assistant("word " * 100))]
-    policy = {"strategy": "route", "mode": "prefer_on_device", "compression": {"summary_tokens": 200}}
-    async with pair.hybrid(**policy) as hybrid:
+    async with pair.hybrid(strategy="route", mode="prefer_on_device", compression={"summary_tokens": 200}) as hybrid:
         for _ in range(20):
             hybrid._router.running.add_step("near", StepTaken(input_tokens=6000, output_tokens=3, seconds=1e-9))
         with anyio.fail_after(20):
