@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return _COMMANDS.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
+def spelled_out(text: str) -> str:
+    """The text with all that is not seen as it is written out, line ends too: what somebody decides on stands in one line."""
+    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text)
+
+
 def _escape(match: "re.Match[str]") -> str:
     units = match.group().encode("utf-16-be").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))

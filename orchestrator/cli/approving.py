@@ -12,6 +12,7 @@ import anyio
 from rich.text import Text
 
 from ...protocols import ApprovalRequest
+from ..escaping import spelled_out
 from ..threads import run_in_daemon_thread
 from ..tool_calls import Approver
 from .console import notes
@@ -36,7 +37,7 @@ class _Terminal:
 
 def _asked(request: ApprovalRequest) -> bool:
     """Whether the answer is yes. Nothing, or the end of input, is a no."""
-    notes.print(Text(f"\n{printable(request.reason)}:", style="bold yellow"), soft_wrap=True)
+    notes.print(Text(f"\n{spelled_out(request.reason)}:", style="bold yellow"), soft_wrap=True)
     shown = shown_call(request)
     notes.print(Text(f"  {shown}"), soft_wrap=True)
     terminal = sys.stdin.fileno()
@@ -50,13 +51,4 @@ def _asked(request: ApprovalRequest) -> bool:
 def shown_call(request: ApprovalRequest) -> str:
     """The whole call in one line: what is cut off, or moves the cursor, could not be judged."""
     arguments = json.dumps(request.call.arguments, ensure_ascii=False)
-    return printable(f"{request.call.name} {arguments}")
-
-
-def printable(text: str) -> str:
-    """The text with everything that is not seen as it is, such as control characters and marks of direction, as an escape."""
-    return "".join(character if character.isprintable() else _escape(character) for character in text)
-
-
-def _escape(character: str) -> str:
-    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
+    return spelled_out(f"{request.call.name} {arguments}")

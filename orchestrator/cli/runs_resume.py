@@ -6,9 +6,10 @@ from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError
 from ..config import Config
+from ..escaping import spelled_out
 from ..hybrid import Hybrid
 from ..runs.settings import RunsConfig
-from .approving import printable, terminal_approver
+from .approving import terminal_approver
 from .console import EXIT_FAILED, execute, notes, output, print_json
 from .options import Selection
 from .run import summary
@@ -58,7 +59,7 @@ def resume_all(selection: Selection, run: str | None, *, as_json: bool) -> None:
             for orphan in hybrid.runs.orphans():
                 ended.append(await _outcome(hybrid, orphan.id, orphan.user))
                 if not as_json:
-                    notes.print(Text(printable(f"{orphan.id}: {ended[-1].get('error', 'done')}")), soft_wrap=True)
+                    notes.print(Text(spelled_out(f"{orphan.id}: {ended[-1].get('error', 'done')}")), soft_wrap=True)
         if as_json:
             print_json({"runs": ended})
         elif not ended:

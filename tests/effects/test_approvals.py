@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.cli.approving import printable, shown_call, terminal_approver
+from nearfar.orchestrator.cli.approving import shown_call, terminal_approver
+from nearfar.orchestrator.escaping import spelled_out
 from nearfar.orchestrator.events import ApprovalAsked, ToolStarted
 from nearfar.protocols import ApprovalRequest, ScriptedAgent, ToolCall
 
@@ -123,4 +124,4 @@ def test_a_call_is_shown_whole_and_without_anything_that_hides_a_part_of_it() ->
     assert shown.isprintable()
     assert "\\u202e" in shown
     assert shown.count("x") >= 5000
-    assert printable("Grüße, 世界 ✓") == "Grüße, 世界 ✓"
+    assert spelled_out("Grüße, 世界 ✓") == "Grüße, 世界 ✓"

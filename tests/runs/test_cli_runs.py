@@ -6,7 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +157,19 @@ def test_what_a_run_waits_for_is_shown(configuration: Path) -> None:
     assert both["error"]["type"] == "InvalidRequest"
 
 
+@contextmanager
+def heeded(sent: signal.Signals) -> Iterator[None]:
+    """Processes that are started here are not told to ignore the signal, as they are where the tests were started with `nohup`."""
+    before = signal.signal(sent, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(sent, before)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on(tmp_path: Path, stop: signal.Signals) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with heeded(stop), socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         configuration = tmp_path / "nearfar.toml"
         lines = ["[far]", 'provider = "gateway"', f'address = "{address}"', "[runs]", 'folder = "runs"']
