@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import ConfigError
+from ..escaping import spelled_out
 from ..runs.details import RunDetails, details
 from ..runs.opening import open_store
 from ..runs.run import Run, RunState
 from ..runs.settings import RunsConfig
 from ..runs.store import RunStore
-from .approving import printable, shown_call
+from .approving import shown_call
 from .configuration import read_config
 from .console import notes, output, print_json, reported
 
@@ -39,12 +40,15 @@ def list_runs(path: Path | None, *, state: str | None, user: str | None, limit: 
         if as_json:
             print_json({"runs": [run.model_dump(mode="json") for run in found]})
             return
+        if not found:
+            notes.print("no such runs; with [runs] in nearfar.toml, every task is one", markup=False)
+            return
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for column in ("run", "state", "strategy", "steps", "user", "task"):
             table.add_column(column, justify="right" if column == "steps" else "left", overflow="fold")
         for run in found:
             table.add_row(
-                printable(run.id), _state_text(run), run.strategy, str(run.steps), printable(run.user), Text(printable(run.title))
+                spelled_out(run.id), _state_text(run), run.strategy, str(run.steps), spelled_out(run.user), Text(spelled_out(run.title))
             )
         output.print(table)
         if any(run.is_orphaned for run in found):
@@ -75,9 +79,9 @@ def cancel_run(run: str, path: Path | None, *, as_json: bool) -> None:
         if as_json:
             print_json({"run": found.id, "state": found.state})
         elif found.state is RunState.RUNNING:
-            notes.print(f"run {printable(run)} ends within a second, or when its tools are done that are at work", markup=False)
+            notes.print(f"run {spelled_out(run)} ends within a second, or when its tools are done that are at work", markup=False)
         else:
-            notes.print(f"run {printable(run)} is {found.state}", markup=False)
+            notes.print(f"run {spelled_out(run)} is {found.state}", markup=False)
 
 
 def forget_run(run: str, path: Path | None, *, as_json: bool) -> None:
@@ -88,7 +92,7 @@ def forget_run(run: str, path: Path | None, *, as_json: bool) -> None:
         if as_json:
             print_json({"run": run, "state": "forgotten"})
         else:
-            notes.print(f"run {printable(run)} is forgotten", markup=False)
+            notes.print(f"run {spelled_out(run)} is forgotten", markup=False)
 
 
 def _state(text: str | None) -> RunState | None:
@@ -104,22 +108,22 @@ def _state_text(run: Run) -> Text:
 
 def _rows(found: RunDetails) -> Iterator[tuple[str, Text]]:
     run = found.run
-    yield "run", Text(printable(run.id))
+    yield "run", Text(spelled_out(run.id))
     yield "state", _state_text(run)
     if run.user:
-        yield "user", Text(printable(run.user))
-    yield "task", Text(printable(found.prompt))
+        yield "user", Text(spelled_out(run.user))
+    yield "task", Text(spelled_out(found.prompt))
     yield "strategy", Text(run.strategy)
     yield "steps", Text(f"{run.steps} kept, {found.calls} calls of agents, owner {run.epoch}")
     if found.next:
         yield "next", Text(", ".join(found.next))
     for attempt in found.attempts:
-        yield "attempt", Text(printable(f"{attempt.agent} {attempt.outcome}" + (f": {attempt.reason}" if attempt.reason else "")))
+        yield "attempt", Text(spelled_out(f"{attempt.agent} {attempt.outcome}" + (f": {attempt.reason}" if attempt.reason else "")))
     for request in found.waits_for:
-        yield "waits for", Text(f"{request.id}  {shown_call(request)}\n{printable(request.reason)}")
+        yield "waits for", Text(f"{request.id}  {shown_call(request)}\n{spelled_out(request.reason)}")
     if found.waits_for:
         yield "", Text(f"nearfar runs resume {run.id} --approve ID, or --deny ID", style="yellow")
     if found.failure is not None:
-        yield "error", Text(printable(f"{found.failure.error}: {found.failure.message}"), style="red")
+        yield "error", Text(spelled_out(f"{found.failure.error}: {found.failure.message}"), style="red")
     if found.answer is not None:
         yield "answer", Text(found.answer)

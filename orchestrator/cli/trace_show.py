@@ -33,6 +33,9 @@ def list_traces(path: Path | None, *, limit: int, as_json: bool) -> None:
     if as_json:
         print_json([_line_json(line) for line in lines])
         return
+    if not lines:
+        notes.print("no traces yet; with [runs] in nearfar.toml, every task leaves one", markup=False)
+        return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("run", "began", "outcome", "agent", "dollars", "task"):
         table.add_column(column)

@@ -186,3 +186,10 @@ def test_a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on(tmp_path: Pat
     [run] = told(configuration, "list")["runs"]
     assert f"nearfar runs resume {run['id']}" in notes
     assert run["is_orphaned"]
+
+
+@pytest.mark.parametrize("listing", ["runs", "trace"])
+def test_where_there_is_nothing_to_list_it_says_so(configuration: Path, listing: str) -> None:
+    shown = CliRunner().invoke(app, [listing, "list", "--config", str(configuration)])
+    assert shown.exit_code == 0
+    assert "with [runs] in nearfar.toml" in shown.output
