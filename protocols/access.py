@@ -1,5 +1,6 @@
 """Which calls a server answers: each one is let in by its scope, and ended when its token is worth nothing any more."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -99,12 +100,14 @@ class Access:
     async def _run(self, call: "_Call", answering: Awaitable[object]) -> object:
         self._calls.add(call)
         try:
-            with call.scope:
+            async with call.limit:
                 return await answering
+        except TimeoutError:
+            if call.error is None:
+                raise
+            raise call.error from None
         finally:
             self._calls.remove(call)
-        assert call.error is not None, "nobody else cancels the scope"
-        raise call.error
 
     def _end(self, tokens: Collection[str], error: NearfarError) -> None:
         if not tokens:
@@ -112,8 +115,7 @@ class Access:
         for ending in self._endings:
             ending(tokens, error)
         for call in [call for call in self._calls if call.identity.token in tokens]:
-            call.error = error
-            call.scope.cancel()
+            call.end(error)
 
 
 class _Call:
@@ -121,9 +123,16 @@ class _Call:
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        self.scope = anyio.CancelScope()
+        self.limit = asyncio.timeout(None)
+        """Without a time, until there is reason to end the call: gRPC makes each a task of asyncio, and anyio's scopes take longer."""
         self.error: NearfarError | None = None
         """What it is ended with."""
+
+    def end(self, error: NearfarError) -> None:
+        """Without an effect on a call that has ended by itself in this very moment."""
+        if self.error is None:
+            self.error = error
+            self.limit.reschedule(0)
 
 
 class _GuardedHandlers(grpc.GenericRpcHandler):

@@ -193,7 +193,7 @@ class StepLog:
             self._bytes -= step.size
 
     def _make_room(self, caller: str) -> None:
-        if len(self._steps) >= self._retention.max_steps_of_a_caller:  # else it cannot have so many
+        if len(self._steps) - len(self._finished) >= self._retention.max_steps_of_a_caller:  # else it cannot have so many
             running = sum(owner == caller and not step.done for (owner, _), step in self._steps.items())
             if running >= self._retention.max_steps_of_a_caller:
                 raise RateLimited(f"{running} steps of this caller are running", hint="wait for some of them", retry_after=1.0)
