@@ -23,8 +23,9 @@ async def cancelled_at_once(work: Coroutine[Any, Any, T]) -> T:
 
 async def end(task: asyncio.Task[Any]) -> None:
     """Cancel a task by one exception, unless it is done, and wait for its end. What it raises is passed over."""
-    task.cancel()
-    with anyio.CancelScope(shield=True):
-        await asyncio.wait([task])
+    if not task.done():
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
     if not task.cancelled():
         task.exception()  # asked for, so that asyncio does not report it as lost

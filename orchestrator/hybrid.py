@@ -60,6 +60,7 @@ from .runs.store import RunStore
 from .selection.decision import SelectionDecision
 from .selection.selector import Selector
 from .strategies.graphs import Graphs
+from .strategies.reading import value_of
 from .strategies.state import TaskContext, TaskGraph, recursion_limit
 from .strategies.supervision import Verdict
 from .task import Policy, Task
@@ -524,8 +525,10 @@ def _check_tools(tools: Sequence[Tool]) -> None:
 @contextmanager
 def _deadline(task: Task, started: float) -> Iterator[None]:
     """The task's own time limit, as an error of the tree."""
-    left = None if task.timeout is None else task.timeout - (time.monotonic() - started)
-    with anyio.move_on_after(left) as scope:
+    if task.timeout is None:
+        yield
+        return
+    with anyio.move_on_after(task.timeout - (time.monotonic() - started)) as scope:
         yield
     if scope.cancelled_caught:
         raise DeadlineExceeded(f"the task took longer than its {task.timeout:g} s", hint="raise its timeout")
@@ -547,8 +550,8 @@ def _rest(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEvent]:
 
 
 def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
-    attempts = tuple(Attempt.model_validate(attempt) for attempt in state["attempts"])
-    calls = tuple(Call.model_validate(call) for call in state["calls"])
+    attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
+    calls = tuple(value_of(Call, call) for call in state["calls"])
     text = state["messages"][-1]["text"]
     accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
@@ -565,10 +568,10 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         calls=calls,
         budget_exceeded=budget_exceeded(attempts, calls),
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
-        decision=RouteDecision.model_validate(state["decision"]),
+        decision=value_of(RouteDecision, state["decision"]),
         selection=task.selection,
         reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up),
-        label=Label.model_validate(state["label"]),
+        label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
         near=spent(calls, Side.NEAR),
         far=spent(calls, Side.FAR),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import reduce
 from typing import Final
 
 from ..protocols import Sensitivity
@@ -33,11 +34,24 @@ class Label(Value):
 
     def joined(self, other: "Label") -> "Label":
         """Of what is made of both: as private as the more private one, and trusted only where both are."""
+        if self.covers(other):
+            return self
+        if other.covers(self) and other.origins[: len(self.origins)] == self.origins:
+            return other
         trusted = self.integrity is other.integrity is Integrity.TRUSTED
         return Label(
             tier=strictest((self.tier, other.tier)),
             integrity=Integrity.TRUSTED if trusted else Integrity.UNTRUSTED,
             origins=tuple(dict.fromkeys((*self.origins, *other.origins))),
+        )
+
+    def covers(self, other: "Label") -> bool:
+        """Return True if joining with `other` changes nothing: it is no more private, no less trusted, and of no further origin."""
+        return (
+            self is other
+            or (TIERS.index(self.tier) <= TIERS.index(other.tier))
+            and (self.integrity is Integrity.UNTRUSTED or other.integrity is Integrity.TRUSTED)
+            and all(origin in self.origins for origin in other.origins)
         )
 
     @property
@@ -51,16 +65,16 @@ class Label(Value):
         return Sensitivity.PUBLIC if self.tier is Tier.SHARED else Sensitivity.PRIVATE
 
 
+OPEN: Final = Label()
+"""The label of what anybody may read and what nobody but the user and the app has written."""
+
 OF_CONTEXT: Final = Label(integrity=Integrity.UNTRUSTED, origins=("the context",))
 """Of a document that a task is about: anybody may have written it."""
 
 
 def joined(labels: Iterable[Label]) -> Label:
     """The label of what is made of all these."""
-    whole = Label()
-    for label in labels:
-        whole = whole.joined(label)
-    return whole
+    return reduce(Label.joined, labels, OPEN)
 
 
 def may_go(tier: Tier, reach: Tier) -> bool:

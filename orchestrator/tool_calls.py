@@ -11,7 +11,7 @@ from ..protocols import ApprovalRequest, Message, NearfarError, PrivacyViolation
 from ..protocols.messages import Value
 from .effects.occurrences import Occurrence, Occurrences
 from .effects.running import run_unrecorded
-from .labels import Integrity, Label, joined, may_go
+from .labels import OPEN, Integrity, Label, joined, may_go
 from .memory.item import Tier
 from .tools import Effect, Tool, run_tool_call
 
@@ -133,7 +133,7 @@ class ToolCalls:
         self._grounded: list[bool] = []
         """Of each call: whether strangers had no hand in it; known once they are cleared."""
         vault = boundary.vault
-        self._filled = [Label() if vault is None else vault.label_of(call) for call in calls]
+        self._filled = [OPEN if vault is None else vault.label_of(call) for call in calls]
         """Labels of what goes into the calls beside the words of whoever made them."""
         self._calls = [self._opened(call) for call in calls]
 
@@ -143,7 +143,7 @@ class ToolCalls:
         Raises LangGraph's interrupt where the run has to stop until somebody has decided. `asking` hears what somebody is asked.
         """
         self._grounded = self._grounded_in(standing)
-        asked = []
+        asked: dict[int, ApprovalRequest] = {}
         for index, call in enumerate(self._calls):
             tool = self._tools.get(call.name)
             if tool is None or call.id in self._refused:
@@ -152,13 +152,14 @@ class ToolCalls:
             if clearance.outcome == "refused":
                 self._refused[call.id] = clearance.reason
                 continue
-            self._occurrences[index] = self._counted.next(call, tool)
+            if self._boundary.effects is not None:  # nobody else asks which of several equal calls one is
+                self._occurrences[index] = self._counted.next(call, tool)
             if clearance.outcome == "ask":
-                asked.append(Asked(ApprovalRequest(id=call.id, call=call, reason=clearance.reason), tool, self._occurrences[index]))
+                asked[index] = ApprovalRequest(id=call.id, call=call, reason=clearance.reason)
         if asked:
             answers = await self._answers(asked, asking)
             nobody = "" if self._can_ask else ", and there is nobody to ask"
-            denied = [one.request for one in asked if not answers.get(one.request.call.id, False)]
+            denied = [request for request in asked.values() if not answers.get(request.call.id, False)]
             self._refused |= {request.call.id: f"{request.reason}{nobody or ': the user said no'}" for request in denied}
 
     async def run(self, started: Callable[[ToolCall], None], finished: Callable[[ToolResult], None]) -> list[ToolResult]:
@@ -175,9 +176,12 @@ class ToolCalls:
             else:
                 finished(results[index])
 
-        async with anyio.create_task_group() as running:
-            for index, call in enumerate(self._calls):
-                running.start_soon(run, index, call)
+        if len(self._calls) == 1:
+            await run(0, self._calls[0])
+        else:
+            async with anyio.create_task_group() as running:
+                for index, call in enumerate(self._calls):
+                    running.start_soon(run, index, call)
         if errors:
             raise errors[0]
         return [results[index] for index in range(len(self._calls))]
@@ -203,7 +207,10 @@ class ToolCalls:
         tools = [(self._tools.get(call.name), filled) for call, filled in made]
         changing = [filled for tool, filled in tools if tool is not None and tool.declared.effect is not Effect.READ]
         private = [label for label in (seen.joined(filled) for filled in changing) if label.tier is not Tier.SHARED]
-        return joined(Label(tier=label.tier, origins=label.origins) for label in private)
+        return joined(
+            label if label.integrity is Integrity.TRUSTED else label.model_copy(update={"integrity": Integrity.TRUSTED})
+            for label in private
+        )
 
     @property
     def grounded(self) -> Sequence[bool]:
@@ -226,11 +233,11 @@ class ToolCalls:
         """Of what strangers chose that goes into tools which change something. `seen`: of what whoever made the calls has been told."""
         calls = zip(self._calls, self.ran, self._grounded, strict=True)
         is_tainted = any(ran and not fits and self._tools[call.name].declared.effect is not Effect.READ for call, ran, fits in calls)
-        return Label(integrity=seen.integrity, origins=seen.origins) if is_tainted else Label()
+        return Label(integrity=seen.integrity, origins=seen.origins) if is_tainted else OPEN
 
     def _label(self, call: ToolCall, filled: Label) -> Label:
         tool = self._tools.get(call.name)
-        return Label() if tool is None or call.id in self._refused else tool.declared.label(tool.name).joined(filled)
+        return OPEN if tool is None or call.id in self._refused else tool.declared.label(tool.name).joined(filled)
 
     def _opened(self, call: ToolCall) -> ToolCall:
         """The call as it runs; one that its tool must not see is refused."""
@@ -245,18 +252,23 @@ class ToolCalls:
     def _can_ask(self) -> bool:
         return self._boundary.effects is not None or self._boundary.approver is not None
 
-    async def _answers(self, asked: Sequence[Asked], asking: Callable[[Sequence[ApprovalRequest]], None]) -> Mapping[str, bool]:
-        """What somebody says, or has said, by the calls' ids."""
+    async def _answers(
+        self, asked: Mapping[int, ApprovalRequest], asking: Callable[[Sequence[ApprovalRequest]], None]
+    ) -> Mapping[str, bool]:
+        """What somebody says, or has said, by the calls' ids. `asked`: by the calls' places."""
         effects, approver = self._boundary.effects, self._boundary.approver
-        known = {} if effects is None else await effects.known(asked)
-        open_ = [one for one in asked if one.request.call.id not in known]
-        if not open_ or not self._can_ask:
-            return known
-        requests = [one.request for one in open_]
-        asking(requests)
         if effects is not None:
+            subjects = [Asked(request, self._tools[request.call.name], self._occurrences[index]) for index, request in asked.items()]
+            known = await effects.known(subjects)
+            open_ = [subject for subject in subjects if subject.request.call.id not in known]
+            if not open_:
+                return known
+            asking([subject.request for subject in open_])
             return {**known, **await effects.ask(open_)}
-        assert approver is not None, "somebody can be asked"
+        if approver is None:
+            return {}
+        requests = list(asked.values())
+        asking(requests)
         return await approver(requests)
 
     def _clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:

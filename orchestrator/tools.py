@@ -14,7 +14,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
 from ..protocols import ConfigError, ToolCall, ToolResult, ToolSpec
-from .labels import Integrity, Label
+from .labels import OPEN, Integrity, Label
 from .memory.item import Source, Tier
 from .threads import run_in_daemon_thread
 
@@ -78,9 +78,9 @@ class Declared:
     def label(self, name: str) -> Label:
         """Of its results."""
         is_foreign = self.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT)
-        is_plain = self.returns is Tier.SHARED and not is_foreign
-        integrity = Integrity.UNTRUSTED if is_foreign else Integrity.TRUSTED
-        return Label(tier=self.returns, integrity=integrity, origins=() if is_plain else (f"tool {name}",))
+        if self.returns is Tier.SHARED and not is_foreign:
+            return OPEN
+        return Label(tier=self.returns, integrity=Integrity.UNTRUSTED if is_foreign else Integrity.TRUSTED, origins=(f"tool {name}",))
 
 
 class Tool:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import anyio
@@ -27,6 +27,7 @@ Pace: TypeAlias = float | Callable[[], Awaitable[object]]
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
+@lru_cache(maxsize=1024)  # each step counts the whole conversation
 def count_tokens(text: str) -> int:
     """Words and punctuation marks: the tokens of a `ScriptedAgent`."""
     return len(_TOKEN.findall(text))

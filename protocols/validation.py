@@ -140,7 +140,7 @@ def _first_problem(value: JsonValue, schema: JsonSchema, what: str) -> str | Non
     from referencing.exceptions import Unresolvable
 
     try:
-        error = best_match(_validator(schema).iter_errors(value))
+        error = best_match(_validator(json.dumps(schema, sort_keys=True)).iter_errors(value))
     except Unresolvable as unresolvable:
         message = f"{what} refers to {unresolvable.ref!r}, which it does not contain"
         raise InvalidRequest(message, hint=_SCHEMA_HINT) from unresolvable
@@ -149,12 +149,13 @@ def _first_problem(value: JsonValue, schema: JsonSchema, what: str) -> str | Non
     return None if error is None else f"at {error.json_path}: {_short(error.message)}"
 
 
-def _validator(schema: JsonSchema) -> "Draft202012Validator":
+@lru_cache(maxsize=256)  # a tool is called many times, and making its validator takes longer than a check
+def _validator(schema_json: str) -> "Draft202012Validator":
     from jsonschema import Draft202012Validator
     from referencing import Registry
 
     # An explicit registry, because the default one downloads references that it does not know.
-    return Draft202012Validator(schema, registry=Registry())
+    return Draft202012Validator(json.loads(schema_json), registry=Registry())
 
 
 def _check_references(resource: "Resource[Any]", resolver: "Resolver[Any]") -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, TypeVar
 from uuid import uuid4
 
@@ -30,6 +30,7 @@ _PATIENCE: Final = 30.0
 """Seconds of such waiting."""
 _LEAST_BYTES_PER_TOKEN: Final = 3
 _HINT: Final = "[policy.limits] sets the limits; nearfar budget show says what is spent"
+_NO_LIMIT: Final = Amounts()
 _INSTANT: Final = 1e-6
 """Seconds, or joules: what a call takes in any case."""
 
@@ -51,7 +52,7 @@ class Account:
         self._session = session
         self._user = user
         self._whole = whole
-        is_kept = whole is None and limits.task != Amounts()
+        is_kept = whole is None and limits.task != _NO_LIMIT
         self.spent = book.balance(self._task).spent.spent if is_kept else Spent()
 
     def part(self, limits: Limits) -> "Account":
@@ -73,8 +74,10 @@ class Account:
         Where others under way have reserved the rest, it waits for them. Raises `BudgetExceeded` where the limits do not even leave
         enough for the prompt and a word, and `StoreUnavailable` where there are limits and nobody can tell what was spent.
         """
-        claims = self._claims()
-        demand = _Demand(request, card, (Claim(Scope("call"), _caps(self._limits.call)), *claims))
+        claims = self._claims
+        demand = _Demand(request, card, (self._of_call, *claims))
+        if not demand.is_limited and not self._book.is_shared:
+            return Allowance(self, None, demand)
         demand.check_price(self._limits)
         most = self._within_call(demand)
         try:
@@ -85,6 +88,12 @@ class Account:
             logger.warning("a call of %s is not counted: %s", card.name, error)
             reservation = Reservation("", (), most)
         return Allowance(self, reservation, demand)
+
+    def count(self, spent: Spent, *, is_unpriced: bool) -> None:
+        """Count a call for which nothing was reserved, since nothing limits it and no other process looks at the book."""
+        self._charge(spent)
+        scopes = [claim.scope for claim in self._claims]
+        self._book.count(scopes, spent.units, is_unpriced=is_unpriced and spent.dollars is None)
 
     async def settle(self, reservation: Reservation, spent: Spent) -> None:
         """Count a call that has ended, well or not. What cannot be written counts as the most it can be when this process has ended."""
@@ -104,21 +113,25 @@ class Account:
         if self._whole is not None:
             self._whole._charge(spent)
 
+    @cached_property
+    def _of_call(self) -> Claim:
+        return Claim(Scope("call"), _caps(self._limits.call))
+
+    @cached_property
     def _claims(self) -> tuple[Claim, ...]:
         """The scopes that a call of the task belongs to. A task without a limit of its own is not kept."""
         limits = self._limits
         allows = limits.unknown_price == "allow"
-        own = () if limits.task == Amounts() else (Claim(self._task, _caps(limits.task), allows),)
+        own = () if limits.task == _NO_LIMIT else (Claim(self._task, _caps(limits.task), allows),)
         if self._whole is not None:
-            return (*own, *self._whole._claims())
+            return (*own, *self._whole._claims)
         session = () if self._session is None else (Claim(Scope("session", self._session), _caps(limits.session), allows),)
-        user = (Claim(Scope("user", self._user), _caps(limits.user), allows),) if self._user or limits.user != Amounts() else ()
+        user = (Claim(Scope("user", self._user), _caps(limits.user), allows),) if self._user or limits.user != _NO_LIMIT else ()
         return (*own, *session, *user, Claim(Scope("day"), _caps(limits.day), allows))
 
     def _within_call(self, demand: "_Demand") -> Units:
         """The most that the call may take by the limit for a single one."""
-        claim = Claim(Scope("call"), _caps(self._limits.call))
-        most = granted([(claim, Balance())], demand.least, demand.most)
+        most = granted([(self._of_call, Balance())], demand.least, demand.most)
         if isinstance(most, Shortage):
             raise self._refusal(demand.card, most)
         return most
@@ -182,13 +195,14 @@ class Allowance:
     """What one call may take. `settle` it in any case."""
 
     _account: Account
-    _reservation: Reservation
+    _reservation: Reservation | None
+    """None: nothing limits the call."""
     _demand: "_Demand"
 
     @property
     def request(self) -> StepRequest:
         """With as much output and time as is reserved, where a limit holds; else as it was."""
-        return self._demand.bounded(self._reservation.granted)
+        return self._demand.request if self._reservation is None else self._demand.bounded(self._reservation.granted)
 
     @property
     def is_cut(self) -> bool:
@@ -207,12 +221,15 @@ class Allowance:
     @property
     def most(self) -> Spent:
         """What the call counts for if nobody hears what it took; dollars are None where the price is unknown."""
-        granted = self._reservation.granted
-        return Spent(None if self._reservation.is_unpriced else granted.of("dollars"), granted.tokens)
+        granted = self._demand.most if self._reservation is None else self._reservation.granted
+        return Spent(None if self._demand.is_unpriced else granted.of("dollars"), granted.tokens)
 
     async def settle(self, spent: Spent) -> None:
         """Count what the call has really taken."""
-        await self._account.settle(self._reservation, spent)
+        if self._reservation is None:
+            self._account.count(spent, is_unpriced=self._demand.is_unpriced)
+        else:
+            await self._account.settle(self._reservation, spent)
 
 
 class _Demand:
@@ -223,15 +240,35 @@ class _Demand:
         self.card = card
         self._limited = {name for claim in claims for name, cap in claim.caps._asdict().items() if cap is not None}
         self._dollar_limits = [claim for claim in claims if claim.caps.dollars is not None]
-        self._prompt = most_prompt_tokens(request)
-        stated = _least(request.max_output_tokens, card.limits.max_output_tokens)
-        self.bound = _least(stated, card.limits.context_tokens)
+        self._stated = _least(request.max_output_tokens, card.limits.max_output_tokens)
+        self.bound = _least(self._stated, card.limits.context_tokens)
         """Tokens that it may write, whatever it costs; None: nobody says."""
-        output = _least(USUAL_OUTPUT if stated is None else stated, card.limits.context_tokens) or 0
         self.is_unpriced = card.prices is None and card.side is Side.FAR
-        self.least = self._units(1, _INSTANT)
-        self.most = self._units(output, request.timeout or _USUAL_SECONDS)
-        self.useful = self._units(min(output, _USEFUL_OUTPUT), _USEFUL_SECONDS).within(self.most)
+
+    # Counting a prompt's tokens takes longer than the rest, and where nothing is limited only a lost call asks for it.
+
+    @cached_property
+    def _prompt(self) -> int:
+        return most_prompt_tokens(self.request)
+
+    @cached_property
+    def _longest_output(self) -> int:
+        return _least(USUAL_OUTPUT if self._stated is None else self._stated, self.card.limits.context_tokens) or 0
+
+    @cached_property
+    def least(self) -> Units:
+        """What it takes to say a word."""
+        return self._units(1, _INSTANT)
+
+    @cached_property
+    def most(self) -> Units:
+        """What it takes if the agent writes as much as it may, for as long as it may."""
+        return self._units(self._longest_output, self.request.timeout or _USUAL_SECONDS)
+
+    @cached_property
+    def useful(self) -> Units:
+        """What an answer of ordinary length takes."""
+        return self._units(min(self._longest_output, _USEFUL_OUTPUT), _USEFUL_SECONDS).within(self.most)
 
     @property
     def is_limited(self) -> bool:

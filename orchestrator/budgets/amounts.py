@@ -34,7 +34,13 @@ class Spent:
     @property
     def units(self) -> "Units":
         """Rounded up; what is unknown counts as nothing here."""
-        return Units(*(_rounded_up(getattr(self, name), unit) for name, unit in zip(MEASURES, _UNITS, strict=True)))
+        dollars, tokens, seconds, joules = _UNITS
+        return Units(
+            _rounded_up(self.dollars, dollars),
+            _rounded_up(self.tokens, tokens),
+            _rounded_up(self.seconds, seconds),
+            _rounded_up(self.joules, joules),
+        )
 
 
 class Units(NamedTuple):
@@ -82,4 +88,4 @@ class Caps(NamedTuple):
 
 def _rounded_up(amount: float | None, unit: int) -> int:
     """Beyond a thousandth of a unit, which is what binary fractions may be off."""
-    return 0 if amount is None else min(math.ceil(round(amount * unit, 3)), _MOST)
+    return 0 if not amount else min(math.ceil(round(amount * unit, 3)), _MOST)

@@ -1,9 +1,11 @@
 """`BudgetBook`: what every scope has spent and what is reserved in it. No two calls, of any process, are given the same cent."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from threading import Lock
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -116,6 +118,9 @@ class BudgetBook:
         self._storage = storage
         self._clock = clock
         self._settled = 0
+        self._counting = Lock()
+        self._counted: dict[Scope, tuple[Units, int]] = {}
+        """What was counted and is not written down: for each scope the sum, and how many of the calls have no price."""
 
     @property
     def is_shared(self) -> bool:
@@ -137,7 +142,7 @@ class BudgetBook:
 
         Where this process was taken for dead meanwhile, what was reserved counts already, and only what goes beyond is added.
         """
-        with self._storage.writing() as session:
+        with self._writing() as session:
             known = session.execute("DELETE FROM budget_reservations WHERE id = ?", (reservation.id,)).rowcount == 1
             reserved = reservation.granted if known else Units()
             added = spent if known else spent.beyond(reservation.granted)
@@ -146,25 +151,38 @@ class BudgetBook:
         if self._settled % _FORGOTTEN_EVERY == 0:
             self._forget()
 
+    def count(self, scopes: Sequence[Scope], spent: Units, *, is_unpriced: bool = False) -> None:
+        """Count a call for which nothing was reserved, in a book that no other process uses.
+
+        It is written down when somebody next looks at the book: a task without limits then takes no time for it.
+        """
+        assert not self.is_shared, "other processes would not know of it"
+        today = self._clock().date().isoformat()
+        with self._counting:
+            for scope in scopes:
+                dated = Scope("day", today) if scope == Scope("day") else scope
+                before, unpriced = self._counted.get(dated, (Units(), 0))
+                self._counted[dated] = (before.plus(spent), unpriced + is_unpriced)
+
     def balance(self, scope: Scope) -> Balance:
         """Of one scope; nothing where it was never heard of."""
-        with self._storage.reading() as session:
+        with self._reading() as session:
             return _balance(session, self._dated(session, scope))
 
     def balances(self) -> dict[Scope, Balance]:
         """Of all scopes, those last that were used last."""
-        with self._storage.reading() as session:
+        with self._reading() as session:
             rows = session.execute(f"SELECT kind, name, {_COLUMNS} FROM budgets ORDER BY used").fetchall()
         return {Scope(kind, name): _read(row) for kind, name, *row in rows}
 
     def today(self) -> Scope:
         """The day that calls are counted for now."""
-        with self._storage.reading() as session:
+        with self._reading() as session:
             return self._dated(session, Scope("day"))
 
     def reset(self, scope: Scope) -> None:
         """Forget what was spent in a scope. For the day, also that the clock was ever ahead of what it says now."""
-        with self._storage.writing() as session:
+        with self._writing() as session:
             name = self._clock().date().isoformat() if scope == Scope("day") else scope.name
             condition = "kind = ? AND name >= ?" if scope == Scope("day") else "kind = ? AND name = ?"
             session.execute(f"UPDATE budgets SET {_EMPTIED} WHERE {condition}", (scope.kind, name))
@@ -173,7 +191,7 @@ class BudgetBook:
 
     def forget_tasks(self, tasks: Sequence[str]) -> None:
         """Remove what tasks and their parts have spent. It still counts for their sessions, users and days."""
-        with self._storage.writing() as session:
+        with self._writing() as session:
             for task in tasks:
                 parts = f"{task}/"
                 condition = "kind = 'task' AND (name = ? OR (substr(name, 1, ?) = ? AND length(name) = ?))"
@@ -183,12 +201,12 @@ class BudgetBook:
     def release_dead(self) -> int:
         """Count as spent what processes had reserved that have died; returns how many reservations that were."""
         released = 0
-        with self._storage.reading() as session:
+        with self._reading() as session:
             owners = [str(owner) for (owner,) in session.execute("SELECT DISTINCT owner FROM budget_reservations").fetchall()]
         for owner in owners:
             if self._storage.is_alive(owner):
                 continue
-            with self._storage.reading() as session:
+            with self._reading() as session:
                 rows = session.execute(_LEFT, (owner,)).fetchall()
             released += sum(self._is_released(*row) for row in rows)
         return released
@@ -198,7 +216,7 @@ class BudgetBook:
 
     def _reserve(self, claims: Sequence[Claim], least: Units, most: Units, *, is_unpriced: bool) -> Reservation | Shortage:
         owner = self._storage.owner()
-        with self._storage.writing() as session:
+        with self._writing() as session:
             # In the order of their scopes, in which everybody takes them: nobody then waits for one who waits for him.
             dated = sorted((claim._replace(scope=self._dated(session, claim.scope)) for claim in claims), key=lambda claim: claim.scope)
             amounts = granted([(claim, _entered(session, claim.scope)) for claim in dated], least, most)
@@ -214,34 +232,59 @@ class BudgetBook:
     def _is_released(self, identifier: str, scopes: str, unpriced: int, *granted: int) -> bool:
         """Whether it was we who counted the reservation of a dead process, and nobody else at the same moment."""
         most = Units(*granted)
-        with self._storage.writing() as session:
+        with self._writing() as session:
             if not session.execute("DELETE FROM budget_reservations WHERE id = ?", (identifier,)).rowcount:
                 return False
             _move(session, [Scope(*scope) for scope in json.loads(scopes)], reserved=most, spent=most, unpriced=unpriced)
         return True
 
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        if self._counted:
+            with self._storage.writing() as session:
+                self._write_down(session)
+        with self._storage.writing() as session:
+            yield session
+
+    def _reading(self) -> AbstractContextManager[Session]:
+        return self._writing() if self._counted else self._storage.reading()
+
+    def _write_down(self, session: Session) -> None:
+        with self._counting:
+            counted, self._counted = self._counted, {}
+        for scope, (spent, unpriced) in sorted(counted.items()):
+            dated = Scope("day", max(scope.name, self._latest_day(session))) if scope.kind == "day" else scope
+            _note_day(session, dated)
+            _move(session, [dated], reserved=Units(), spent=spent, unpriced=unpriced)
+
     def _forget(self) -> None:
         """The tasks and sessions that nobody has used for longest, except for those in use."""
         for kind in ("task", "session"):
-            with self._storage.writing() as session:
+            with self._writing() as session:
                 session.execute(_FORGET, (kind, kind, _KEPT))
 
     def _dated(self, session: Session, scope: Scope) -> Scope:
         """The scope itself, or the day that it is now."""
         if scope != Scope("day"):
             return scope
-        today = self._clock().date().isoformat()
+        return Scope("day", max(self._clock().date().isoformat(), self._latest_day(session)))
+
+    def _latest_day(self, session: Session) -> str:
         row = session.execute("SELECT latest FROM budget_day").fetchone()
-        latest = "" if row is None else str(row[0])
-        return Scope("day", max(today, latest))
+        return "" if row is None else str(row[0])
 
 
 def _entered(session: Session, scope: Scope) -> Balance:
     """The scope's balance, which nobody else changes until the end of the transaction."""
-    if scope.kind == "day":
-        session.execute("UPDATE budget_day SET latest = ? WHERE latest < ?", (scope.name, scope.name))
+    _note_day(session, scope)
     [row] = session.execute(_ENTER, scope).fetchall()
     return _read(row)
+
+
+def _note_day(session: Session, scope: Scope) -> None:
+    """A day is never before one that was seen already."""
+    if scope.kind == "day":
+        session.execute("UPDATE budget_day SET latest = ? WHERE latest < ?", (scope.name, scope.name))
 
 
 def _take(session: Session, claim: Claim, amounts: Units) -> None:

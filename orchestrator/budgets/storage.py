@@ -65,7 +65,7 @@ class Owning(Protocol):
 class MemoryStorage:
     """For this process alone, with which it is forgotten."""
 
-    is_shared: Final = False
+    is_shared: bool = False
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -116,7 +116,7 @@ class Placeholders:
     def named_in(self, value: JsonValue) -> list[Placeholder]:
         """The placeholders in the texts of a value of JSON."""
         found: dict[str, Placeholder] = {}
-        for text in texts_in(value):
+        for text in texts_in(value) if self._by_name else ():
             found |= {name: self._by_name[name] for name in _EXACT.findall(text) if name in self._by_name}
         return list(found.values())
 

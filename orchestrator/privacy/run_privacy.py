@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
-from ...protocols import Message, PrivacyViolation, ProviderState, Sensitivity, Side, StepRequest, StoreError, ToolResult
+from ...protocols import Message, PrivacyViolation, Sensitivity, Side, StepRequest, StoreError, ToolResult
 from ...protocols.messages import Value
-from ..labels import Label, may_go
+from ..labels import OPEN, Label, may_go
 from ..memory.item import Tier
 from ..task import Task
 from ..team import Member
@@ -67,11 +67,11 @@ class RunPrivacy:
         known = [] if records is None else records.placeholders()
         self.placeholders = Placeholders(known, keep=None if records is None else records.keep, said=public)
         self._needles = Needles(public)
-        self.found = _FOUND if records is not None and records.has_held_findings() else Label()
+        self.found = _FOUND if records is not None and records.has_held_findings() else OPEN
         """Of what detectors found that has to stay: from then on the run stays, too."""
-        self.heard = Label()
+        self.heard = OPEN
         """Of all that agents were told."""
-        self.world = Label() if records is None else records.spilled()
+        self.world = OPEN if records is None else records.spilled()
         """Of private data that went into tools which change something, and may come back from any tool, in whatever part of the run."""
         for placeholder in known:
             self._needles.add_text(placeholder.value)
@@ -125,7 +125,6 @@ class RunPrivacy:
             if member.is_elsewhere:
                 await departing.record("an agent of the user's that is not part of this process", {})
             return departing
-        request = self._without_private_states(request)
         if self._policy.findings is not OnFinding.PLACEHOLDER:  # of pieces that are hidden one by one nobody could tell what they make
             request = with_texts(request, self.placeholders.hidden)
         found = await self._gate.look(texts_of(request.messages), said_in(request.messages), self._told)
@@ -163,20 +162,11 @@ class RunPrivacy:
     def _departing(self, member: Member, request: StepRequest, label: Label, role: str) -> Departing:
         return Departing(request, member, label, role, needles=self._needles, placeholders=self.placeholders, records=self._records)
 
-    def _without_private_states(self, request: StepRequest) -> StepRequest:
-        """The request without those thoughts of its provider that hold what has become private since."""
-        if not any(message.state for message in request.messages):
-            return request
-        messages = [message.without_state if self._is_private(message.state) else message for message in request.messages]
-        return request.model_copy(update={"messages": tuple(messages)})
-
-    def _is_private(self, state: ProviderState | None) -> bool:
-        return state is not None and bool(self._needles.found_in(state.model_dump_json().encode(errors="ignore")))
-
     def _for_near(self, member: Member, request: StepRequest, label: Label) -> StepRequest:
         if len(self.placeholders):
             request = with_texts(request, partial(self.placeholders.filled, reach=_reach(member)))
-        return request if label.tier is Tier.SHARED else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
+        is_marked = label.tier is Tier.SHARED or request.sensitivity is Sensitivity.PRIVATE
+        return request if is_marked else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
 
     async def _cleared(self, member: Member, request: StepRequest, label: Label, role: str, found: Found) -> tuple[StepRequest, str]:
         """The request as what was found in it allows, and why it does. Raises `PrivacyViolation` where it does not."""

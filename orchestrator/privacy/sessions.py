@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final
 
 from ...protocols import Sensitivity
-from ..labels import Label
+from ..labels import OPEN, Label
 from ..memory.item import Tier
 from ..task import Task
 from .starting import THE_TASK
@@ -37,7 +37,7 @@ class SessionLabels:
 
     def label_of(self, task: Task) -> Label:
         """Of all that was told to earlier tasks of its session."""
-        return Label() if task.session is None else self._labels.get((task.user, task.session), Label())
+        return OPEN if task.session is None else self._labels.get((task.user, task.session), OPEN)
 
     def applied(self, task: Task) -> Task:
         """The task with what its session has been told, made private where that is, so that its route is chosen accordingly.

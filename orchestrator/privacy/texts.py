@@ -72,5 +72,4 @@ def changed_message(message: Message, change: Callable[[str], str]) -> Message:
         changes["tool_result"] = result.model_copy(update={"content": change(result.content)})
     if message.tool_calls:
         changes["tool_calls"] = tuple(with_arguments(call, change) for call in message.tool_calls)
-    written = message.model_copy(update=changes)
-    return written if written == message else written.without_state
+    return message.model_copy(update=changes)

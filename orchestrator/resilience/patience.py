@@ -9,17 +9,21 @@ from .settings import Patience
 
 async def heard(events: AsyncIterator[StepEvent], patience: Patience | None) -> AsyncGenerator[StepEvent, None]:
     """The events as they come. Raises `Stalled` where the next one takes too long; None waits for as long as it takes."""
-    limit = None if patience is None else patience.first_token
+    if patience is None:
+        async for event in events:
+            yield event
+        return
+    limit = patience.first_token
     while True:
         waiting = asyncio.timeout(limit)
         try:
             async with waiting:
-                event = await anext(events, None)
+                following = await anext(events, None)
         except TimeoutError:
             if not waiting.expired():
                 raise
             raise Stalled(f"nothing was heard for {limit:g} s", hint="[policy.fallback] sets how long an agent may be silent") from None
-        if event is None:
+        if following is None:
             return
-        yield event
-        limit = None if patience is None else patience.idle
+        yield following
+        limit = patience.idle

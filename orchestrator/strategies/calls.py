@@ -45,7 +45,8 @@ from ..results import Call, price
 from ..routing.settings import Fallback
 from ..task import Task
 from ..team import Member
-from .state import Json, TaskContext, TaskRuntime, TaskState, as_json, emit, label_of
+from .reading import Json, as_json, value_of
+from .state import TaskContext, TaskRuntime, TaskState, emit, label_of
 from .supervision import Cause, Verdict
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
@@ -97,10 +98,10 @@ class CallLog:
         given: TaskContext | None = self._runtime.context
         return None if given is None or given.account is None else await given.account.reserve(request, card)
 
-    def _record(self, call: Call, request: StepRequest, said: Message, label: Label, allowance: Allowance | None) -> None:
+    def _record(self, call: Call, request: StepRequest, listening: "_Listening", label: Label, allowance: Allowance | None) -> None:
         given: TaskContext | None = self._runtime.context
         if given is not None and given.trace is not None:
-            given.trace.step(call, request, said, label, reserved=None if allowance is None else allowance.most)
+            given.trace.step(call, request, listening.said, label, reserved=None if allowance is None else allowance.most)
 
     @property
     def as_json(self) -> list[Json]:
@@ -133,7 +134,6 @@ class CallLog:
             label: of what the request holds; None: it may be anything that the run has seen.
         """
         agent = await member.open()
-        request = _with_own_states(request, agent.card)
         patience = self._patience(member, request)
         departing = await self._privacy.departing(member, request, label or self._label, role=role)
         allowance = await self._reserved(departing.request, agent.card)
@@ -166,7 +166,7 @@ class CallLog:
                 is_cut_short=allowance is not None and listening.reached_its_bound and allowance.is_cut,
                 **listening.figures(agent.card, error),
             )
-            self._record(call, request, listening.said, label or self._label, allowance)
+            self._record(call, request, listening, label or self._label, allowance)
             await self._end(call, allowance, is_heard=not listening.is_lost(error))
 
     async def _hear(self, member: Member, agent: Agent, request: StepRequest, listening: "_Listening", patience: Patience | None) -> None:
@@ -190,22 +190,13 @@ class CallLog:
 
     @cached_property
     def _fallback(self) -> Fallback:
-        return Fallback.model_validate(self._task["policy"]["fallback"])
+        return value_of(Fallback, self._task["policy"]["fallback"])
 
     @cached_property
     def _privacy(self) -> RunPrivacy:
         given: TaskContext | None = self._runtime.context
         known = None if given is None else given.privacy
-        return known if known is not None else RunPrivacy.of(Task.model_validate(self._task))
-
-
-def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
-    """The request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
-    if not any(message.state for message in request.messages):
-        return request
-    own = card.model if card.side is Side.FAR else None
-    messages = [message if message.state is None or message.state.model == own else message.without_state for message in request.messages]
-    return request.model_copy(update={"messages": tuple(messages)})
+        return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
 
 
 def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExceeded | None:

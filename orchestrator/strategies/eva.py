@@ -6,6 +6,7 @@ kept."""
 
 from langgraph.graph import END, START, StateGraph
 
+from .edges import add_node
 from .nodes import TaskNodes
 from .state import TaskContext, TaskGraphBuilder, TaskState
 from .supervised import SupervisorNodes, after_act, after_tools, after_verify
@@ -16,14 +17,11 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     supervisor = SupervisorNodes(nodes)
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
-    graph.add_node("act", nodes.act)
-    graph.add_node("tools", nodes.run_tools)
-    graph.add_node("verify", supervisor.verify)
+    add_node(graph, "act", nodes.act, after_act, ["act", "tools", "verify", "judge", END])
+    add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
+    add_node(graph, "verify", supervisor.verify, after_verify, ["act", "judge"])
     graph.add_node("judge", nodes.judge)
     graph.add_edge(START, "route")
     graph.add_edge("route", "act")
-    graph.add_conditional_edges("act", after_act, ["act", "tools", "verify", "judge", END])
-    graph.add_conditional_edges("tools", after_tools, ["verify", "act"])
-    graph.add_conditional_edges("verify", after_verify, ["act", "judge"])
     graph.add_edge("judge", END)
     return graph

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from ...protocols import Side, StepRequest, ToolResult
-from ..labels import Label, joined
+from ..labels import OPEN, Label, joined
 from ..memory.item import Tier
 from ..tool_calls import ToolCalls
-from .state import TaskContext, TaskState, as_json, label_of
+from .reading import as_json, value_of
+from .state import TaskContext, TaskState, label_of
 from .turn import Turn
 
 
@@ -20,7 +21,7 @@ async def shown(turn: Turn, request: StepRequest, context: TaskContext) -> tuple
     if privacy is None or not privacy.covers(turn.member, label):
         return request, None
     messages = await privacy.covered(turn.member, request.messages, turn.state["private"])
-    return request.model_copy(update={"messages": messages}), Label.model_validate(turn.state["opening"])
+    return request.model_copy(update={"messages": messages}), value_of(Label, turn.state["opening"])
 
 
 def seen_by(side: Side, state: TaskState) -> Label:
@@ -28,24 +29,34 @@ def seen_by(side: Side, state: TaskState) -> Label:
     label = label_of(state)
     if side != Side.FAR:
         return label
-    opening = Label.model_validate(state["opening"])
+    opening = value_of(Label, state["opening"])
     return label.model_copy(update={"tier": opening.tier})
 
 
-async def before_tools(state: TaskState, calls: ToolCalls, context: TaskContext) -> None:
+async def before_tools(state: TaskState, calls: ToolCalls, context: TaskContext) -> Label:
     """Write down, before they run, that private data, or what strangers chose, go into tools that change something.
 
-    From then on they may come back from any tool, in whatever part of the run, and so its results count as private, or as theirs.
+    From then on they may come back from any tool, in whatever part of the run, and so its results count as private, or as theirs. Returns
+    the label of that.
     """
+    spilled = _spilled(state, calls)
     if context.privacy is not None:
-        await context.privacy.spill(_spilled(state, calls))
+        await context.privacy.spill(spilled)
+    return spilled
 
 
-def after_tools(state: TaskState, calls: ToolCalls, results: Sequence[ToolResult], recalled: Label, context: TaskContext) -> TaskState:
-    """What the state is to remember of calls that were run. `recalled`: of what they have told of the memory."""
+def after_tools(
+    state: TaskState, calls: ToolCalls, results: Sequence[ToolResult], context: TaskContext, *, recalled: Label, spilled: Label
+) -> TaskState:
+    """What the state is to remember of calls that were run.
+
+    Args:
+        recalled: the label of what they have told of the memory.
+        spilled: what `before_tools` returned.
+    """
     privacy = context.privacy
-    elsewhere, found = (Label(), Label()) if privacy is None else (privacy.world, privacy.found)
-    world = joined((Label.model_validate(state["world"]), elsewhere, _spilled(state, calls)))
+    elsewhere, found = (OPEN, OPEN) if privacy is None else (privacy.world, privacy.found)
+    world = joined((value_of(Label, state["world"]), elsewhere, spilled))
     labels = [label.joined(world) for label in calls.labels]
     private = [place for place, label in enumerate(labels) if label.tier is not Tier.SHARED]
     if privacy is not None:
@@ -64,4 +75,4 @@ def _spilled(state: TaskState, calls: ToolCalls) -> Label:
     draft = state["draft"]
     assert draft is not None, "an attempt is under way"
     label = label_of(state)
-    return calls.spilled(label if draft["side"] == Side.NEAR else Label()).joined(calls.tainted(label))
+    return calls.spilled(label if draft["side"] == Side.NEAR else OPEN).joined(calls.tainted(label))

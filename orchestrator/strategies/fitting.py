@@ -122,7 +122,7 @@ class Fitting:
 
     def _measured(self, sent: StepRequest, reply: StepReply) -> StepReply:
         counted = reply.finished.usage.input_tokens
-        if counted:
+        if counted and self._window is not None:
             self._counts.append(Fit(conversation_tokens(sent.messages), counted))
         return reply
 

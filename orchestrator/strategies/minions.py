@@ -15,12 +15,14 @@ from ..results import Attempt, Call
 from ..task import Task
 from ..team import Member
 from .calls import CallLog
+from .edges import add_node
 from .minions_findings import Assessment, read_assessment, read_jobs, show
 from .minions_prompts import ASSESSMENT_SCHEMA, JOBS_SCHEMA, Job, answer_form, findings_request, jobs_request
 from .minions_reading import Material, Readings, Round
 from .nodes import TaskNodes
 from .panel import Answered, Panel, Question, attempt_with
-from .state import TaskContext, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit
+from .reading import as_json, value_of
+from .state import TaskContext, TaskGraphBuilder, TaskRuntime, TaskState, emit
 from .supervised import task_text
 
 
@@ -31,12 +33,11 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     graph.add_node("route", nodes.route)
     graph.add_node("write_jobs", minions.write_jobs)
     graph.add_node("read_chunks", minions.read_chunks)
-    graph.add_node("aggregate", minions.aggregate)
+    add_node(graph, "aggregate", minions.aggregate, after_aggregate, ["read_chunks", END])
     graph.add_edge(START, "route")
     graph.add_edge("route", "write_jobs")
     graph.add_edge("write_jobs", "read_chunks")
     graph.add_edge("read_chunks", "aggregate")
-    graph.add_conditional_edges("aggregate", after_aggregate, ["read_chunks", END])
     return graph
 
 
@@ -53,7 +54,7 @@ class MinionsNodes:
 
     async def write_jobs(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the far side write the first jobs. Where its replies hold none, the task itself is the only job, so nothing is lost."""
-        material = Material(Task.model_validate(state["task"]))
+        material = Material(value_of(Task, state["task"]))
         log = CallLog(state, runtime)
         panel = Panel(state, runtime, self._team, log)
         text = task_text(material.task)
@@ -68,7 +69,7 @@ class MinionsNodes:
 
     async def read_chunks(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the near side do each job on each chunk."""
-        material = Material(Task.model_validate(state["task"]))
+        material = Material(value_of(Task, state["task"]))
         now = Round.model_validate(state["minions"])
         log = CallLog(state, runtime)
         readings = Readings(self._reader, material, now, log)
@@ -79,7 +80,7 @@ class MinionsNodes:
 
     async def aggregate(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the far side answer from what was found, or write the jobs of another round."""
-        material = Material(Task.model_validate(state["task"]))
+        material = Material(value_of(Task, state["task"]))
         now = Round.model_validate(state["minions"])
         log = CallLog(state, runtime)
         panel = Panel(state, runtime, self._team, log)

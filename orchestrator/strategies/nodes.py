@@ -9,7 +9,7 @@ from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError,
 from ..budgets.amounts import Spent
 from ..effects.occurrences import Occurrences
 from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
-from ..labels import Label, joined
+from ..labels import OPEN, Label, joined
 from ..privacy.starting import starting_label
 from ..recollection import Recollection
 from ..results import Call
@@ -25,7 +25,8 @@ from .exposure import after_tools, before_tools, seen_by, shown
 from .fitting import Fitting, summarizer_of
 from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
-from .state import TaskContext, TaskRuntime, TaskState, as_json, emit, fresh_start, label_of
+from .reading import as_json, value_of
+from .state import TaskContext, TaskRuntime, TaskState, emit, fresh_start, label_of
 from .trust import Trust
 from .turn import Turn
 
@@ -46,11 +47,12 @@ class TaskNodes:
 
     async def route(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Decide who may serve the task, and in which order."""
-        task = Task.model_validate(state["task"])
+        task = value_of(Task, state["task"])
         context = self.context(runtime)
         spent = Spent() if context.account is None else context.account.spent
         ruled = self.router.ruled(task, tools=context.tools).policy
-        task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
+        if ruled != task.policy:
+            task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
         self._look_for_those_who_may_be_back(task, context, spent)
         decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent)
         emit(runtime, Routed(decision=decision))
@@ -59,7 +61,7 @@ class TaskNodes:
             "attempts": [],
             "label": label,
             "opening": label,
-            "world": as_json(Label()),
+            "world": as_json(OPEN),
             "chosen": sorted(task.planned_tools),
             "standby": None,
             "calls": [],
@@ -180,26 +182,26 @@ class TaskNodes:
 
     async def run_tools(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Run the calls of the last message side by side; their results follow in the order of the calls."""
-        conversation = [Message.model_validate(message) for message in state["messages"]]
+        conversation = [value_of(Message, message) for message in state["messages"]]
         context = self.context(runtime)
         draft = state["draft"]
         assert draft is not None, "an attempt is under way"
-        recollection = context.recollection or Recollection.of(Task.model_validate(state["task"]))
+        recollection = context.recollection or Recollection.of(value_of(Task, state["task"]))
         recollection.restore(state.get("recalled", ()))
         before = Occurrences(state["made"], turn=len(state["calls"]))
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before)
         label = label_of(state)
         standing = Standing(conversation, seen_by(draft["side"], state), chosen=frozenset(state["chosen"]), trusted=state["trusted"])
         await calls.clear(standing, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
-        await before_tools(state, calls, context)
+        spilled = await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
             with recollection.in_use(draft["agent"], label.joined(calls.label)):
                 results = await calls.run(
                     lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
                 )
-        noted = after_tools(state, calls, results, recollection.label, context)
-        trust = Trust(state, calls, standing, joined((recollection.label, Label.model_validate(noted["world"]))))
+        noted = after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
+        trust = Trust(state, calls, standing, joined((recollection.label, value_of(Label, noted["world"]))))
         answers = [as_json(Message.tool(result)) for result in trust.shown(results)]
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {

@@ -13,6 +13,7 @@ from ..routing.settings import FALLBACK_ERRORS, SHOWN
 from ..task import Task
 from ..team import Member, Team
 from .calls import CallLog
+from .reading import value_of
 from .state import TaskRuntime, TaskState, emit, is_heard
 
 Read = TypeVar("Read")
@@ -55,9 +56,9 @@ class Panel:
     """
 
     def __init__(self, state: TaskState, runtime: TaskRuntime, team: Team, log: CallLog) -> None:
-        self.task = Task.model_validate(state["task"])
+        self.task = value_of(Task, state["task"])
         self.reasons: list[str] = []
-        self._members = [team[name] for name in RouteDecision.model_validate(state["decision"]).candidates]
+        self._members = [team[name] for name in value_of(RouteDecision, state["decision"]).candidates]
         self._runtime = runtime
         self._has_shown = False
         """Something of a question that the user hears was shown as it was said."""
@@ -133,7 +134,6 @@ class Panel:
             output_schema=question.schema if can.json_schema else None,
             max_output_tokens=policy.maximum_output_tokens,
             temperature=policy.temperature,
-            effort=policy.effort,
             timeout=None if is_last else policy.attempt_timeout,
             sensitivity=policy.sensitivity,
             idempotency_key=f"{self.task.idempotency_key}/{question.key}/{agent.card.name}",

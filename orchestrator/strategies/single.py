@@ -4,6 +4,7 @@ from typing import Any
 
 from langgraph.graph import END, START, StateGraph
 
+from .edges import add_node
 from .nodes import TaskNodes
 from .state import TaskContext, TaskGraphBuilder, TaskState
 
@@ -12,14 +13,12 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     """The graph. Its input is `{"task": Task.model_dump(mode="json")}`."""
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
-    graph.add_node("act", nodes.act)
+    add_node(graph, "act", nodes.act, after_act, ["act", "tools", "judge", END])
     graph.add_node("tools", nodes.run_tools)
-    graph.add_node("judge", nodes.judge)
+    add_node(graph, "judge", nodes.judge, after_judge, ["act", END])
     graph.add_edge(START, "route")
     graph.add_edge("route", "act")
-    graph.add_conditional_edges("act", after_act, ["act", "tools", "judge", END])
     graph.add_edge("tools", "act")
-    graph.add_conditional_edges("judge", after_judge, ["act", END])
     return graph
 
 

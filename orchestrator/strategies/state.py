@@ -12,11 +12,10 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
 from ...protocols import Message, ToolSpec
-from ...protocols.messages import Value
 from ..budgets.account import Account
 from ..cache.plans import PlanCache
 from ..events import TaskEvent
-from ..labels import Label
+from ..labels import OPEN, Label
 from ..policy import Strategy
 from ..privacy.run_privacy import RunPrivacy
 from ..recollection import Recollection
@@ -25,8 +24,7 @@ from ..tool_calls import Boundary
 from ..tools import Tool
 from ..tracing.recorder import RunTrace
 from .prompts import with_guidance, with_plan
-
-Json = dict[str, Any]
+from .reading import Json, as_json, value_of
 
 _NODES_PER_TURN = 3
 _NODES_PER_ATTEMPT = 4
@@ -190,8 +188,4 @@ def is_heard(runtime: TaskRuntime) -> bool:
 
 def label_of(state: TaskState) -> Label:
     """Of all that any agent of the run has been told."""
-    return Label.model_validate(state["label"]) if "label" in state else Label()
-
-
-def as_json(value: Value) -> Json:
-    return value.model_dump(mode="json")
+    return value_of(Label, state["label"]) if "label" in state else OPEN

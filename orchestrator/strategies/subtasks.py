@@ -16,9 +16,11 @@ from ..results import Call
 from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
 from .calls import CallLog
+from .edges import add_node
 from .nodes import TaskNodes
 from .panel import Answered, Panel, Question, attempt_with
-from .state import Keeping, TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, as_json, emit, label_of
+from .reading import as_json, value_of
+from .state import Keeping, TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, emit, label_of
 from .subtasks_plan import SubtaskPlan, read_plan
 from .subtasks_prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, answer_form, plan_subtasks_request
 from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy
@@ -32,12 +34,11 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     graph: TaskGraphBuilder = StateGraph(TaskState, TaskContext)
     graph.add_node("route", nodes.route)
     graph.add_node("plan_subtasks", subtasks.plan)
-    graph.add_node("run_subtasks", subtasks.run)
+    add_node(graph, "run_subtasks", subtasks.run, after_run, ["aggregate", END])
     graph.add_node("aggregate", subtasks.aggregate)
     graph.add_edge(START, "route")
     graph.add_edge("route", "plan_subtasks")
     graph.add_edge("plan_subtasks", "run_subtasks")
-    graph.add_conditional_edges("run_subtasks", after_run, ["aggregate", END])
     graph.add_edge("aggregate", END)
     return graph
 
@@ -145,7 +146,7 @@ class SubtasksNodes:
 
     def _side_by_side(self, error: BudgetExceeded, state: TaskState, results: Sequence[SubtaskResult]) -> Answered[str]:
         """The results as they are, where nobody could be paid to make one answer of them. Raises the error where they cannot be one."""
-        calls = [Call.model_validate(call) for call in state["calls"]]
+        calls = [value_of(Call, call) for call in state["calls"]]
         done = [result for result in results if not result.is_failed]
         worked = [call for call in calls if call.role == "execute" and call.error is None]
         if not done or not worked or state["task"]["output_schema"] is not None:
@@ -156,7 +157,7 @@ class SubtasksNodes:
         return Answered("\n\n".join(result.answer for result in done), (attempt,))
 
     def _parts(self, state: TaskState, runtime: TaskRuntime) -> Parts:
-        task = Task.model_validate(state["task"])
+        task = value_of(Task, state["task"])
         context = self._nodes.context(runtime)
         return Parts(
             task=task,

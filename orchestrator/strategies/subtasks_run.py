@@ -19,12 +19,13 @@ from ..budgets.account import Account
 from ..budgets.amounts import Spent
 from ..cancellation import cancelled_at_once
 from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent, ToolStarted
-from ..labels import Label, joined
+from ..labels import OPEN, Label, joined
 from ..results import Attempt, Call
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
 from ..task import Policy, Task
 from .calls import CallLog
-from .state import Json, TaskContext, TaskGraph, TaskRuntime, TaskState, emit, recursion_limit, show
+from .reading import Json
+from .state import TaskContext, TaskGraph, TaskRuntime, TaskState, emit, recursion_limit, show
 from .subtasks_plan import Subtask, SubtaskPlan
 from .subtasks_policy import SubtasksPolicy
 from .subtasks_prompts import SubtaskResult, with_results
@@ -120,7 +121,7 @@ class Parts:
 
     def _pass_on(self, event: TaskEvent, *, is_heard: bool, name: str) -> None:
         if isinstance(event, ToolStarted) and (tool := self.context.tools.get(event.call.name)) is not None:
-            self.told[name] = self.told.get(name, Label()).joined(tool.declared.label(tool.name))
+            self.told[name] = self.told.get(name, OPEN).joined(tool.declared.label(tool.name))
         if isinstance(event, Routed) or (isinstance(event, _ANSWERING) and not is_heard):
             return
         if isinstance(event, CallEnded):
@@ -252,7 +253,7 @@ class PlanRun:
 
     def _fail(self, subtask: Subtask, outcome: Outcome, problem: str) -> None:
         self._parts.reasons.append(f"subtask {subtask.id} {outcome}: {problem}")
-        self._end(subtask, outcome, problem, self._parts.told.get(_name(subtask), Label()))
+        self._end(subtask, outcome, problem, self._parts.told.get(_name(subtask), OPEN))
 
     def _leave_out(self, skipped: frozenset[str]) -> None:
         """Others have the turns of those that something failed before."""

@@ -15,8 +15,9 @@ from .calls import CallLog
 from .fitting import asked_with_less
 from .nodes import TaskNodes
 from .prompts import adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
+from .reading import as_json, value_of
 from .single import after_act as unsupervised_after_act
-from .state import TaskRuntime, TaskState, as_json, emit, label_of, opening
+from .state import TaskRuntime, TaskState, emit, label_of, opening
 from .supervision import Cause, Supervision, Verdict
 from .triggers import Evidence, cause_of_check
 from .trust import chosen_by_plan
@@ -42,8 +43,8 @@ class Oversight:
 
     def __init__(self, state: TaskState) -> None:
         self.state = state
-        self.task = Task.model_validate(state["task"])
-        self.decision = RouteDecision.model_validate(state["decision"])
+        self.task = value_of(Task, state["task"])
+        self.decision = value_of(RouteDecision, state["decision"])
         self.watch = Watch.model_validate(state["watch"]) if state["watch"] is not None else Watch(covered=len(self.task.messages))
 
     @property
@@ -62,13 +63,13 @@ class Oversight:
     @property
     def work(self) -> list[Message]:
         """The executor's conversation behind its prompt."""
-        return [Message.model_validate(message) for message in self.state["messages"][len(self.task.messages) :]]
+        return [value_of(Message, message) for message in self.state["messages"][len(self.task.messages) :]]
 
     def cause(self) -> Cause | None:
         """What asks for a check now. A check that could change nothing, with no turn left to be taken, is not made."""
         if not self.is_on or not self._may_go_on:
             return None
-        messages = [Message.model_validate(message) for message in self.state["messages"]]
+        messages = [value_of(Message, message) for message in self.state["messages"]]
         evidence = Evidence(
             turn=self.state["acted"],
             covered=messages[: self.watch.covered],
@@ -94,7 +95,9 @@ class Oversight:
 
     @property
     def _draft(self) -> Attempt:
-        return Attempt.model_validate(self.state["draft"])
+        draft = self.state["draft"]
+        assert draft is not None, "an attempt is under way"
+        return value_of(Attempt, draft)
 
     @property
     def turns(self) -> int:
@@ -247,7 +250,6 @@ class SupervisorNodes:
             tool_choice=ToolChoice.NONE,
             max_output_tokens=policy.maximum_output_tokens,
             temperature=policy.temperature,
-            effort=policy.effort,
             timeout=policy.attempt_timeout,
             sensitivity=policy.sensitivity,
             idempotency_key=f"{view.task.idempotency_key}/{key}",

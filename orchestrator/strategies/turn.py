@@ -4,8 +4,6 @@ import time
 from collections.abc import Sequence
 from decimal import Decimal
 
-from pydantic import TypeAdapter
-
 from ...protocols import (
     Agent,
     BudgetExceeded,
@@ -28,9 +26,8 @@ from ..routing.evidence.early_stop import ConfidenceWatch, EarlyStop
 from ..routing.settings import FallbackTrigger
 from ..task import Task
 from ..team import Member, Team
-from .state import Json, TaskRuntime, TaskState, as_json, emit, fresh_start, is_heard
-
-_MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
+from .reading import Json, as_json, value_of
+from .state import TaskRuntime, TaskState, emit, fresh_start, is_heard
 
 
 class Turn:
@@ -38,13 +35,13 @@ class Turn:
 
     def __init__(self, state: TaskState, team: Team) -> None:
         self.state = state
-        self.task = Task.model_validate(state["task"])
-        self.decision = RouteDecision.model_validate(state["decision"])
+        self.task = value_of(Task, state["task"])
+        self.decision = value_of(RouteDecision, state["decision"])
         self.position = state["position"]
         self._sides = {member.name: member.side for member in team}
         self.member: Member = team[self.decision.candidates[self.position]]
         draft = state["draft"]
-        self.draft = Attempt.model_validate(draft) if draft is not None else None
+        self.draft = value_of(Attempt, draft) if draft is not None else None
         self.is_supervised = self.decision.strategy in SUPERVISED
         self._began = time.monotonic()
         self.has_shown = False
@@ -114,12 +111,11 @@ class Turn:
         policy = self.task.policy
         assert draft is not None, "an attempt is begun before it takes a step"
         return StepRequest(
-            messages=_MESSAGES.validate_python(self.state["messages"]),
+            messages=tuple(value_of(Message, message) for message in self.state["messages"]),
             tools=tuple(tools),
             output_schema=self.task.output_schema,
             max_output_tokens=policy.maximum_output_tokens,
             temperature=policy.temperature,
-            effort=policy.effort,
             timeout=self._timeout(draft),
             sensitivity=policy.sensitivity,
             idempotency_key=f"{self.task.idempotency_key}/{self.position}/{draft.steps}",

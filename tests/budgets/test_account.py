@@ -53,6 +53,31 @@ async def test_without_limits_a_request_is_left_alone() -> None:
     assert (await account(Limits()).reserve(asked, card(dollars_per_million=None))).request is asked
 
 
+async def test_calls_without_limits_are_counted_for_the_day_and_the_session() -> None:
+    book = BudgetBook(MemoryStorage())
+    free = account(Limits(), book=book, session="a session")
+    await spend(free, Spent(dollars=0.5, tokens=70), side=Side.FAR)
+    await spend(free, Spent(dollars=0.25, tokens=30))
+    assert book.balance(Scope("session", "a session")).spent.tokens == 100
+    assert book.balances()[book.today()].spent.of("dollars") == 0.75
+    assert not any(book.balance(Scope("day")).reserved)
+
+
+async def test_what_was_spent_without_limits_counts_for_a_task_that_has_one() -> None:
+    book = BudgetBook(MemoryStorage())
+    await spend(account(Limits(), book=book), Spent(tokens=4900))
+    limited = account(Limits(day=Amounts(tokens=5000)), book=book)
+    with pytest.raises(BudgetExceeded, match="4900 of 5000 tokens"):
+        await limited.reserve(request(1000), card())
+
+
+async def test_a_lost_call_without_limits_counts_for_the_most_it_can_have_taken() -> None:
+    allowance = await account(Limits()).reserve(request(max_output_tokens=100), card())
+    assert allowance.most.tokens > 100
+    assert allowance.most.dollars is not None
+    assert allowance.most.dollars > 0
+
+
 async def test_a_call_may_write_no_more_than_its_dollars_pay_for() -> None:
     bounded = (await account(Limits(call=Amounts(dollars=0.002))).reserve(request(400), card())).request
     assert bounded.max_output_tokens is not None
@@ -257,8 +282,9 @@ def test_a_call_that_is_cancelled_with_its_event_loop_while_it_reserves_gives_ba
 
 
 class Broken(MemoryStorage):
-    """A storage whose disk is full from some moment on."""
+    """A storage that other processes share, and whose disk is full from some moment on."""
 
+    is_shared = True
     is_full = False
 
     @contextmanager
