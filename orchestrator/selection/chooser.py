@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from random import Random
-from typing import Final
 
 from ...protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 from ..task import Policy
@@ -15,10 +14,7 @@ from .outcomes import Outcome
 from .profile import Shape, TaskProfile
 from .rules import is_preferred, objection_to
 from .settings import AutoPolicy
-from .tallies import Tallies
-
-_EVERYTHING: Final = ""
-"""The group of all tasks."""
+from .tallies import Group, Tallies
 
 
 class Chooser:
@@ -135,11 +131,13 @@ class Chooser:
         return max(allowed, key=worth)
 
 
-def _groups(profile: TaskProfile, task_class: str) -> tuple[str, ...]:
-    """The nested groups of tasks that a task is in, the widest first."""
-    classes = lineage(task_class)
-    narrowest = classes[-1] if classes else profile.shape
-    return (_EVERYTHING, f"shape: {profile.shape}", *classes, f"{narrowest}: {profile.form}")
+def _groups(profile: TaskProfile, task_class: str) -> tuple[Group, ...]:
+    """Return the nested groups of tasks that a task is in, the widest first.
+
+    A group is named by the path to it, so that a class met with other tools is another group and no name can stand for two.
+    """
+    path = (f"shape: {profile.shape}", *(f"class: {name}" for name in lineage(task_class)), f"form: {profile.form}")
+    return tuple(path[:depth] for depth in range(len(path) + 1))
 
 
 def _prior(key: str, shape: Shape) -> float:

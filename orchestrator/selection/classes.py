@@ -23,9 +23,8 @@ SURE: Final = 0.5
 
 @dataclass(slots=True)
 class _Class:
-    """What was seen of one class."""
+    """The prompts seen of one class, with tools of one shape."""
 
-    shape: Shape
     prompts: int = 0
     features: Counter[str] = field(default_factory=Counter)
     total: int = 0
@@ -52,7 +51,8 @@ class TaskClasses:
     """The classes of the tasks seen so far."""
 
     def __init__(self) -> None:
-        self._classes: dict[str, _Class] = {}
+        self._classes: defaultdict[Shape, dict[str, _Class]] = defaultdict(dict)
+        """By the shape of the tools, then by name: one class may be met with several shapes."""
         self._seen: set[tuple[str, str, tuple[str, ...]]] = set()
         self._vocabulary: set[str] = set()
 
@@ -62,7 +62,7 @@ class TaskClasses:
         if not name or not profile.prompt.strip() or example in self._seen:
             return
         self._seen.add(example)
-        known = self._classes.setdefault(name, _Class(profile.shape))
+        known = self._classes[profile.shape].setdefault(name, _Class())
         features = list(_features(profile))
         known.prompts += 1
         known.features.update(features)
@@ -85,7 +85,10 @@ class TaskClasses:
     def _scores(self, profile: TaskProfile) -> dict[str, float]:
         """Logarithms of the classes' probabilities, but for a constant. Words that no class has met tell nothing."""
         features = [feature for feature in _features(profile) if feature in self._vocabulary]
-        return {name: self._score(known, features) for name, known in self._classes.items() if known.shape is profile.shape}
+        return {name: self._score(known, features) for name, known in self._of_shape(profile).items()}
+
+    def _of_shape(self, profile: TaskProfile) -> Mapping[str, _Class]:
+        return self._classes.get(profile.shape, {})
 
     def _score(self, known: _Class, features: Sequence[str]) -> float:
         norm = log(known.total + SMOOTHING * len(self._vocabulary))
@@ -93,7 +96,7 @@ class TaskClasses:
 
     def _familiarity(self, name: str, profile: TaskProfile) -> float:
         words = set(profile.words) - {NAME, NUMBER}
-        below = [known for other, known in self._classes.items() if other == name or other.startswith(f"{name}/")]
+        below = [known for other, known in self._of_shape(profile).items() if other == name or other.startswith(f"{name}/")]
         return sum(any(word in known.words for known in below) for word in words) / len(words) if words else 0.0
 
 

@@ -12,7 +12,7 @@ from math import sqrt
 from random import Random
 from typing import Final
 
-from .tallies import Tallies, Tally
+from .tallies import Group, Tallies, Tally
 
 PRIOR_SCORE: Final = 0.5
 PRIOR_WEIGHT: Final = 2.0
@@ -43,7 +43,7 @@ class Estimate:
         return sqrt(self.score * (1 - self.score) / (self.weight + 1))
 
 
-def estimates(tallies: Tallies, priors: Mapping[str, float], groups: Sequence[str]) -> dict[str, Estimate]:
+def estimates(tallies: Tallies, priors: Mapping[str, float], groups: Sequence[Group]) -> dict[str, Estimate]:
     """The belief about each configuration on a task of these groups, the widest first.
 
     `priors` are the scores expected before any outcome. Each outcome counts once, in the narrowest group that it shares with the task.
@@ -85,13 +85,13 @@ class _Level:
     """Outcomes that the belief from the wider groups counts for at most."""
 
     @classmethod
-    def of(cls, tallies: Tallies, groups: Sequence[str], depth: int) -> "_Level":
+    def of(cls, tallies: Tallies, groups: Sequence[Group], depth: int) -> "_Level":
         inner = groups[depth + 1] if depth + 1 < len(groups) else None
         shift = tallies.shift(groups[depth], groups[depth - 1]) if depth else 0.0
         return cls(tallies.of(groups[depth], without=inner), shift, tallies.credibility(depth) if depth else PRIOR_WEIGHT)
 
 
-def _estimate(tallies: Tallies, levels: Sequence[_Level], groups: Sequence[str], *, arm: str, prior: float) -> Estimate:
+def _estimate(tallies: Tallies, levels: Sequence[_Level], groups: Sequence[Group], *, arm: str, prior: float) -> Estimate:
     score, weight, dollars = prior, PRIOR_WEIGHT, None
     for level in levels:
         tally = level.tallies.get(arm, _NOTHING)

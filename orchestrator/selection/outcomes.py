@@ -27,7 +27,7 @@ class Outcome(Value):
     label: str = ""
     """How people call the configuration, such as `pevr/8`."""
     score: float = Field(ge=0, le=1)
-    dollars: float | None = Field(ge=0)
+    dollars: float | None = Field(ge=0, allow_inf_nan=False)
     """US dollars of both sides; None: unknown."""
 
 

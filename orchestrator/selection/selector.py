@@ -1,8 +1,10 @@
 """`Selector`: `auto` as a `Hybrid` uses it, with the files that its settings name."""
 
+import logging
 from collections.abc import Collection, Sequence
+from threading import Lock
 
-from ...protocols import Side
+from ...protocols import NearfarError, Side
 from ..policy import Strategy
 from ..results import Result
 from ..task import Task
@@ -13,12 +15,18 @@ from .outcomes import Outcome, ReportLog, read_outcomes
 from .profile import TaskProfile, last_words
 from .settings import AutoPolicy
 
+logger = logging.getLogger(__name__)
+
 
 class Selector:
-    """Settles tasks whose strategy is `auto`, and takes in what the app reports of them. Files are read once, when first needed."""
+    """Settles tasks whose strategy is `auto`, and takes in what the app reports of them.
+
+    Files are read once, when first needed. Calls may come from any thread.
+    """
 
     def __init__(self) -> None:
         self._choosers: dict[AutoPolicy, Chooser] = {}
+        self._lock = Lock()
 
     def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side]) -> Task:
         """The task with a strategy, its knobs, and the reasons for them.
@@ -27,13 +35,13 @@ class Selector:
         """
         if task.policy.strategy is not Strategy.AUTO:
             return task
-        decision = self._chooser(task.policy.auto).choose(_profile(task, tools), task.policy, sides=sides)
+        decision = self._decision(task, tools, sides, explores=True)
         settled = {"policy": applied(decision.chosen, task.policy), "reasons": (*task.reasons, *decision.reasons), "selection": decision}
         return task.model_copy(update=settled)
 
     def explain(self, task: Task, *, tools: Sequence[str], sides: Collection[Side]) -> SelectionDecision:
         """What the task would be settled to, whatever its strategy. Raises what `settle` raises."""
-        return self._chooser(task.policy.auto).explain(_profile(task, tools), task.policy, sides=sides)
+        return self._decision(task, tools, sides, explores=False)
 
     def report(self, result: Result, settings: AutoPolicy, *, score: float, task_class: str = "") -> None:
         """Learn how well a result was whose strategy `auto` chose, and keep it where the settings name a file.
@@ -42,10 +50,26 @@ class Selector:
         """
         assert result.selection is not None, "the caller has looked"
         outcome = _outcome(result, result.selection, score, task_class)
-        chooser = self._chooser(settings)
-        if settings.reports is not None:
-            ReportLog(settings.reports).append(outcome)
-        chooser.learn(outcome)
+        with self._lock:
+            chooser = self._chooser(settings)
+            if settings.reports is not None:
+                ReportLog(settings.reports).append(outcome)
+            chooser.learn(outcome)
+
+    def _decision(self, task: Task, tools: Sequence[str], sides: Collection[Side], *, explores: bool) -> SelectionDecision:
+        """Return the chooser's decision, or the documented default where the chooser fails for a reason that is not the user's."""
+        profile = _profile(task, tools)
+        try:
+            with self._lock:
+                chooser = self._chooser(task.policy.auto)
+                decide = chooser.choose if explores else chooser.explain
+                return decide(profile, task.policy, sides=sides)
+        except NearfarError:
+            raise
+        except Exception as error:  # the boundary of a task: what was learned may not keep it from being served
+            logger.warning("auto failed and the default serves: %r", error)
+            default = Chooser(AutoPolicy()).explain(profile, task.policy, sides=sides)
+            return default.model_copy(update={"reasons": (*default.reasons, f"auto failed ({error!r}), so the default serves")})
 
     def _chooser(self, settings: AutoPolicy) -> Chooser:
         chooser = self._choosers.get(settings)

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 USUAL_CREDIBILITY: Final = 20.0
@@ -14,6 +13,9 @@ _PRIOR_OUTCOMES: Final = 400.0
 """Outcomes by which the usual credibility is outweighed by what the groups show."""
 _GROWTH: Final = 1.2
 """Growth of the number of outcomes after which the credibility is computed anew."""
+
+Group = tuple[str, ...]
+"""A group of tasks by the path to it: `("shape: a prompt alone", "class: search")` lies in `("shape: a prompt alone",)`."""
 
 
 @dataclass(slots=True)
@@ -34,8 +36,9 @@ class Tally:
             self.dollars += dollars
 
     def less(self, part: "Tally") -> "Tally":
-        """The rest of it."""
-        return Tally(self.outcomes - part.outcomes, self.score - part.score, self.priced - part.priced, self.dollars - part.dollars)
+        """Return the tally without a part of it. Sums are rounded, so that a difference of nothing may come out below 0."""
+        score, dollars = max(self.score - part.score, 0.0), max(self.dollars - part.dollars, 0.0)
+        return Tally(self.outcomes - part.outcomes, score, self.priced - part.priced, dollars)
 
     @property
     def mean(self) -> float:
@@ -72,23 +75,19 @@ class Tallies:
     empirical-Bayes form of shrinkage).
     """
 
-    _groups: dict[str, dict[str, Tally]] = field(default_factory=dict)
-    _parents: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Of each group, the one around it and how deep it lies."""
+    _groups: dict[Group, dict[str, Tally]] = field(default_factory=dict)
     _outcomes: int = 0
     _fitted: int = 0
     """Outcomes when the credibility was computed."""
     _credibility: dict[int, float] = field(default_factory=dict)
 
-    def add(self, arm: str, groups: Sequence[str], *, score: float, dollars: float | None) -> None:
+    def add(self, arm: str, groups: Sequence[Group], *, score: float, dollars: float | None) -> None:
         """Count an outcome in each of its groups, the widest first."""
         self._outcomes += 1
-        for depth, (parent, group) in enumerate(pairwise(groups), start=1):
-            self._parents[group] = (parent, depth)
         for group in groups:
             self._groups.setdefault(group, {}).setdefault(arm, Tally()).add(score, dollars)
 
-    def of(self, group: str, *, without: str | None = None) -> Mapping[str, Tally]:
+    def of(self, group: Group, *, without: Group | None = None) -> Mapping[str, Tally]:
         """The tallies of a group by configuration, without those of a group inside it."""
         whole = self._groups.get(group, {})
         if without is None or without not in self._groups:
@@ -96,7 +95,7 @@ class Tallies:
         inner = self._groups[without]
         return {arm: tally.less(inner[arm]) if arm in inner else tally for arm, tally in whole.items()}
 
-    def shift(self, group: str, parent: str) -> float:
+    def shift(self, group: Group, parent: Group) -> float:
         """How much better the tasks of a group go than the others around it, whatever the configuration."""
         pairs = [(_comparable(own, other), own.mean - other.mean) for own, other in self._pairs(group, parent).values()]
         outcomes = sum(count for count, _ in pairs)
@@ -110,15 +109,16 @@ class Tallies:
 
     def _fit(self) -> None:
         differences: defaultdict[int, _Differences] = defaultdict(_Differences)
-        for group, (parent, depth) in self._parents.items():
-            for between, within, outcomes in self._residuals(group, parent):
-                differences[depth].between += between * outcomes
-                differences[depth].within += within * outcomes
-                differences[depth].outcomes += outcomes
+        for group in filter(None, self._groups):
+            found = differences[len(group)]
+            for between, within, outcomes in self._residuals(group, group[:-1]):
+                found.between += between * outcomes
+                found.within += within * outcomes
+                found.outcomes += outcomes
         self._credibility = {depth: found.credibility for depth, found in differences.items()}
         self._fitted = self._outcomes
 
-    def _residuals(self, group: str, parent: str) -> Iterator[tuple[float, float, float]]:
+    def _residuals(self, group: Group, parent: Group) -> Iterator[tuple[float, float, float]]:
         """For each configuration: the squared interaction less its noise, the variance of its outcomes, and their comparable number."""
         pairs, shift = self._pairs(group, parent), self.shift(group, parent)
         if len(pairs) < 2:
@@ -130,7 +130,7 @@ class Tallies:
             noise = (1 - 1 / len(pairs)) * within / outcomes
             yield (own.mean - other.mean - shift) ** 2 - noise, within, outcomes
 
-    def _pairs(self, group: str, parent: str) -> dict[str, tuple[Tally, Tally]]:
+    def _pairs(self, group: Group, parent: Group) -> dict[str, tuple[Tally, Tally]]:
         """The configurations that were measured both in a group and in the rest of the one around it, with both tallies."""
         rest = self.of(parent, without=group)
         return {arm: (own, rest[arm]) for arm, own in self.of(group).items() if rest[arm].outcomes}
