@@ -43,7 +43,7 @@ def _asked(request: ApprovalRequest) -> bool:
     terminal = sys.stdin.fileno()
     termios.tcflush(terminal, termios.TCIFLUSH)  # what was typed before the question is no answer to it
     # Where the call fills the screen, its end could pass for another one.
-    notes.print(f"run {request.call.name}, the {len(shown):,} characters above? [dim]y/N[/dim] ", end="")
+    notes.print(f"run {request.call.name}, the {len(shown):,} characters above? y/N ", end="")
     # Not through `sys.stdin`: a thread that waits in there would be in the way of the program's end.
     return os.read(terminal, _LINE).decode(errors="replace").strip().lower() in ("y", "yes")
 

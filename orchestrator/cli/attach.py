@@ -89,7 +89,7 @@ async def _run(worker: Worker, *, drain: float, as_json: bool) -> None:
         tasks.start_soon(serve)
         tasks.start_soon(announce)
         await until_stopped()
-        notes.print(f"[dim]leaving; running steps have {drain:g} s[/dim]")
+        notes.print(f"leaving; running steps have {drain:g} s", style="dim")
         await worker.drain(drain)
     if refused:
         raise refused[0]
@@ -117,11 +117,11 @@ def run_hub(config: Path | None, listening: Listening, *, as_json: bool) -> None
 
 
 def _announce_hub(config: HubConfig, address: str, workers: list[str]) -> None:
-    notes.print(f"workers may attach at [bold]{address}[/bold]: {', '.join(workers)}")
+    notes.print(f"workers may attach at {address}: {', '.join(workers)}")
     if config.memory:
         known = ", ".join(f"{name} as {worker.user}" for name, worker in config.workers.items() if worker.user is not None)
-        notes.print(f"memory is synchronised with: {known or 'nobody: [hub.workers.NAME] user says whose device one is'}", markup=False)
-    notes.print(f"[dim]tasks reach them at {config.socket}; stop with Ctrl-C[/dim]")
+        notes.print(f"memory is synchronised with: {known or 'nobody: [hub.workers.NAME] user says whose device one is'}")
+    notes.print(f"tasks reach them at {config.socket}; stop with Ctrl-C", style="dim")
 
 
 def chosen_hub(config: Path | None, listening: Listening, *, otherwise: HubConfig) -> HubConfig:
@@ -147,5 +147,5 @@ def _announce(worker: Worker, *, as_json: bool) -> None:
     if as_json:
         print_json({"worker": worker.name, "hub": worker.address})
         return
-    notes.print(f"attached to [bold]{worker.address}[/bold] as [bold]{worker.name}[/bold]")
-    notes.print("[dim]stop with Ctrl-C[/dim]")
+    notes.print(f"attached to {worker.address} as {worker.name}")
+    notes.print("stop with Ctrl-C", style="dim")

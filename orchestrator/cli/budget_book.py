@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
 
 from ...protocols import ConfigError
@@ -37,11 +36,11 @@ def show_budgets(path: Path | None, *, as_json: bool) -> None:
     for kind in _KINDS:
         for scope, balance in [each for each in found if each[0].kind == kind][-_SHOWN:]:
             caps = _caps(scope, limits)
-            table.add_row(escape(_named(scope)), *(_cell(name, balance, getattr(caps, name)) for name in MEASURES))
+            table.add_row(_named(scope), *(_cell(name, balance, getattr(caps, name)) for name in MEASURES))
     output.print(table)
     for scope, balance in found:
         if balance.unpriced:
-            notes.print(f"[dim]{escape(_named(scope))}: the price of {balance.unpriced} calls is unknown[/dim]")
+            notes.print(f"{_named(scope)}: the price of {balance.unpriced} calls is unknown", style="dim")
 
 
 def reset_budget(text: str, path: Path | None, *, as_json: bool) -> None:
@@ -56,9 +55,7 @@ def reset_budget(text: str, path: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"scope": text, "spent": _amounts(balance)})
     else:
-        output.print(
-            f"{escape(text)} begins anew: {balance.spent.of('dollars'):.4g} dollars and {balance.spent.tokens} tokens are forgotten"
-        )
+        output.print(f"{text} begins anew: {balance.spent.of('dollars'):.4g} dollars and {balance.spent.tokens} tokens are forgotten")
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -36,9 +35,9 @@ def show_statistics(path: Path | None, *, as_json: bool) -> None:
     for column in ("category", "entries", "lookups", "hits", "exact", "other words", "shared", "tokens", "dollars", "seconds", "wrong"):
         table.add_column(column, justify="left" if column == "category" else "right")
     for each in found:
-        table.add_row(escape(each.category), *_row(each))
+        table.add_row(each.category, *_row(each))
     output.print(table)
-    notes.print("[dim]tokens, dollars and seconds: saved; wrong: of the hits in other words, as far as they were judged[/dim]")
+    notes.print("tokens, dollars and seconds: saved; wrong: of the hits in other words, as far as they were judged", style="dim")
 
 
 def clear_cache(path: Path | None, *, as_json: bool) -> None:

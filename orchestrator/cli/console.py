@@ -33,9 +33,9 @@ def _harmless(shown: Any) -> Any:  # noqa: ANN401 - whatever rich prints
     return shown
 
 
-output: Final[Console] = HarmlessConsole(emoji=False, highlight=False)
-"""Where answers go."""
-notes: Final[Console] = HarmlessConsole(stderr=True, emoji=False, highlight=False)
+output: Final[Console] = HarmlessConsole(markup=False, emoji=False, highlight=False)
+"""Where answers go. No text is markup, in tables neither: `[near]` stands there as it is, and styles are given beside the text."""
+notes: Final[Console] = HarmlessConsole(stderr=True, markup=False, emoji=False, highlight=False)
 """Where progress, warnings and errors go, so that standard output can be piped."""
 
 EXIT_FAILED = 1
@@ -74,7 +74,7 @@ def reported(*, as_json: bool = False) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        notes.print("[dim]stopped[/dim]")
+        notes.print("stopped", style="dim")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except NearfarError as error:
         fail(error, as_json=as_json)
@@ -91,13 +91,18 @@ def fail(error: NearfarError, *, as_json: bool) -> NoReturn:
     if as_json:
         print_json({"error": {"type": type(error).__name__, "message": error.message, "hint": error.hint}})
     else:
-        notes.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
-        # LangGraph adds notes about its own tasks, which mean nothing to the user of a command.
-        for note in (note for note in getattr(error, "__notes__", []) if not note.startswith("During task")):
-            notes.print(Text(f"  {note}", style="dim"), soft_wrap=True)
-        if error.hint:
-            notes.print(Text(f"  {error.hint}", style="yellow"), soft_wrap=True)
+        show_error(error)
     raise typer.Exit(EXIT_USAGE if isinstance(error, UserError) else EXIT_FAILED)
+
+
+def show_error(error: NearfarError) -> None:
+    """Print what is wrong, what was noted about it, and what to do."""
+    notes.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+    # LangGraph adds notes about its own tasks, which mean nothing to the user of a command.
+    for note in (note for note in getattr(error, "__notes__", []) if not note.startswith("During task")):
+        notes.print(Text(f"  {note}", style="dim"), soft_wrap=True)
+    if error.hint:
+        notes.print(Text(f"  {error.hint}", style="yellow"), soft_wrap=True)
 
 
 def fail_usage(message: str) -> NoReturn:
@@ -130,5 +135,5 @@ def working(what: str, *, shown: bool) -> Iterator[None]:
     if not shown:
         yield
         return
-    with notes.status(what):
+    with notes.status(Text(what)):
         yield

@@ -32,7 +32,7 @@ def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
         require_matplotlib()
         if report.is_dir() or not report.absolute().parent.is_dir():
             raise ConfigError(f"{report} is a folder or lies in none", hint="--report names a file in a folder that exists")
-        notes.print("[dim]starting the near model here and the far one behind a gateway process ...[/dim]")
+        notes.print("starting the near model here and the far one behind a gateway process ...", style="dim")
         records = await _made(_study(tasks, seed))
         report.write_text(render(records, missing=0, title="Nearfar demo"), encoding="utf-8")
         _refuse_total_failure(records)
@@ -73,7 +73,7 @@ async def _made(study: Study) -> list[RunRecord]:
     runs = all_runs(study)
     records: list[RunRecord] = []
     limit = anyio.CapacityLimiter(study.concurrency)
-    columns = (TextColumn("{task.fields[state]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.fields[state]}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=notes) as progress:
         line = progress.add_task("", total=len(runs), state="")
 
@@ -106,6 +106,6 @@ def _print(records: Sequence[RunRecord], figures: dict[str, float], report: Path
         soft_wrap=True,
     )
     output.print(
-        f"[dim]dollars: far tokens at the {records[0].dollars_source}; both models ran here and cost nothing[/dim]", soft_wrap=True
+        f"dollars: far tokens at the {records[0].dollars_source}; both models ran here and cost nothing", style="dim", soft_wrap=True
     )
     output.print(f"report: {report}", soft_wrap=True)

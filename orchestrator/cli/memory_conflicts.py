@@ -31,14 +31,14 @@ def list_conflicts(choice: StoreChoice, *, limit: int, offset: int, as_json: boo
         print_json({"conflicts": [_described(conflict) for conflict in found]})
         return
     if not found:
-        notes.print("[dim]nothing to decide[/dim]")
+        notes.print("nothing to decide", style="dim")
         return
     table = Table("item", "present", "lost", box=SIMPLE_HEAD, pad_edge=False)
     for conflict in found:
         present = "(deleted)" if conflict.item is None else one_line(conflict.item.value)
         table.add_row(*map(Text, (address_text(conflict.address), present, "\n".join(one_line(lost.value) for lost in conflict.lost))))
     output.print(table)
-    notes.print("[dim]nearfar memory conflicts NAMESPACE KEY shows one side by side; with --keep it is decided[/dim]", soft_wrap=True)
+    notes.print("nearfar memory conflicts NAMESPACE KEY shows one side by side; with --keep it is decided", style="dim", soft_wrap=True)
 
 
 def settle_conflict(namespace: str, key: str, keep: str | None, choice: StoreChoice, *, as_json: bool) -> None:
@@ -54,7 +54,7 @@ def settle_conflict(namespace: str, key: str, keep: str | None, choice: StoreCho
     if as_json:
         print_json({"namespace": conflict.address.namespace, "key": key, "version": version})
     else:
-        output.print(f"{address_text(conflict.address)} is decided", soft_wrap=True, markup=False)
+        output.print(f"{address_text(conflict.address)} is decided", soft_wrap=True)
 
 
 def _conflict_at(store: "MemoryStore", address: Address) -> "Conflict":
@@ -90,7 +90,7 @@ def _show(conflict: "Conflict", *, as_json: bool) -> None:
     table.add_row(*map(Text, (told, *map(_origin, conflict.lost))), style="dim")
     output.print(table)
     command = f"nearfar memory conflicts {address_text(conflict.address)} --keep {'|'.join(names)}"
-    notes.print(command, markup=False, style="dim", soft_wrap=True)
+    notes.print(command, style="dim", soft_wrap=True)
 
 
 def _origin(lost: "LostValue") -> str:

@@ -113,4 +113,4 @@ def _tell(what: str, address: Address, version: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"namespace": address.namespace, "key": address.key, "version": version, "outcome": what})
     else:
-        output.print(f"{address_text(address)} {what}", soft_wrap=True, markup=False)
+        output.print(f"{address_text(address)} {what}", soft_wrap=True)

@@ -55,7 +55,7 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
             _show(store, found)
         if found and not dry_run:
             if not yes and not agreed("Erase this for good, here and on every device that it went to?", as_json=as_json):
-                notes.print("[dim]nothing was erased[/dim]")
+                notes.print("nothing was erased", style="dim")
                 return
             with working("erasing every trace of it", shown=not as_json):
                 found = store.erase(subject=erasure.about, prefix=erasure.namespace)
@@ -66,7 +66,7 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
 def _show(store: "MemoryStore", found: Sequence[Address]) -> None:
     """What would go, by namespace, with examples."""
     if not found:
-        notes.print("[dim]there is no trace of it[/dim]")
+        notes.print("there is no trace of it", style="dim")
         return
     table = Table("namespace", "items", "for example", box=SIMPLE_HEAD, pad_edge=False)
     for namespace, count in sorted(Counter(address.namespace for address in found).items()):
@@ -84,7 +84,9 @@ def _tell(found: Sequence[Address], *, is_done: bool, as_json: bool) -> None:
     elif found and is_done:
         output.print(f"{counted(len(found), 'item')} erased: rows, words, vectors, log and cached answers are overwritten in every file")
         notes.print(
-            "[dim]Other devices erase it with their next sync. Backups and exports that you made keep what they hold.[/dim]", soft_wrap=True
+            "Other devices erase it with their next sync. Backups and exports that you made keep what they hold.",
+            style="dim",
+            soft_wrap=True,
         )
     elif found:
         output.print(f"{counted(len(found), 'item')} would be erased")

@@ -34,7 +34,7 @@ def export_to(file: str, namespace: str, tier: str | None, choice: StoreChoice, 
     if as_json:
         print_json({"file": file, "items": count})
     else:
-        output.print(f"{counted(count, 'item')} in {file}", soft_wrap=True, markup=False)
+        output.print(f"{counted(count, 'item')} in {file}", soft_wrap=True)
 
 
 def import_from(file: str, choice: StoreChoice, *, overwrite: bool, dry_run: bool, as_json: bool) -> None:
@@ -60,11 +60,11 @@ def _told(imported: "Imported", *, dry_run: bool) -> str:
 
 
 def _show_kept(kept: "tuple[Address, ...]") -> None:
-    notes.print(f"[yellow]{counted(len(kept), 'item')} here say something else, and stay; --overwrite replaces them:[/yellow]")
+    notes.print(f"{counted(len(kept), 'item')} here say something else, and stay; --overwrite replaces them:", style="yellow")
     for address in kept[:_SHOWN]:
-        notes.print(f"  {address_text(address)}", soft_wrap=True, markup=False)
+        notes.print(f"  {address_text(address)}", soft_wrap=True)
     if len(kept) > _SHOWN:
-        notes.print(f"  [dim]and {len(kept) - _SHOWN:,} more[/dim]")
+        notes.print(f"  and {len(kept) - _SHOWN:,} more", style="dim")
 
 
 def _write(lines: Iterable[str], file: TextIO) -> int:

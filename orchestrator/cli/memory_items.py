@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -92,8 +91,8 @@ def show_item(namespace: str, key: str, choice: StoreChoice, *, as_json: bool) -
         output.print(Text(f"\n{until}, by {origin_text(each)}:", style="dim"))
         output.print(Padding(Text(value_text(each.value), style="dim"), (0, 2)))
     if item.conflicts:
-        place = escape(address_text(item.address))
-        notes.print(f"\n[yellow]{counted(item.conflicts, 'value')} lost against it: nearfar memory conflicts {place}[/yellow]")
+        place = address_text(item.address)
+        notes.print(f"\n{counted(item.conflicts, 'value')} lost against it: nearfar memory conflicts {place}", style="yellow")
 
 
 def _provenance_table(item: "MemoryItem", here: str) -> Table:
@@ -135,12 +134,12 @@ def _show_page(page: Sequence["MemoryItem"], wanted: Wanted, *, as_json: bool) -
         print_json({"items": [item.dict() for item in shown], "more": has_more})
         return
     if not shown:
-        notes.print("[dim]nothing there[/dim]" if not wanted.offset else "[dim]nothing further[/dim]")
+        notes.print("nothing further" if wanted.offset else "nothing there", style="dim")
         return
     for item in shown:
         _show(item)
     if has_more:
-        notes.print(f"[dim]more: --offset {wanted.offset + len(shown)}[/dim]")
+        notes.print(f"more: --offset {wanted.offset + len(shown)}", style="dim")
 
 
 def _show(item: "MemoryItem") -> None:

@@ -30,8 +30,8 @@ def recover_store(choice: StoreChoice, *, yes: bool, as_json: bool) -> None:
         return
     output.print(f"{counted(recovery.items, 'item')} saved; {counted(recovery.unreadable, 'place')} in the file could not be read")
     if recovery.remade:
-        notes.print(f"[yellow]{counted(recovery.remade, 'item')} may say what they said earlier[/yellow]")
+        notes.print(f"{counted(recovery.remade, 'item')} may say what they said earlier", style="yellow")
     if not recovery.is_same_device:
-        notes.print("[yellow]the device has a new name: what was written before counts as another device's[/yellow]")
+        notes.print("the device has a new name: what was written before counts as another device's", style="yellow")
     told = f"the damaged file is {recovery.damaged}; it still holds what is erased later, so delete it when it is not needed"
-    notes.print(told, style="dim", markup=False, soft_wrap=True)
+    notes.print(told, style="dim", soft_wrap=True)

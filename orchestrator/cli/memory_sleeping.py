@@ -41,7 +41,7 @@ def consolidate(choice: StoreChoice, namespace: str, near: str | None, *, now: b
         for scope, each in slept:
             _tell(scope, each)
         if not slept:
-            notes.print("[dim]there is nothing to consolidate[/dim]")
+            notes.print("there is nothing to consolidate", style="dim")
 
 
 def list_batches(choice: StoreChoice, *, as_json: bool) -> None:
@@ -52,7 +52,7 @@ def list_batches(choice: StoreChoice, *, as_json: bool) -> None:
         print_json([asdict(batch) for batch in batches])
         return
     if not batches:
-        notes.print("[dim]nothing was consolidated yet[/dim]")
+        notes.print("nothing was consolidated yet", style="dim")
         return
     table = Table("batch", "began", "made", "retired", "state", box=SIMPLE_HEAD, pad_edge=False)
     for batch in batches:
@@ -123,7 +123,7 @@ def _tell(scope: "Namespace", slept: Slept) -> None:
         by_model = f", {slept.by_model:,} of them by the model" if slept.by_model else ""
         summaries = "1 summary" if slept.summaries == 1 else f"{slept.summaries:,} summaries"
         output.print(Text(f"{summaries} made{by_model}, {counted(slept.retired, 'fact')} retired{where}"))
-        notes.print(f"[dim]`nearfar memory sleep revert {slept.batch}` takes it back[/dim]")
+        notes.print(f"`nearfar memory sleep revert {slept.batch}` takes it back", style="dim")
     elif slept.stopped is None:
         notes.print(Text(f"nothing new to consolidate{where}", style="dim"))
     for problem in dict.fromkeys(slept.refused):

@@ -92,4 +92,4 @@ def _show_namespaces(counts: Counter[tuple[str, ...]]) -> None:
         table.add_row(Text(printable(namespace_text(namespace))), f"{count:,}")
     output.print(table)
     if len(counts) > _SHOWN:
-        notes.print(f"[dim]and {len(counts) - _SHOWN:,} namespaces more[/dim]")
+        notes.print(f"and {len(counts) - _SHOWN:,} namespaces more", style="dim")

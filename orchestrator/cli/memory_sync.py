@@ -68,7 +68,7 @@ def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_jso
                     return
                 question = f"Send this to {neighbour.address}, and take what is there for you?"
                 if not yes and not await anyio.to_thread.run_sync(lambda: agreed(question, as_json=as_json)):
-                    notes.print("[dim]nothing was sent[/dim]")
+                    notes.print("nothing was sent", style="dim")
                     return
                 _agree(store, neighbour)
             total = None if leaving is None else sum(each.items + each.withdrawn for each in leaving.values())
@@ -179,7 +179,7 @@ def _row(store: "MemoryStore", namespace: Namespace, leaving: "Leaving") -> tupl
 @contextmanager
 def _progress(total: int | None, *, shown: bool) -> "Iterator[Callable[[Exchanged], None]]":
     """Bars that follow an exchange."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=notes, transient=True, disable=not shown) as bars:
         receiving, sending = bars.add_task("received", total=None), bars.add_task("sent", total=total)
 
@@ -197,7 +197,7 @@ def _tell(done: Synchronised, *, as_json: bool) -> None:
         return
     output.print(f"sent {counted(done.sent.operations, 'item')}, received {counted(done.received.operations, 'item')}: in step")
     if done.received.conflicts:
-        notes.print(f"[yellow]{counted(done.received.conflicts, 'conflict')} to decide on: nearfar memory conflicts[/yellow]")
+        notes.print(f"{counted(done.received.conflicts, 'conflict')} to decide on: nearfar memory conflicts", style="yellow")
     if done.received.refused:
         warn(f"{counted(done.received.refused, 'item')} of others were left out, since something private to you has the same name")
     if abs(done.skew) > _LARGE_SKEW:

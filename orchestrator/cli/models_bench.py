@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -22,9 +21,9 @@ def bench_model(model: str, *, compute: str, watts: float | None, as_json: bool)
     """Measure, keep the profile and print it."""
 
     async def work() -> None:
-        columns = (TextColumn("measuring {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn("measuring {task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=notes, disable=as_json) as shown:
-            line = shown.add_task(escape(model), total=None)
+            line = shown.add_task(model, total=None)
             profile, path = await bench(
                 _config(model, compute), watts=watts, progress=lambda done, total: shown.update(line, completed=done, total=total)
             )
@@ -47,8 +46,8 @@ def _config(model: str, compute: str) -> NearConfig:
 def _show(model: str, profile: "Profile", path: Path) -> None:
     ran = profile.execution
     offloaded = f", {ran.offloaded_layers} of {ran.layers} layers offloaded" if ran.offloaded_layers else ""
-    where = escape(f"{ran.provider}, {ran.device or profile.device}{offloaded}")
-    output.print(f"[bold]{escape(model)}[/bold] by {ran.engine} on {where}", soft_wrap=True)
+    where = f"{ran.provider}, {ran.device or profile.device}{offloaded}"
+    output.print(f"{model} by {ran.engine} on {where}", soft_wrap=True)
     table = Table("prompt tokens", "prompt tokens/s", "first token", box=SIMPLE_HEAD)
     for pace in profile.prompts:
         table.add_row(str(pace.prompt_tokens), f"{pace.prefill_tokens_per_second:.0f}", f"{1000 * pace.first_token_seconds:.0f} ms")
@@ -65,4 +64,4 @@ def _show(model: str, profile: "Profile", path: Path) -> None:
     }
     for name, value in rows.items():
         output.print(f"{name:>8}  {value}", soft_wrap=True)
-    output.print(f"[dim]kept in {escape(str(path))}[/dim]", soft_wrap=True)
+    output.print(f"kept in {path}", style="dim", soft_wrap=True)

@@ -4,8 +4,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ..compose import model_fits
 from .console import output, print_json, reported
@@ -33,17 +33,17 @@ def show_fits(name: str | None, *, context: int | None, parallel: int, as_json: 
     for fit in found.fits:
         parts = fit.footprint
         sizes = (parts.weights, parts.cache, parts.total - parts.weights - parts.cache, parts.total)
-        verdict = f"[{_COLOURS[fit.verdict]}]{fit.verdict}[/]"
-        table.add_row(escape(fit.name), str(fit.context_tokens), *map(_size, sizes), verdict)
+        verdict = Text(fit.verdict, style=_COLOURS[fit.verdict])
+        table.add_row(fit.name, str(fit.context_tokens), *map(_size, sizes), verdict)
     output.print(table)
     for model, tokens in found.largest_contexts.items():
-        output.print(f"{escape(model)}: " + _largest(tokens, found.free_bytes), soft_wrap=True)
+        output.print(f"{model}: " + _largest(tokens, found.free_bytes), soft_wrap=True)
 
 
 def _largest(tokens: int | None, free: int | None) -> str:
     if free is None:
         return "unknown whether it fits"
-    return f"at most a context of {tokens} tokens" if tokens else "[red]does not fit[/red]"
+    return f"at most a context of {tokens} tokens" if tokens else "does not fit"
 
 
 def _described(fit: "Fit") -> dict[str, object]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
+from rich.text import Text
 from typer import Exit
 
 from ..compose import EMBEDDED, model_path, model_store
@@ -33,7 +33,7 @@ def list_models(*, as_json: bool) -> None:
         for name, path in shipped:
             table.add_row(name, _size(path.stat().st_size), "ships with nearfar", "")
         for model in stored:
-            table.add_row(escape(model.name), _size(model.bytes), escape(model.source), f"[red]{escape(model.obstacle)}[/red]")
+            table.add_row(model.name, _size(model.bytes), model.source, Text(model.obstacle, style="red"))
         output.print(table)
 
 
@@ -58,8 +58,8 @@ def verify_models(names: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         print_json({"models": [{**_described(verdict.model), "fault": verdict.fault} for verdict in verdicts]})
     for verdict in () if as_json else verdicts:
-        found = f"[red]in quarantine[/red]: {escape(verdict.fault)}" if verdict.fault else "[green]ok[/green]"
-        output.print(f"{escape(verdict.model.name):<32} {found}", soft_wrap=True)
+        found = Text.assemble(("in quarantine", "red"), f": {verdict.fault}") if verdict.fault else Text("ok", style="green")
+        output.print(Text.assemble(f"{verdict.model.name:<32} ", found), soft_wrap=True)
     if any(verdict.fault for verdict in verdicts):
         raise Exit(EXIT_FAILED)
 
@@ -71,9 +71,7 @@ def remove_model(name: str, *, as_json: bool) -> None:
     if as_json:
         print_json({**_described(model), "deleted": model.owned})
     else:
-        output.print(
-            f"{escape(model.name)} is forgotten" + (" and deleted" if model.owned else f"; {escape(model.path)} stays"), soft_wrap=True
-        )
+        output.print(f"{model.name} is forgotten" + (" and deleted" if model.owned else f"; {model.path} stays"), soft_wrap=True)
 
 
 def _print_usable(model: "StoredModel", *, as_json: bool) -> None:
@@ -81,7 +79,7 @@ def _print_usable(model: "StoredModel", *, as_json: bool) -> None:
         print_json(_described(model))
     else:
         output.print(
-            f'[bold]{escape(model.name)}[/bold]  {_size(model.bytes)}, to be used as \\[near] model = "{escape(model.name)}"',
+            f'{model.name}  {_size(model.bytes)}, to be used as [near] model = "{model.name}"',
             soft_wrap=True,
         )
 
@@ -97,13 +95,13 @@ def _size(count: int) -> str:
 @contextmanager
 def _progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each thing that is done, while the block runs."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=notes, transient=True, disable=not shown) as bars:
         tasks = {}
 
         def tell(title: str, done: int, total: int) -> None:
             if title not in tasks:
-                tasks[title] = bars.add_task(escape(title), total=total)
+                tasks[title] = bars.add_task(title, total=total)
             bars.update(tasks[title], completed=done)
 
         yield tell

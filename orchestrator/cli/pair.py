@@ -44,14 +44,14 @@ def pair_worker(name: str, config: Path | None, listening: Listening, *, as_json
 
 def _show(pairing: Pairing, hub: HubConfig) -> None:
     _draw(pairing.uri)
-    notes.print(f"On [bold]{pairing.name}[/bold], scan this code, or copy the line below. Whoever has it can attach as {pairing.name}.")
+    notes.print(f"On {pairing.name}, scan this code, or copy the line below. Whoever has it can attach as {pairing.name}.")
     output.print(Text(pairing.uri), soft_wrap=True)
     notes.print("\nIn Termux, then paste the line when asked for it:")
-    notes.print("  python -m nearfar.device.thin_worker --pairing-file -", highlight=False, soft_wrap=True)
+    notes.print("  python -m nearfar.device.thin_worker --pairing-file -", soft_wrap=True)
     notes.print("On a computer:")
-    notes.print("  nearfar worker attach --pairing-file -", highlight=False, soft_wrap=True)
+    notes.print("  nearfar worker attach --pairing-file -", soft_wrap=True)
     files = f"--tokens {hub.tokens} --certificate {hub.certificate or _CERTIFICATE} --key {hub.key or _KEY}"
-    notes.print(f"[dim]Here: nearfar serve hub --address {hub.address} {files}[/dim]", soft_wrap=True)
+    notes.print(f"Here: nearfar serve hub --address {hub.address} {files}", style="dim", soft_wrap=True)
     if parse_address(pairing.address).is_local:
         warn(f"only this machine can reach {pairing.address}; give another one with --address or in [hub]")
 

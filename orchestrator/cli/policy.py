@@ -135,4 +135,4 @@ def _show_what_happened(result: Result) -> None:
         joules = "unknown" if attempt.energy.joules is None else f"{attempt.energy.joules:.3g} ({attempt.energy.source})"
         table.add_row(attempt.agent, attempt.outcome, f"{attempt.seconds:.2f}", dollars, joules)
     notes.print(table)
-    notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
+    notes.print(summary(result), style="dim", soft_wrap=True)

@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
 
 from ...protocols import ConfigError, NotFound
@@ -40,8 +39,8 @@ def _show(found: Sequence[Departure]) -> None:
         at = datetime.fromtimestamp(each.at).astimezone().isoformat(sep=" ", timespec="seconds")
         findings = ", ".join(f"{count} {type}" for type, count in sorted(each.findings.items()))
         message = (at, each.agent, each.role, each.outcome, f"{each.bytes:,}", each.tier)
-        table.add_row(*map(escape, (*message, ", ".join(each.placeholders), findings, each.reason)))
+        table.add_row(*message, ", ".join(each.placeholders), findings, each.reason)
     output.print(table)
     left = [each.bytes for each in found if each.outcome == "left"]
     held = sum(each.outcome == "held" for each in found)
-    notes.print(f"[dim]{len(left)} messages of {sum(left):,} bytes left; {held} were held back[/dim]")
+    notes.print(f"{len(left)} messages of {sum(left):,} bytes left; {held} were held back", style="dim")

@@ -74,7 +74,7 @@ def _show(found: Simulation) -> None:
         table.add_row(*_row(way), style="bold" if way is found.policy else None)
     output.print(table)
     if found.figures is not None:
-        notes.print(f"[dim]{_in_words(found.figures)}[/dim]", soft_wrap=True, highlight=False)
+        notes.print(_in_words(found.figures), style="dim", soft_wrap=True)
 
 
 def _row(way: Served) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _in_words(figures: CurveFigures) -> str:
     recovered = figures.recovered
     half, most = figures.far_share_for_half.value, figures.far_share_for_most.value
     return (
-        f"over all far shares the router recovers {recovered.value:.3f} \\[{recovered.low:.3f}, {recovered.high:.3f}] of the gap "
+        f"over all far shares the router recovers {recovered.value:.3f} [{recovered.low:.3f}, {recovered.high:.3f}] of the gap "
         f"between the sides; chance recovers 0.5. Half of it takes {half:.0%} far, four fifths {most:.0%}"
     )
 
@@ -96,12 +96,12 @@ def _with_interval(figure: Interval) -> str:
 
 
 def _show_calibration(found: Calibration) -> None:
-    output.print(found.toml.rstrip(), markup=False, soft_wrap=True)
-    notes.print(f"[dim]wanted: {found.target}[/dim]", soft_wrap=True)
-    notes.print("[dim]on tasks that the threshold was not chosen on:[/dim]")
+    output.print(found.toml.rstrip(), soft_wrap=True)
+    notes.print(f"wanted: {found.target}", style="dim", soft_wrap=True)
+    notes.print("on tasks that the threshold was not chosen on:", style="dim")
     table = Table("", "far", "score", "dollars / 1000", box=SIMPLE_HEAD, pad_edge=False)
     table.add_row(*_row(found.expected))
     notes.print(table)
-    notes.print(f"[dim]the part that missed it most: by {found.worst_miss:+.4g}[/dim]", soft_wrap=True)
+    notes.print(f"the part that missed it most: by {found.worst_miss:+.4g}", style="dim", soft_wrap=True)
     for note in found.notes:
-        notes.print(f"[dim]{note}[/dim]", soft_wrap=True)
+        notes.print(note, style="dim", soft_wrap=True)

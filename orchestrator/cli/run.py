@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from rich.markup import escape
 from rich.text import Text
 
 from ...protocols import ConfigError, Message, NearfarError
@@ -29,7 +28,7 @@ from ..hybrid import Hybrid
 from ..results import Result
 from ..task_options import TaskOptions
 from .approving import terminal_approver
-from .console import execute, notes, output, print_json, reported
+from .console import execute, notes, output, print_json, reported, show_error
 from .options import Files, Selection
 from .selection import chosen_config, open_hybrid, warn_outside_world
 
@@ -54,7 +53,7 @@ def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions
             else:
                 result = await _show(hybrid, prompt, options)
                 _show_memory(result)
-                notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
+                notes.print(summary(result), style="dim", soft_wrap=True)
 
     execute(work(), as_json=as_json)
 
@@ -81,7 +80,7 @@ def chat_with(selection: Selection) -> None:
         config = chosen_config(selection)
         hybrid = open_hybrid(selection, config, terminal_approver())
         try:
-            notes.print("[dim]end with Ctrl-D[/dim]")
+            notes.print("end with Ctrl-D", style="dim")
             _converse(runner, hybrid, config, {"session": uuid4().hex, **selection.stated})
         finally:
             runner.run(hybrid.aclose())
@@ -96,20 +95,20 @@ def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config, options: T
         try:
             result = runner.run(_show(hybrid, [*history, Message.user(said)], options))
         except NearfarError as error:
-            notes.print(f"\n[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+            show_error(error)
             continue
         except KeyboardInterrupt:
-            notes.print("\n[dim]stopped; Ctrl-D ends the chat[/dim]")
+            notes.print("\nstopped; Ctrl-D ends the chat", style="dim")
             continue
         _show_memory(result)
-        notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
+        notes.print(summary(result), style="dim", soft_wrap=True)
         history += [Message.user(said), Message.assistant(result.text)]
 
 
 def _read_turn() -> str | None:
     """What the user typed; None at the end of input."""
     try:
-        return output.input("[bold]> [/bold]")
+        return output.input("> ")
     except EOFError:
         notes.print()
         return None
@@ -129,15 +128,15 @@ async def _show(hybrid: Hybrid, prompt: str | list[Message], options: TaskOption
 def _show_event(event: TaskEvent) -> None:
     match event:
         case AttemptStarted():
-            notes.print(f"[dim]{event.agent} ({escape(event.model)}):[/dim]")
+            notes.print(f"{event.agent} ({event.model}):", style="dim")
         case AgentText():
             notes.print(Text(event.text, style="dim"), end="", soft_wrap=True)
         case ToolStarted():
             arguments = json.dumps(event.call.arguments, ensure_ascii=False)
-            notes.print(f"[cyan]  {event.call.name}[/cyan][dim]{escape(arguments)}[/dim]", soft_wrap=True)
+            notes.print(Text.assemble((f"  {event.call.name}", "cyan"), (arguments, "dim")), soft_wrap=True)
         case ToolFinished():
             style = "red" if event.result.is_error else "dim"
-            notes.print(f"[{style}]  -> {escape(event.result.content[:_SHOWN_RESULT])}[/{style}]", soft_wrap=True)
+            notes.print(f"  -> {event.result.content[:_SHOWN_RESULT]}", style=style, soft_wrap=True)
         case SupervisorSpoke():
             notes.print(Text(f"\n{_supervision(event)}", style="dim italic"), soft_wrap=True)
         case SubtasksPlanned():
@@ -148,7 +147,7 @@ def _show_event(event: TaskEvent) -> None:
             style = "dim" if event.outcome == "done" else "yellow"
             notes.print(Text(f"\n{event.id} {event.outcome}: {event.answer[:_SHOWN_RESULT]}", style=style), soft_wrap=True)
         case AttemptEnded() if event.attempt.outcome != "accepted":
-            notes.print(f"\n[yellow]{event.attempt.agent} {event.attempt.outcome}: {escape(event.attempt.reason)}[/yellow]", soft_wrap=True)
+            notes.print(f"\n{event.attempt.agent} {event.attempt.outcome}: {event.attempt.reason}", style="yellow", soft_wrap=True)
         case AttemptEnded():
             notes.print()
 

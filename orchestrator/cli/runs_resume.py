@@ -43,7 +43,7 @@ def resume_run(run: str | None, selection: Selection, answers: Answers, *, user:
             print_json(result.model_dump(mode="json"))
             return
         output.print(Text(result.text), soft_wrap=True)
-        notes.print(f"[dim]{summary(result)}[/dim]", soft_wrap=True)
+        notes.print(summary(result), style="dim", soft_wrap=True)
 
     execute(work(), as_json=as_json)
 
@@ -63,7 +63,7 @@ def resume_all(selection: Selection, run: str | None, *, as_json: bool) -> None:
         if as_json:
             print_json({"runs": ended})
         elif not ended:
-            notes.print("[dim]no run was interrupted[/dim]")
+            notes.print("no run was interrupted", style="dim")
         if any("error" in each for each in ended):
             raise SystemExit(EXIT_FAILED)
 

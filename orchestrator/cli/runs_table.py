@@ -41,7 +41,7 @@ def list_runs(path: Path | None, *, state: str | None, user: str | None, limit: 
             print_json({"runs": [run.model_dump(mode="json") for run in found]})
             return
         if not found:
-            notes.print("no such runs; with [runs] in nearfar.toml, every task is one", markup=False)
+            notes.print("no such runs; with [runs] in nearfar.toml, every task is one")
             return
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for column in ("run", "state", "strategy", "steps", "user", "task"):
@@ -52,7 +52,7 @@ def list_runs(path: Path | None, *, state: str | None, user: str | None, limit: 
             )
         output.print(table)
         if any(run.is_orphaned for run in found):
-            notes.print("[dim]nearfar runs resume --all goes on with those whose process has died[/dim]")
+            notes.print("nearfar runs resume --all goes on with those whose process has died", style="dim")
 
 
 def show_run(run: str, path: Path | None, *, as_json: bool) -> None:
@@ -79,9 +79,9 @@ def cancel_run(run: str, path: Path | None, *, as_json: bool) -> None:
         if as_json:
             print_json({"run": found.id, "state": found.state})
         elif found.state is RunState.RUNNING:
-            notes.print(f"run {spelled_out(run)} ends within a second, or when its tools are done that are at work", markup=False)
+            notes.print(f"run {spelled_out(run)} ends within a second, or when its tools are done that are at work")
         else:
-            notes.print(f"run {spelled_out(run)} is {found.state}", markup=False)
+            notes.print(f"run {spelled_out(run)} is {found.state}")
 
 
 def forget_run(run: str, path: Path | None, *, as_json: bool) -> None:
@@ -92,7 +92,7 @@ def forget_run(run: str, path: Path | None, *, as_json: bool) -> None:
         if as_json:
             print_json({"run": run, "state": "forgotten"})
         else:
-            notes.print(f"run {spelled_out(run)} is forgotten", markup=False)
+            notes.print(f"run {spelled_out(run)} is forgotten")
 
 
 def _state(text: str | None) -> RunState | None:

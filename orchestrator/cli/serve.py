@@ -87,7 +87,7 @@ async def _drain(server: Server, seconds: float) -> None:
         tasks.cancel_scope.cancel()
 
     if server.live_steps:
-        notes.print(f"[dim]{server.live_steps} steps are running and have {seconds:g} s; stop them with Ctrl-C[/dim]")
+        notes.print(f"{server.live_steps} steps are running and have {seconds:g} s; stop them with Ctrl-C", style="dim")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(finish)
         await until_stopped()
@@ -110,8 +110,8 @@ def _announce(agent: Agent, address: str, tls: ServerTls | None, *, protected: b
     guard = "callers need a token" if protected else "any local process may call it; --tokens FILE changes that"
     if demands_certificates:
         guard = "callers need a certificate" + (" and, unless the token file says that it is enough, a token" if protected else "")
-    notes.print(f"serving [bold]{agent.card.model}[/bold] on [bold]{address}[/bold] ({'plain text' if tls is None else 'TLS'}; {guard})")
-    notes.print("[dim]stop with Ctrl-C[/dim]")
+    notes.print(f"serving {agent.card.model} on {address} ({'plain text' if tls is None else 'TLS'}; {guard})")
+    notes.print("stop with Ctrl-C", style="dim")
 
 
 def _chosen_far(config: Path | None, far: str | None) -> FarConfig:

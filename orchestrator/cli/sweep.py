@@ -69,10 +69,15 @@ def _study(wanted: Wanted, selection: Selection) -> Study:
 async def _make(sweep: Sweep, study: Study, *, ray: bool) -> None:
     left = len(sweep.missing)
     if not left:
-        notes.print("[dim]every run of this study is recorded already[/dim]")
+        notes.print("every run of this study is recorded already", style="dim")
         return
-    notes.print(f"[dim]{left:,} of {len(sweep.runs):,} runs to make; opening the agents ...[/dim]")
-    columns = (TextColumn("{task.fields[state]}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(elapsed_when_finished=True))
+    notes.print(f"{left:,} of {len(sweep.runs):,} runs to make; opening the agents ...", style="dim")
+    columns = (
+        TextColumn("{task.fields[state]}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
     async with _pool(study, ray=ray) as pool:
         with Progress(*columns, console=notes) as progress:
             line = progress.add_task("", total=len(sweep.runs), completed=len(sweep.runs) - left, state="")
@@ -116,7 +121,7 @@ def _say_what_is_left(sweep: Sweep, ceiling: float | None) -> None:
     again = shlex.join(["nearfar", *sys.argv[1:]])
     spent = "" if ceiling is None else f" (${sweep.budget.spent:.4f} of ${ceiling:g} are spent, and a higher --ceiling allows more)"
     notes.print(f"{len(sweep.missing):,} of {len(sweep.runs):,} runs are missing; the same command makes them{spent}:", soft_wrap=True)
-    notes.print(f"  {again}", soft_wrap=True, markup=False)
+    notes.print(f"  {again}", soft_wrap=True)
 
 
 def _conclude(sweep: Sweep, folder: Path, *, as_json: bool) -> None:

@@ -51,7 +51,7 @@ def rotate_caller(caller: str, tokens: Path, *, overlap: str, scopes: Sequence[s
         rest = timedelta() if overlap == "0" else _duration(overlap)
         _show(rotate_token(tokens, caller, overlap=rest, scopes=_scopes(scopes), lifetime=lifetime), tokens, as_json=as_json)
         if not as_json:
-            notes.print(f"[dim]the former token is {f'good for {overlap} more' if rest else 'revoked'}[/dim]")
+            notes.print(f"the former token is {f'good for {overlap} more' if rest else 'revoked'}", style="dim")
 
 
 def revoke_caller(caller: str, tokens: Path, *, id: str, as_json: bool) -> None:
@@ -80,8 +80,8 @@ def _show(made: NewToken, tokens: Path, *, as_json: bool) -> None:
         return
     record = made.record
     until = "" if record.expires is None else f", until {_moment(record.expires)} UTC"
-    notes.print(f"the token of [bold]{record.caller}[/bold] ({_names(record)}{until}), for its NEARFAR_TOKEN; it is not shown again:")
-    output.print(made.token, highlight=False, soft_wrap=True)
+    notes.print(f"the token of {record.caller} ({_names(record)}{until}), for its NEARFAR_TOKEN; it is not shown again:")
+    output.print(made.token, soft_wrap=True)
 
 
 def _table(records: Sequence[TokenRecord]) -> Table:

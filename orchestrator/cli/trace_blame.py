@@ -78,8 +78,8 @@ def _show(found: Blame) -> None:
     output.print(table)
     decisive = found.decisive
     if decisive is None:
-        output.print(f"No single step could be shown to have failed run {found.run}.", markup=False)
+        output.print(f"No single step could be shown to have failed run {found.run}.")
     else:
         sure = "" if found.is_certain else "; what came of correcting an earlier one is unknown, so it may have been that"
-        output.print(f"Step {decisive.step}, {decisive.agent} ({decisive.side}), failed run {found.run}{sure}.", markup=False)
-    notes.print(f"[dim]{found.replays} replays with corrections of {found.corrector}; no tool was run[/dim]")
+        output.print(f"Step {decisive.step}, {decisive.agent} ({decisive.side}), failed run {found.run}{sure}.")
+    notes.print(f"{found.replays} replays with corrections of {found.corrector}; no tool was run", style="dim")

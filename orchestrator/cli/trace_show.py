@@ -34,7 +34,7 @@ def list_traces(path: Path | None, *, limit: int, as_json: bool) -> None:
         print_json([_line_json(line) for line in lines])
         return
     if not lines:
-        notes.print("no traces yet; with [runs] in nearfar.toml, every task leaves one", markup=False)
+        notes.print("no traces yet; with [runs] in nearfar.toml, every task leaves one")
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in ("run", "began", "outcome", "agent", "dollars", "task"):
@@ -60,7 +60,7 @@ def show_trace(run: str, path: Path | None, *, html: Path | None, as_json: bool)
         return
     output.print(tree(run, rows_of(entries)))
     if html is not None:
-        notes.print(f"[dim]{html} is written: it holds what the run was told[/dim]")
+        notes.print(f"{html} is written: it holds what the run was told", style="dim")
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def chosen_embedder(recorded: Recorded) -> Embedder | None:
 @contextmanager
 def progress_shown() -> Iterator[Callable[[str], None]]:
     """A line on standard error that says what is being done, and for how long."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=notes, transient=True) as progress:
         line = progress.add_task("reading ...", total=None)
         yield lambda text: progress.update(line, description=f"{text} ...")

@@ -94,15 +94,15 @@ def _show(report: HeldOutReport) -> None:
         half, most = pair.far_share_for_half.value, pair.far_share_for_most.value
         pairs.add_row(pair.near, pair.far, recovered, f"{half:.0%} far", f"{most:.0%} far")
     output.print(pairs)
-    notes.print(f"[dim]on {report.prompts:,} prompts, each predicted by a head that had not seen it; 0.5 is what chance recovers[/dim]")
+    notes.print(f"on {report.prompts:,} prompts, each predicted by a head that had not seen it; 0.5 is what chance recovers", style="dim")
 
 
 def _show_lines(out: Path, card: EscalationCard | None, stop: float, reason: str) -> None:
     """What to put into nearfar.toml."""
-    output.print(f"[policy.router]\nhead = {json.dumps(str(out))}", markup=False, soft_wrap=True)
+    output.print(f"[policy.router]\nhead = {json.dumps(str(out))}", soft_wrap=True)
     learned = [] if card is None else [f"escalation = {json.dumps(str(out / ESCALATION))}"]
     learned += [f"stop_below = {stop:.4g}"] * (stop > 0)
     if learned:
-        output.print("\n".join(["\n[policy.evidence]", *learned]), markup=False, soft_wrap=True)
+        output.print("\n".join(["\n[policy.evidence]", *learned]), soft_wrap=True)
     if card is None:
-        notes.print(f"[dim]no escalation was learned: {reason}[/dim]", soft_wrap=True)
+        notes.print(f"no escalation was learned: {reason}", style="dim", soft_wrap=True)

@@ -18,7 +18,7 @@ def show_workers(config: Path | None, *, as_json: bool) -> None:
             print_json({"workers": [worker.model_dump(mode="json") for worker in workers]})
             return
         for worker in workers:
-            output.print(f"{worker.name:<20} {_described(worker)}", soft_wrap=True, markup=False)
+            output.print(f"{worker.name:<20} {_described(worker)}", soft_wrap=True)
 
     execute(work(), as_json=as_json)
 
