@@ -94,8 +94,8 @@ class AnthropicDialect:
         }
         if system := "\n\n".join(message.text for message in request.messages if message.role == "system"):
             body["system"] = system
-        takes_temperature = self._temperature
-        if takes_temperature or (takes_temperature is None and _TAKES_TEMPERATURE.match(model)):
+        takes_temperature = _TAKES_TEMPERATURE.match(model) if self._temperature is None else self._temperature
+        if request.temperature is not None and takes_temperature:
             body["temperature"] = min(request.temperature, 1.0)
         if request.stop:
             body["stop_sequences"] = list(request.stop)

@@ -76,7 +76,7 @@ class GeminiDialect:
 
     def _generation(self, request: StepRequest, max_output_tokens: int | None) -> JsonObject:
         config: JsonObject = {}
-        if self._temperature:
+        if request.temperature is not None and self._temperature:
             config["temperature"] = request.temperature
         if max_output_tokens is not None:
             config["maxOutputTokens"] = max_output_tokens

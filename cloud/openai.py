@@ -100,7 +100,7 @@ class OpenAIDialect:
         }
         if max_output_tokens is not None:
             body["max_completion_tokens" if self._hosted else "max_tokens"] = max_output_tokens
-        if self._takes_temperature(model):
+        if request.temperature is not None and self._takes_temperature(model):
             body["temperature"] = request.temperature
         if request.seed is not None:
             body["seed"] = request.seed

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from pydantic import Field
 
-from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity
+from ..protocols import Effort, InvalidRequest, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .cache.scope import Caching
 from .compression.policy import CompressionPolicy
@@ -38,8 +38,10 @@ class Policy(Value):
     each step instead, the supervisor's too."""
     maximum_turns: int = Field(default=16, gt=0)
     """Steps of one agent on one task."""
-    temperature: float = Field(default=0.0, ge=0, le=2)
-    """Of each step; 0 takes the likeliest token every time."""
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """Of each step; 0 takes the likeliest token every time. None: 0 near, and the provider's own default far."""
+    effort: Effort | None = None
+    """How long models think in each step; None: as the agent's configuration says, else the model's own default."""
     maximum_output_tokens: int | None = Field(default=None, gt=0)
     """Of each step; None: as many as the agent allows."""
     rules: tuple[Rule, ...] = ()

@@ -51,10 +51,11 @@ if TYPE_CHECKING:
         WorkerCrashed,
     )
     from .fakes import ScriptedAgent
-    from .messages import ApprovalRequest, JsonSchema, Message, Sensitivity, ToolCall, ToolResult, ToolSpec
+    from .messages import ApprovalRequest, JsonSchema, Message, ProviderState, Sensitivity, ToolCall, ToolResult, ToolSpec
     from .recordings import ReplayAgent, record
     from .simulated_device import SimulatedDevice
     from .steps import (
+        Effort,
         EnergySource,
         Finished,
         FinishReason,
@@ -83,6 +84,7 @@ __all__ = [
     "DeadlineExceeded",
     "DeviceState",
     "DeviceStateSource",
+    "Effort",
     "EnergySource",
     "Execution",
     "FinishReason",
@@ -104,6 +106,7 @@ __all__ = [
     "PowerSource",
     "Prices",
     "PrivacyViolation",
+    "ProviderState",
     "ProviderAuthError",
     "QuotaExceeded",
     "RateLimited",
@@ -160,6 +163,7 @@ __getattr__ = lazy_names(
         "DeadlineExceeded": "errors",
         "DeviceState": "device_state",
         "DeviceStateSource": "device_state",
+        "Effort": "steps",
         "EnergySource": "steps",
         "Execution": "cards",
         "FinishReason": "steps",
@@ -181,6 +185,7 @@ __getattr__ = lazy_names(
         "PowerSource": "device_state",
         "Prices": "cards",
         "PrivacyViolation": "errors",
+        "ProviderState": "messages",
         "ProviderAuthError": "errors",
         "QuotaExceeded": "errors",
         "RateLimited": "errors",

@@ -71,6 +71,20 @@ class ToolResult(Value):
     """The tool failed; `content` says how, so that the model can react."""
 
 
+class ProviderState(Value):
+    """A turn as its provider sent it, encrypted reasoning and signatures included.
+
+    It goes back to the provider and model that it came from, and to nobody else. Far content: text of it is as sensitive as the turn's own.
+    """
+
+    provider: str = Field(min_length=1, max_length=300)
+    """API and address that the turn came from."""
+    model: str = Field(min_length=1)
+    """The model that was asked."""
+    parts: tuple[dict[str, JsonValue], ...] = Field(min_length=1)
+    """The turn's items, blocks or parts in the provider's own form and order."""
+
+
 class Message(Value):
     """One turn of a conversation."""
 
@@ -80,11 +94,15 @@ class Message(Value):
     """Only on assistant messages."""
     tool_result: ToolResult | None = None
     """Exactly on tool messages."""
+    state: ProviderState | None = None
+    """Only on assistant messages. Providers get it back where it still says what `text` and `tool_calls` say; near agents ignore it."""
 
     @model_validator(mode="after")
     def _parts_fit_the_role(self) -> "Message":
         if self.tool_calls and self.role != "assistant":
             raise ValueError(f"a {self.role} message cannot carry tool_calls")
+        if self.state is not None and self.role != "assistant":
+            raise ValueError(f"a {self.role} message cannot carry a provider's state")
         if (self.tool_result is not None) != (self.role == "tool"):
             raise ValueError("a tool message carries exactly one tool_result, and no other message does")
         return self
@@ -98,9 +116,14 @@ class Message(Value):
         return cls(role="user", text=text)
 
     @classmethod
-    def assistant(cls, text: str = "", tool_calls: tuple[ToolCall, ...] = ()) -> "Message":
-        return cls(role="assistant", text=text, tool_calls=tool_calls)
+    def assistant(cls, text: str = "", tool_calls: tuple[ToolCall, ...] = (), state: ProviderState | None = None) -> "Message":
+        return cls(role="assistant", text=text, tool_calls=tool_calls, state=state)
 
     @classmethod
     def tool(cls, result: ToolResult) -> "Message":
         return cls(role="tool", tool_result=result)
+
+    @property
+    def without_state(self) -> "Message":
+        """The message as everybody but its provider gets it."""
+        return self if self.state is None else self.model_copy(update={"state": None})

@@ -52,8 +52,8 @@ class Outcome(Value):
 
 
 def fingerprint(request: StepRequest) -> str:
-    """Names the content of a request: equal for equal content, whatever its key and timeout."""
-    content = request.model_dump(mode="json", exclude={"idempotency_key", "timeout"})
+    """Names the content of a request: equal for equal content, whatever its key, timeout and provider states."""
+    content = request.model_dump(mode="json", exclude={"idempotency_key": True, "timeout": True, "messages": {"__all__": {"state"}}})
     return sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")).hexdigest()
 
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from pydantic import Field, model_validator
 
-from .messages import JsonSchema, Message, Sensitivity, ToolCall, ToolSpec, Value
+from .messages import JsonSchema, Message, ProviderState, Sensitivity, ToolCall, ToolSpec, Value
 
 
 class ToolChoice(StrEnum):
@@ -15,6 +15,21 @@ class ToolChoice(StrEnum):
     AUTO = "auto"
     NONE = "none"
     REQUIRED = "required"
+
+
+class Effort(StrEnum):
+    """How long a model may think before it answers, from not at all to as long as it can.
+
+    Each dialect takes the nearest level that its model knows; models without such a choice ignore it.
+    """
+
+    NONE = "none"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+    MAX = "max"
 
 
 class FinishReason(StrEnum):
@@ -36,12 +51,15 @@ class Usage(Value):
     output_tokens: int = Field(default=0, ge=0)
     cached_tokens: int = Field(default=0, ge=0)
     """The part of `input_tokens` that was read from a prefix cache."""
+    reasoning_tokens: int = Field(default=0, ge=0)
+    """The part of `output_tokens` that the model thought and did not say; 0 where the provider does not tell."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
         )
 
     @property
@@ -88,7 +106,10 @@ class StepRequest(Value):
     """The final text must be JSON valid against this schema."""
     max_output_tokens: int | None = Field(default=None, gt=0)
     """None: as many as the agent's limits allow."""
-    temperature: float = Field(default=0.0, ge=0.0, le=2.0)
+    temperature: float | None = Field(default=None, ge=0.0, le=2.0)
+    """None: the agent's own default, which is 0 (the likeliest token every time) near and the provider's far."""
+    effort: Effort | None = None
+    """None: the agent's own default."""
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=8)
     timeout: float | None = Field(default=None, gt=0)
@@ -140,6 +161,8 @@ class Finished(Value):
     """None where the agent does not measure, as a provider's model."""
     saved: Usage | None = None
     """The answer was read from a cache of answers, `usage` is zero, and this is what computing it had taken; None: it was computed."""
+    state: ProviderState | None = None
+    """Belongs to the message that the step's text and calls make; None where the agent needs nothing back."""
 
 
 StepEvent = Annotated[TextDelta | ToolCalled | Finished, Field(discriminator="type")]
@@ -156,4 +179,4 @@ class StepReply(Value):
     @property
     def message(self) -> Message:
         """The assistant message that continues the conversation."""
-        return Message.assistant(self.text, self.tool_calls)
+        return Message.assistant(self.text, self.tool_calls, self.finished.state)

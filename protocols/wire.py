@@ -17,8 +17,20 @@ from pydantic import JsonValue, ValidationError
 from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
 from .errors import InvalidOutput, InvalidRequest, NearfarError
 from .limits import CALLS_OF_A_MESSAGE, MESSAGES, NAME_LENGTH, SCHEMA_LENGTH, TOOLS
-from .messages import Message, Sensitivity, ToolCall, ToolResult, ToolSpec
-from .steps import EnergySource, Finished, FinishReason, Performance, StepEvent, StepRequest, TextDelta, ToolCalled, ToolChoice, Usage
+from .messages import Message, ProviderState, Sensitivity, ToolCall, ToolResult, ToolSpec
+from .steps import (
+    Effort,
+    EnergySource,
+    Finished,
+    FinishReason,
+    Performance,
+    StepEvent,
+    StepRequest,
+    TextDelta,
+    ToolCalled,
+    ToolChoice,
+    Usage,
+)
 from .v1 import agent_pb2 as pb
 from .validation import parse_json
 
@@ -36,6 +48,16 @@ _TOOL_CHOICES = {
     ToolChoice.NONE: pb.TOOL_CHOICE_NONE,
     ToolChoice.REQUIRED: pb.TOOL_CHOICE_REQUIRED,
 }
+_EFFORTS = {
+    None: pb.EFFORT_UNSPECIFIED,
+    Effort.NONE: pb.EFFORT_NONE,
+    Effort.MINIMAL: pb.EFFORT_MINIMAL,
+    Effort.LOW: pb.EFFORT_LOW,
+    Effort.MEDIUM: pb.EFFORT_MEDIUM,
+    Effort.HIGH: pb.EFFORT_HIGH,
+    Effort.XHIGH: pb.EFFORT_XHIGH,
+    Effort.MAX: pb.EFFORT_MAX,
+}
 _REASONS = {
     FinishReason.STOP: pb.FINISH_REASON_STOP,
     FinishReason.TOOL_CALLS: pb.FINISH_REASON_TOOL_CALLS,
@@ -49,6 +71,7 @@ _ENERGY_SOURCES = {
 _ENERGY_SOURCE_OF = {number: source for source, number in _ENERGY_SOURCES.items()}
 _ROLE_OF = {number: role for role, number in _ROLES.items()}
 _TOOL_CHOICE_OF = {number: choice for choice, number in _TOOL_CHOICES.items()}
+_EFFORT_OF = {number: effort for effort, number in _EFFORTS.items()}
 _REASON_OF = {number: reason for reason, number in _REASONS.items()}
 
 
@@ -66,6 +89,7 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
             stop=request.stop,
             adapter=request.adapter,
             call_adapter=request.call_adapter,
+            effort=_EFFORTS[request.effort],
             sensitivity=pb.SENSITIVITY_PUBLIC if request.sensitivity is Sensitivity.PUBLIC else pb.SENSITIVITY_PRIVATE,
         )
 
@@ -80,11 +104,12 @@ def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout
             tool_choice=_known(_TOOL_CHOICE_OF, message.tool_choice, "tool_choice"),
             output_schema=_object_from_json(message.output_schema_json) if message.output_schema_json else None,
             max_output_tokens=message.max_output_tokens if message.HasField("max_output_tokens") else None,
-            temperature=message.temperature,
+            temperature=message.temperature if message.HasField("temperature") else None,
             seed=message.seed if message.HasField("seed") else None,
             stop=tuple(message.stop),
             adapter=message.adapter if message.HasField("adapter") else None,
             call_adapter=message.call_adapter if message.HasField("call_adapter") else None,
+            effort=_known(_EFFORT_OF, message.effort, "effort"),
             timeout=timeout,
             sensitivity=Sensitivity.PUBLIC if message.sensitivity == pb.SENSITIVITY_PUBLIC else Sensitivity.PRIVATE,
             idempotency_key=idempotency_key,
@@ -184,6 +209,7 @@ def _message_to_proto(message: Message) -> pb.Message:
         text=message.text,
         tool_calls=map(_call_to_proto, message.tool_calls),
         tool_result=None if result is None else pb.ToolResult(**result.model_dump()),
+        state=_state_to_proto(message.state),
     )
 
 
@@ -196,7 +222,19 @@ def _message_from_proto(message: pb.Message) -> Message:
         tool_result=ToolResult(call_id=result.call_id, name=result.name, content=result.content, is_error=result.is_error)
         if message.HasField("tool_result")
         else None,
+        state=_state_from_proto(message.state) if message.HasField("state") else None,
     )
+
+
+def _state_to_proto(state: ProviderState | None) -> pb.ProviderState | None:
+    return None if state is None else pb.ProviderState(provider=state.provider, model=state.model, parts_json=_to_json(state.parts))
+
+
+def _state_from_proto(message: pb.ProviderState) -> ProviderState:
+    parts = parse_json(message.parts_json)
+    if not isinstance(parts, list):
+        raise ValueError(f"a JSON array was expected, and a {type(parts).__name__} came")
+    return ProviderState.model_validate({"provider": message.provider, "model": message.model, "parts": parts})
 
 
 def _tool_to_proto(tool: ToolSpec) -> pb.ToolSpec:
@@ -223,6 +261,7 @@ def _finished_to_proto(finished: Finished) -> pb.Finished:
         confidence=finished.confidence,
         performance=None if finished.performance is None else _performance_to_proto(finished.performance),
         saved=None if finished.saved is None else pb.Usage(**finished.saved.model_dump()),
+        state=_state_to_proto(finished.state),
     )
 
 
@@ -234,6 +273,7 @@ def _finished_from_proto(message: pb.Finished) -> Finished:
         confidence=message.confidence if message.HasField("confidence") else None,
         performance=_performance_from_proto(message.performance) if message.HasField("performance") else None,
         saved=Usage(**_present(message.saved)) if message.HasField("saved") else None,
+        state=_state_from_proto(message.state) if message.HasField("state") else None,
     )
 
 

@@ -79,7 +79,7 @@ class Generation:
         self._grammars = grammars
         self._most_tokens = most_tokens
         self._tools = () if request.tool_choice is ToolChoice.NONE else request.tools
-        self._sampler = Sampler(request.temperature, request.seed)
+        self._sampler = Sampler(request.temperature or 0.0, request.seed)
         self._flow = TextFlow((*stop, *((OPENER,) if self._may_open_in_text(request) else ())))
         self._reasoning = Reasoning(opened=reasoning_opened)
         self._confidence = Confidence()

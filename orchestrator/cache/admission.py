@@ -14,7 +14,7 @@ def objection_to_request(request: StepRequest, scope: Scope, *, side: Side) -> s
     """Why the answer to a request is neither looked for nor stored; None where it may be."""
     if scope.caching == "no-store":
         return "the task asks for no-store"
-    if request.temperature > 0 and request.seed is None:
+    if request.temperature and request.seed is None:
         return "the answer is sampled: whoever asks again may want another one"
     if request.sensitivity is Sensitivity.PRIVATE and side is Side.FAR:
         return "a far agent refuses private text"

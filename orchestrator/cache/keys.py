@@ -58,7 +58,7 @@ def _messages(messages: tuple[Message, ...]) -> JsonValue:
 
 
 def _message(message: Message, places: Mapping[str, str]) -> JsonValue:
-    value: dict[str, JsonValue] = message.model_dump(mode="json", exclude={"tool_calls", "tool_result"})
+    value: dict[str, JsonValue] = message.model_dump(mode="json", exclude={"tool_calls", "tool_result", "state"})
     result = message.tool_result
     value["calls"] = [[places[call.id], call.name, call.arguments] for call in message.tool_calls]
     if result is not None:

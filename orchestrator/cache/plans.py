@@ -130,7 +130,7 @@ def _text(task: "Task") -> str:
 def _key(task: "Task", intent: Intent, tools: Iterable[str]) -> str:
     """Of what tasks have to have in common: intent, user, policy, privacy, tools, and all that was said before the last prompt."""
     scope = scope_of(task)
-    earlier = [message.model_dump(mode="json") for message in task.messages[:-1]]
+    earlier = [message.model_dump(mode="json", exclude={"state"}) for message in task.messages[:-1]]
     return fingerprint([[*intent.words], scope.user, scope.policy, scope.task_class, [*sorted(tools)], [*earlier], task.output_schema])
 
 

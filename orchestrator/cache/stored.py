@@ -37,8 +37,8 @@ def read_stored(connection: sqlite3.Connection, condition: str, values: tuple[ob
 
 
 def reply_json(reply: StepReply) -> str:
-    """The answer, without what its computation says about the machine."""
-    finished = reply.finished.model_copy(update={"performance": None})
+    """The answer, without what its computation says about the machine, and without its provider's thoughts: another run gets it."""
+    finished = reply.finished.model_copy(update={"performance": None, "state": None})
     return json.dumps({"text": reply.text, "finished": finished.model_dump(mode="json")})
 
 

@@ -41,7 +41,7 @@ class _Rendering:
             return message
         text = self._text(part)
         if message.tool_result is None:
-            return message if text == message.text else message.model_copy(update={"text": text})
+            return message if text == message.text else message.without_state.model_copy(update={"text": text})
         return Message.tool(message.tool_result.model_copy(update={"content": text}))
 
     def _text(self, part: Part) -> str:
@@ -65,7 +65,7 @@ def _marks(missing: int, part: Part) -> list[str]:
 
 
 def _nothing(message: Message) -> Message:
-    return message.model_copy(update={"text": TEXT_MARK})
+    return message.without_state.model_copy(update={"text": TEXT_MARK})
 
 
 def _bridge(before: str | None, messages: list[Message], *, is_fixed: bool) -> Iterator[Message]:
@@ -81,4 +81,4 @@ def _bridge(before: str | None, messages: list[Message], *, is_fixed: bool) -> I
     elif first.role == "assistant" and before in (None, "system", "assistant"):
         yield Message.user(TEXT_MARK)
     elif not is_fixed and not first.tool_calls and not first.text.startswith(TEXT_MARK):
-        messages[0] = first.model_copy(update={"text": f"{TEXT_MARK} {first.text}"})
+        messages[0] = first.without_state.model_copy(update={"text": f"{TEXT_MARK} {first.text}"})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
-from ...protocols import Message, PrivacyViolation, Sensitivity, Side, StepRequest, StoreError, ToolResult
+from ...protocols import Message, PrivacyViolation, ProviderState, Sensitivity, Side, StepRequest, StoreError, ToolResult
 from ...protocols.messages import Value
 from ..labels import OPEN, Label, may_go
 from ..memory.item import Tier
@@ -125,6 +125,7 @@ class RunPrivacy:
             if member.is_elsewhere:
                 await departing.record("an agent of the user's that is not part of this process", {})
             return departing
+        request = self._without_private_states(request)
         if self._policy.findings is not OnFinding.PLACEHOLDER:  # of pieces that are hidden one by one nobody could tell what they make
             request = with_texts(request, self.placeholders.hidden)
         found = await self._gate.look(texts_of(request.messages), said_in(request.messages), self._told)
@@ -161,6 +162,16 @@ class RunPrivacy:
 
     def _departing(self, member: Member, request: StepRequest, label: Label, role: str) -> Departing:
         return Departing(request, member, label, role, needles=self._needles, placeholders=self.placeholders, records=self._records)
+
+    def _without_private_states(self, request: StepRequest) -> StepRequest:
+        """The request without those thoughts of its provider that hold what has become private since."""
+        if not any(message.state for message in request.messages):
+            return request
+        messages = [message.without_state if self._is_private(message.state) else message for message in request.messages]
+        return request.model_copy(update={"messages": tuple(messages)})
+
+    def _is_private(self, state: ProviderState | None) -> bool:
+        return state is not None and bool(self._needles.found_in(state.model_dump_json().encode(errors="ignore")))
 
     def _for_near(self, member: Member, request: StepRequest, label: Label) -> StepRequest:
         if len(self.placeholders):

@@ -72,4 +72,5 @@ def changed_message(message: Message, change: Callable[[str], str]) -> Message:
         changes["tool_result"] = result.model_copy(update={"content": change(result.content)})
     if message.tool_calls:
         changes["tool_calls"] = tuple(with_arguments(call, change) for call in message.tool_calls)
-    return message.model_copy(update=changes)
+    written = message.model_copy(update=changes)
+    return written if written == message else written.without_state

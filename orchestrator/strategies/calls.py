@@ -134,6 +134,7 @@ class CallLog:
             label: of what the request holds; None: it may be anything that the run has seen.
         """
         agent = await member.open()
+        request = _with_own_states(request, agent.card)
         patience = self._patience(member, request)
         departing = await self._privacy.departing(member, request, label or self._label, role=role)
         allowance = await self._reserved(departing.request, agent.card)
@@ -197,6 +198,15 @@ class CallLog:
         given: TaskContext | None = self._runtime.context
         known = None if given is None else given.privacy
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
+
+
+def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
+    """The request without the encrypted thoughts of other models: they are of no use to this agent, and not its business."""
+    if not any(message.state for message in request.messages):
+        return request
+    own = card.model if card.side is Side.FAR else None
+    messages = [message if message.state is None or message.state.model == own else message.without_state for message in request.messages]
+    return request.model_copy(update={"messages": tuple(messages)})
 
 
 def _of_limits(error: BaseException, allowance: Allowance | None) -> BudgetExceeded | None:

@@ -17,8 +17,8 @@ from .reading import value_of
 from .state import TaskContext
 from .turn import Turn
 
-_SECOND_SAMPLE_TEMPERATURE = 0.7
-"""Of an agent that is asked the same again: without chance it would say the same again."""
+_SECOND_SAMPLE_TEMPERATURE = {Side.NEAR: 0.7, Side.FAR: 1.0}
+"""Least temperature of an agent that is asked the same again: without chance it would say the same again. Far: the providers' default."""
 
 
 class Escalations:
@@ -144,13 +144,15 @@ class Judging:
         """The conversation up to the draft. Tools are shown, since their calls stand in it, and none may be called."""
         task = self._turn.task
         is_itself = member is self._turn.member
+        temperature = task.policy.temperature
         return StepRequest(
             messages=tuple(self._messages[:-1]),
             tools=self._context.specs if takes_tools else (),
             tool_choice=ToolChoice.NONE,
             output_schema=task.output_schema,
             max_output_tokens=task.policy.maximum_output_tokens,
-            temperature=max(task.policy.temperature, _SECOND_SAMPLE_TEMPERATURE) if is_itself else task.policy.temperature,
+            temperature=max(temperature or 0.0, _SECOND_SAMPLE_TEMPERATURE[member.side]) if is_itself else temperature,
+            effort=task.policy.effort,
             timeout=task.policy.attempt_timeout,
             sensitivity=task.policy.sensitivity,
             idempotency_key=f"{task.idempotency_key}/{self._turn.position}/opinion/{member.name}",

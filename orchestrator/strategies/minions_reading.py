@@ -113,6 +113,7 @@ class Readings:
             output_schema=FINDING_SCHEMA if agent.card.capabilities.json_schema else None,
             max_output_tokens=most if policy.maximum_output_tokens is None else min(most, policy.maximum_output_tokens),
             temperature=policy.temperature,
+            effort=policy.effort,
             timeout=policy.attempt_timeout,
             sensitivity=Sensitivity.PRIVATE,  # whatever the task is: no far agent would take this
             idempotency_key=f"{self.material.task.idempotency_key}/{self.now.number}/{job}/{chunk}",

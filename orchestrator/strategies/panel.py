@@ -134,6 +134,7 @@ class Panel:
             output_schema=question.schema if can.json_schema else None,
             max_output_tokens=policy.maximum_output_tokens,
             temperature=policy.temperature,
+            effort=policy.effort,
             timeout=None if is_last else policy.attempt_timeout,
             sensitivity=policy.sensitivity,
             idempotency_key=f"{self.task.idempotency_key}/{question.key}/{agent.card.name}",

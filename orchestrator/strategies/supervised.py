@@ -250,6 +250,7 @@ class SupervisorNodes:
             tool_choice=ToolChoice.NONE,
             max_output_tokens=policy.maximum_output_tokens,
             temperature=policy.temperature,
+            effort=policy.effort,
             timeout=policy.attempt_timeout,
             sensitivity=policy.sensitivity,
             idempotency_key=f"{view.task.idempotency_key}/{key}",

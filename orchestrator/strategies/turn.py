@@ -116,6 +116,7 @@ class Turn:
             output_schema=self.task.output_schema,
             max_output_tokens=policy.maximum_output_tokens,
             temperature=policy.temperature,
+            effort=policy.effort,
             timeout=self._timeout(draft),
             sensitivity=policy.sensitivity,
             idempotency_key=f"{self.task.idempotency_key}/{self.position}/{draft.steps}",

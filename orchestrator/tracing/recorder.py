@@ -67,11 +67,13 @@ class Journal:
             self._give_up(error)
 
     def step(self, key: _Key, request: StepRequest, **fields: object) -> AgentStepped:
-        """With as much of the request as is new."""
+        """With as much of the request as is new, and without the encrypted thoughts of its providers."""
         before, now = self._requests.get(key, ()), request.messages
         kept = next((place for place, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1]), min(len(before), len(now)))
         self._requests[key] = now
-        return AgentStepped.model_validate({"kept": kept, "messages": now[kept:], "sensitivity": request.sensitivity, **fields})
+        return AgentStepped.model_validate(
+            {"kept": kept, "messages": [message.without_state for message in now[kept:]], "sensitivity": request.sensitivity, **fields}
+        )
 
     def _write(self, session: Session) -> None:
         self._is_submitted = False

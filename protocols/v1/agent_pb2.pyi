@@ -31,6 +31,17 @@ class ToolChoice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TOOL_CHOICE_NONE: _ClassVar[ToolChoice]
     TOOL_CHOICE_REQUIRED: _ClassVar[ToolChoice]
 
+class Effort(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EFFORT_UNSPECIFIED: _ClassVar[Effort]
+    EFFORT_NONE: _ClassVar[Effort]
+    EFFORT_MINIMAL: _ClassVar[Effort]
+    EFFORT_LOW: _ClassVar[Effort]
+    EFFORT_MEDIUM: _ClassVar[Effort]
+    EFFORT_HIGH: _ClassVar[Effort]
+    EFFORT_XHIGH: _ClassVar[Effort]
+    EFFORT_MAX: _ClassVar[Effort]
+
 class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
@@ -55,6 +66,14 @@ ROLE_TOOL: Role
 TOOL_CHOICE_AUTO: ToolChoice
 TOOL_CHOICE_NONE: ToolChoice
 TOOL_CHOICE_REQUIRED: ToolChoice
+EFFORT_UNSPECIFIED: Effort
+EFFORT_NONE: Effort
+EFFORT_MINIMAL: Effort
+EFFORT_LOW: Effort
+EFFORT_MEDIUM: Effort
+EFFORT_HIGH: Effort
+EFFORT_XHIGH: Effort
+EFFORT_MAX: Effort
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_TOOL_CALLS: FinishReason
@@ -100,7 +119,7 @@ class CancelResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("messages", "tools", "tool_choice", "output_schema_json", "max_output_tokens", "temperature", "seed", "stop", "sensitivity", "adapter", "call_adapter")
+    __slots__ = ("messages", "tools", "tool_choice", "output_schema_json", "max_output_tokens", "temperature", "seed", "stop", "sensitivity", "adapter", "call_adapter", "effort")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_CHOICE_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +131,7 @@ class StepRequest(_message.Message):
     SENSITIVITY_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     CALL_ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    EFFORT_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     tools: _containers.RepeatedCompositeFieldContainer[ToolSpec]
     tool_choice: ToolChoice
@@ -123,19 +143,32 @@ class StepRequest(_message.Message):
     sensitivity: Sensitivity
     adapter: str
     call_adapter: str
-    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., output_schema_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sensitivity: _Optional[_Union[Sensitivity, str]] = ..., adapter: _Optional[str] = ..., call_adapter: _Optional[str] = ...) -> None: ...
+    effort: Effort
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolSpec, _Mapping]]] = ..., tool_choice: _Optional[_Union[ToolChoice, str]] = ..., output_schema_json: _Optional[str] = ..., max_output_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., sensitivity: _Optional[_Union[Sensitivity, str]] = ..., adapter: _Optional[str] = ..., call_adapter: _Optional[str] = ..., effort: _Optional[_Union[Effort, str]] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("role", "text", "tool_calls", "tool_result")
+    __slots__ = ("role", "text", "tool_calls", "tool_result", "state")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
     TOOL_RESULT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     role: Role
     text: str
     tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
     tool_result: ToolResult
-    def __init__(self, role: _Optional[_Union[Role, str]] = ..., text: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_result: _Optional[_Union[ToolResult, _Mapping]] = ...) -> None: ...
+    state: ProviderState
+    def __init__(self, role: _Optional[_Union[Role, str]] = ..., text: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., tool_result: _Optional[_Union[ToolResult, _Mapping]] = ..., state: _Optional[_Union[ProviderState, _Mapping]] = ...) -> None: ...
+
+class ProviderState(_message.Message):
+    __slots__ = ("provider", "model", "parts_json")
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PARTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    provider: str
+    model: str
+    parts_json: str
+    def __init__(self, provider: _Optional[str] = ..., model: _Optional[str] = ..., parts_json: _Optional[str] = ...) -> None: ...
 
 class ToolSpec(_message.Message):
     __slots__ = ("name", "description", "parameters_json")
@@ -180,20 +213,22 @@ class StepEvent(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tool_call: _Optional[_Union[ToolCall, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "usage", "model", "confidence", "performance", "saved")
+    __slots__ = ("reason", "usage", "model", "confidence", "performance", "saved", "state")
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     PERFORMANCE_FIELD_NUMBER: _ClassVar[int]
     SAVED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     reason: FinishReason
     usage: Usage
     model: str
     confidence: float
     performance: Performance
     saved: Usage
-    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ..., saved: _Optional[_Union[Usage, _Mapping]] = ...) -> None: ...
+    state: ProviderState
+    def __init__(self, reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., model: _Optional[str] = ..., confidence: _Optional[float] = ..., performance: _Optional[_Union[Performance, _Mapping]] = ..., saved: _Optional[_Union[Usage, _Mapping]] = ..., state: _Optional[_Union[ProviderState, _Mapping]] = ...) -> None: ...
 
 class Performance(_message.Message):
     __slots__ = ("first_token_seconds", "prefill_tokens_per_second", "decode_tokens_per_second", "joules", "joules_source", "kv_bytes")
@@ -212,14 +247,16 @@ class Performance(_message.Message):
     def __init__(self, first_token_seconds: _Optional[float] = ..., prefill_tokens_per_second: _Optional[float] = ..., decode_tokens_per_second: _Optional[float] = ..., joules: _Optional[float] = ..., joules_source: _Optional[_Union[EnergySource, str]] = ..., kv_bytes: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("input_tokens", "output_tokens", "cached_tokens")
+    __slots__ = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
     INPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
     input_tokens: int
     output_tokens: int
     cached_tokens: int
-    def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    reasoning_tokens: int
+    def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...
 
 class AgentCard(_message.Message):
     __slots__ = ("name", "side", "model", "description", "world", "capabilities", "limits", "prices", "parameters", "kv_bytes_per_token", "adapters", "execution")

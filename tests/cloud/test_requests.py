@@ -143,7 +143,6 @@ def test_gemini_conversation_joins_parallel_results() -> None:
         {"functionResponse": {"name": "weather", "response": {"error": "no such city"}}},
     ]
     assert written["generationConfig"] == {
-        "temperature": 0.0,
         "maxOutputTokens": 50,
         "seed": 7,
         "stopSequences": ["END"],
@@ -158,6 +157,12 @@ def test_gemini_3_gets_a_placeholder_for_calls_of_other_agents() -> None:
     first, second = written["contents"][1]["parts"][1:]
     assert first["thoughtSignature"] == "skip_thought_signature_validator"
     assert "thoughtSignature" not in second
+
+
+@pytest.mark.parametrize(("dialect", "model"), [("openai", "gpt-4o"), ("anthropic", "claude-haiku-4-5"), ("gemini", "gemini-3.5-flash")])
+def test_a_temperature_is_sent_exactly_where_one_is_set(dialect: str, model: str) -> None:
+    assert "temperature" not in str(body(DIALECTS[dialect], asking(), model=model))
+    assert "'temperature': 0.0" in str(body(DIALECTS[dialect], asking(temperature=0.0), model=model))
 
 
 @pytest.mark.parametrize(("choice", "expected"), [(ToolChoice.AUTO, 0), (ToolChoice.NONE, 1), (ToolChoice.REQUIRED, 2)])

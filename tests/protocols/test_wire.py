@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nearfar.protocols import (
     AgentCard,
     Capabilities,
+    Effort,
     EnergySource,
     Execution,
     Finished,
@@ -23,6 +24,7 @@ from nearfar.protocols import (
     Message,
     Performance,
     Prices,
+    ProviderState,
     Sensitivity,
     Side,
     StepRequest,
@@ -55,10 +57,11 @@ JSON = st.recursive(
 OBJECTS = st.dictionaries(TEXT, JSON, max_size=3)
 CALLS = st.builds(ToolCall, id=SOME_TEXT, name=SOME_TEXT, arguments=OBJECTS)
 RESULTS = st.builds(ToolResult, call_id=SOME_TEXT, name=SOME_TEXT, content=TEXT, is_error=st.booleans())
+STATES = st.builds(ProviderState, provider=SOME_TEXT, model=SOME_TEXT, parts=st.lists(OBJECTS, min_size=1, max_size=3).map(tuple))
 MESSAGES = st.one_of(
     st.builds(Message.system, TEXT),
     st.builds(Message.user, TEXT),
-    st.builds(Message.assistant, TEXT, st.lists(CALLS, max_size=2).map(tuple)),
+    st.builds(Message.assistant, TEXT, st.lists(CALLS, max_size=2).map(tuple), st.none() | STATES),
     st.builds(Message.tool, RESULTS),
 )
 TOOLS = st.builds(
@@ -74,7 +77,8 @@ REQUESTS = st.builds(
     tool_choice=st.sampled_from([ToolChoice.AUTO, ToolChoice.NONE]),
     output_schema=st.none() | OBJECTS,
     max_output_tokens=st.none() | st.integers(1, 2**32 - 1),
-    temperature=st.floats(0, 2),
+    temperature=st.none() | st.floats(0, 2),
+    effort=st.none() | st.sampled_from(Effort),
     seed=st.none() | st.integers(0, 2**31 - 1),
     stop=st.lists(SOME_TEXT, max_size=3).map(tuple),
     timeout=st.none() | st.floats(0.001, 1e6),
@@ -96,7 +100,7 @@ PERFORMANCES = st.builds(
     decode_tokens_per_second=FIGURE,
     kv_bytes=st.none() | COUNTS,
 )
-USAGES = st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS, cached_tokens=COUNTS)
+USAGES = st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS, cached_tokens=COUNTS, reasoning_tokens=COUNTS)
 EVENTS = st.one_of(
     st.builds(TextDelta, text=SOME_TEXT),
     st.builds(ToolCalled, call=CALLS),
@@ -108,6 +112,7 @@ EVENTS = st.one_of(
         confidence=st.none() | st.floats(0, 1),
         performance=st.none() | PERFORMANCES,
         saved=st.none() | USAGES,
+        state=st.none() | STATES,
     ),
 )
 DOLLARS = st.decimals(0, 10**6, allow_nan=False, allow_infinity=False)
@@ -168,6 +173,8 @@ def test_any_bytes_decode_to_a_request_or_an_invalid_request(data: bytes) -> Non
 
 USER = pb.Message(role=pb.ROLE_USER, text="hi")
 CALL_OF_LIST = pb.ToolCall(id="1", name="f", arguments_json="[]")
+STATE = pb.ProviderState(provider="openai", model="m", parts_json='[{"type": "reasoning"}]')
+STATE_OF_OBJECT = pb.ProviderState(provider="openai", model="m", parts_json="{}")
 MALFORMED = {
     "no message": pb.StepRequest(),
     "unknown role": pb.StepRequest(messages=[pb.Message(role=9, text="hi")]),  # type: ignore[arg-type]  # as a newer client would
@@ -182,6 +189,9 @@ MALFORMED = {
     "tool message without result": pb.StepRequest(messages=[pb.Message(role=pb.ROLE_TOOL)]),
     "temperature out of range": pb.StepRequest(messages=[USER], temperature=9),
     "temperature not a number": pb.StepRequest(messages=[USER], temperature=float("nan")),
+    "unknown effort": pb.StepRequest(messages=[USER], effort=99),  # type: ignore[arg-type]  # as a newer client would
+    "state on a user's message": pb.StepRequest(messages=[pb.Message(role=pb.ROLE_USER, text="hi", state=STATE)]),
+    "state that is no array": pb.StepRequest(messages=[pb.Message(role=pb.ROLE_ASSISTANT, state=STATE_OF_OBJECT)]),
     "no output tokens": pb.StepRequest(messages=[USER], max_output_tokens=0),
     "empty stop sequence": pb.StepRequest(messages=[USER], stop=[""]),
 }

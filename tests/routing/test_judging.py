@@ -58,7 +58,7 @@ async def test_a_second_agent_that_fails_speaks_neither_for_nor_against_a_draft(
 async def test_an_agent_may_be_asked_twice_the_second_time_with_some_chance() -> None:
     trio = Trio(["12", "12"], [], [])
     assert (await trio.ask({"evidence": {"second_opinion": "near"}})).text == "12"
-    assert [request.temperature for request in trio.near.requests] == [0.0, 0.7]
+    assert [request.temperature for request in trio.near.requests] == [None, 0.7]
 
 
 async def test_a_second_opinion_of_a_private_task_stays_on_the_device() -> None:
