@@ -1,4 +1,4 @@
-"""What is left to decide: whole values that lost against one which was written elsewhere at the same time."""
+"""What is left to decide: values that lost, in part or as a whole, against one which was written elsewhere at the same time."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +26,9 @@ class LostValue:
     name: str
     """For `MemoryStore.resolve`."""
     value: Mapping[str, Any]
+    """All that the item said there."""
+    fields: tuple[str, ...]
+    """The fields of it that lost; one that is not in `value` was removed there."""
     user: str
     agent: str
     device: str
@@ -37,7 +40,7 @@ class LostValue:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An item with values that lost. It can be read and written as any other; nothing is lost as long as nobody decides."""
+    """An item with values that lost, as a whole or in some fields. It can be read and written as any other until somebody decides."""
 
     address: Address
     item: MemoryItem | None
@@ -92,6 +95,5 @@ def _is_for(principal: Principal | None, address: Address, sibling: Sibling) -> 
 def _lost(sibling: Sibling) -> LostValue:
     meta = sibling.meta
     written_at = datetime.fromtimestamp(seconds(sibling.clock), UTC)
-    return LostValue(
-        name_of(sibling), sibling.value, meta.user, meta.agent, sibling.dot.device, meta.source, meta.trust, meta.tier, written_at
-    )
+    place = meta.user, meta.agent, sibling.dot.device
+    return LostValue(name_of(sibling), sibling.value, tuple(sibling.lost), *place, meta.source, meta.trust, meta.tier, written_at)

@@ -54,10 +54,11 @@ def encode(operation: Operation) -> bytes:
             operation.address.key,
             operation.value,
             meta_fields(operation.meta),
-            {name: tuple(stamp) for name, stamp in operation.stamps.items()} if operation.stamps else {},
-            [(tuple(one.dot), one.clock, one.value, meta_fields(one.meta)) for one in operation.siblings] if operation.siblings else (),
+            _stamp_fields(operation.stamps),
+            [_sibling_fields(one) for one in operation.siblings] if operation.siblings else (),
             operation.reach,
             [tuple(dot) for dot in operation.unseen] if operation.unseen else (),
+            None if operation.base is None else tuple(operation.base),
         )
     )
 
@@ -65,7 +66,7 @@ def encode(operation: Operation) -> bytes:
 def decode(dot: Dot, payload: bytes) -> Operation:
     """Raises `ValueError` for what `encode` never makes."""
     try:
-        clock, context, namespace, key, value, meta, stamps, siblings, reach, unseen = orjson.loads(payload)
+        clock, context, namespace, key, value, meta, stamps, siblings, reach, unseen, base = orjson.loads(payload)
         return Operation(
             dot,
             _natural(clock),
@@ -73,10 +74,11 @@ def decode(dot: Dot, payload: bytes) -> Operation:
             _address(namespace, key),
             None if value is None else _object(value),
             read_meta(meta),
-            {name: Stamp(_natural(at), _text(device)) for name, (at, device) in _object(stamps).items()} if stamps else {},
+            _stamps(stamps) if stamps else {},
             tuple(_sibling(*sibling) for sibling in siblings) if siblings else (),
             _TIERS[reach],
             tuple(_dot(*one) for one in unseen) if unseen else (),
+            None if base is None else _stamp(*_list(base)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the operation {dot.sequence} of device {dot.device} cannot be read") from error
@@ -121,8 +123,24 @@ def read_meta(fields: object) -> Meta:
     )
 
 
-def _sibling(dot: object, clock: object, value: object, meta: object) -> Sibling:
-    return Sibling(_dot(*_list(dot)), _natural(clock), _object(value), read_meta(meta))
+def _stamp_fields(stamps: Mapping[str, Stamp]) -> dict[str, tuple[object, ...]]:
+    return {name: tuple(stamp) for name, stamp in stamps.items()} if stamps else {}
+
+
+def _stamps(fields: object) -> dict[str, Stamp]:
+    return {name: _stamp(*_list(stamp)) for name, stamp in _object(fields).items()}
+
+
+def _stamp(clock: object, device: object, sequence: object) -> Stamp:
+    return Stamp(_natural(clock), _text(device), _natural(sequence))
+
+
+def _sibling_fields(sibling: Sibling) -> tuple[object, ...]:
+    return tuple(sibling.dot), sibling.clock, sibling.value, meta_fields(sibling.meta), _stamp_fields(sibling.lost)
+
+
+def _sibling(dot: object, clock: object, value: object, meta: object, lost: object) -> Sibling:
+    return Sibling(_dot(*_list(dot)), _natural(clock), _object(value), read_meta(meta), _stamps(lost))
 
 
 def _address(namespace: object, key: object) -> Address:

@@ -1,10 +1,14 @@
 """How writes that did not know of each other become one item, the same on every device in whatever order they arrive."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .item import Address, Meta, Tier, all_about, strictest, widest
-from .operation import Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
+from .operation import NEVER, Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
+
+_Part = tuple[str, Stamp]
+"""What one write made of one field."""
 
 
 class State(NamedTuple):
@@ -19,7 +23,7 @@ class State(NamedTuple):
     device: str
     """Of its last write."""
     siblings: tuple[Sibling, ...]
-    """Whole values that lost and are not decided on."""
+    """Whole values of which a part lost, and which are not decided on."""
 
 
 def heads_of(operations: Iterable[Operation]) -> tuple[Operation, ...]:
@@ -33,25 +37,28 @@ def heads_of(operations: Iterable[Operation]) -> tuple[Operation, ...]:
 
 
 def merge(heads: Sequence[Operation]) -> State:
-    """The state that `heads`, one or more, come to: per field the last writer wins; a deletion wins over what was written before it.
+    """The state that `heads`, one or more, come to.
 
-    A head of which nothing is left becomes a sibling.
+    The last write says which whole value stands, or that the item is deleted. What changed single fields of that same whole value is
+    merged into it: per field the last writer wins. A head of which a field lost becomes a sibling, with all that it says.
     """
     if len(heads) == 1:
         return _alone(heads[0])
     ordered = sorted(heads, key=lambda head: head.stamp)
     last = ordered[-1]
     present = [head for head in ordered if head.value is not None]
-    value: dict[str, Any] | None
-    value, stamps = (None, {}) if last.value is None else _fields(present)
-    lost = [head for head in present if head is not last and _is_lost(head, value, stamps)]
+    shown = _shown(ordered)
+    kept = _kept(ordered)
+    carried = _carried(ordered, kept - {*shown.fields.items()})
+    known = {part for sibling in carried for part in sibling.lost.items()}
+    lost = {head.dot: parts for head in present if (parts := _lost(head, shown, kept)) and not parts.items() <= known}
     return State(
-        value=value,
-        meta=_meta(last, present, lost),
+        value=None if last.value is None else shown.value,
+        meta=_meta(last, present, [head for head in present if head.dot not in lost or _contributes(head, last, shown)]),
         version=version_of(ordered),
         clock=last.clock,
         device=last.dot.device,
-        siblings=(*_undecided(ordered), *map(_sibling, lost)),
+        siblings=(*carried, *(_sibling(head, lost[head.dot]) for head in present if head.dot in lost)),
     )
 
 
@@ -69,37 +76,31 @@ def succeed(
     address: Address,
     value: Mapping[str, Any] | None,
     meta: Meta,
+    is_total: bool = True,
     decides: bool = False,
 ) -> Operation:
     """The write that puts `value` in the place of what `heads` come to; `clock` is raised where the item has a later stamp.
 
-    Siblings stay with the item until a write `decides` on them, or deletes it.
+    One that `is_total` replaces the whole value, any other one changes fields of it. Siblings stay with the item until a write `decides`
+    on them, or deletes it.
     """
+    is_total = is_total or value is None
     if not heads:
-        return Operation(dot, clock, {}, address, value, meta)
-    state = merge(heads)
-    written = {} if state.value is None else _stamps(heads)
-    clock = max(clock, *(stamp.clock + 1 for stamp in (*written.values(), *(head.stamp for head in heads))))
-    own = Stamp(clock, dot.device)
-    before = state.value or {}
+        return Operation(dot, clock, {}, address, value, meta, base=None if is_total else NEVER)
+    state, shown = merge(heads), _shown(heads)
+    clock = max(clock, *(stamp.clock + 1 for head in heads for stamp in (head.stamp, *head.stamps.values())))
     reach = widest(tier for head in heads for tier in (head.reach, head.meta.tier))
     stamps: dict[str, Stamp] = {}
-    if value is not None:
-        stamps = {name: stamp for name, stamp in written.items() if _is_unchanged(name, before, value)}
+    if not is_total and value is not None:
+        stamps = {name: stamp for name, stamp in shown.fields.items() if _is_equal(name, shown.value, value)}
         if reach is not Tier.DEVICE:  # nobody else has the item yet: no need to name fields that were too private to travel
-            stamps |= {name: own for name in before if name not in value}
+            stamps |= {name: Stamp(clock, *dot) for name in shown.value if name not in value}
     siblings = () if decides or value is None else state.siblings
-    return Operation(dot, clock, _known(heads), address, value, meta, stamps, siblings, reach, _unseen(heads))
+    base = None if is_total else shown.whole
+    return Operation(dot, clock, _known(heads), address, value, meta, stamps, siblings, reach, _unseen(heads), base)
 
 
-def _stamps(heads: Sequence[Operation]) -> dict[str, Stamp]:
-    """When each field was written, removed fields among them."""
-    if len(heads) > 1:
-        return _fields([head for head in heads if head.value is not None])[1]
-    return {**dict.fromkeys(heads[0].value or (), heads[0].stamp), **heads[0].stamps}
-
-
-def _is_unchanged(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def _is_equal(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     if name in before and name in after:
         # 1 and True are equal to Python, and not in JSON.
         return bool(before[name] == after[name]) and repr(before[name]) == repr(after[name])
@@ -107,8 +108,12 @@ def _is_unchanged(name: str, before: Mapping[str, Any], after: Mapping[str, Any]
 
 
 def _unseen(heads: Sequence[Operation]) -> tuple[Dot, ...]:
-    seen = {head.dot for head in heads if not head.is_withdrawn}
-    return tuple(sorted({dot for head in heads for dot in head.unseen} - seen))
+    seeing = [head for head in heads if not head.is_withdrawn]
+
+    def is_seen(dot: Dot) -> bool:
+        return any(head.dot == dot or (head.knew(dot) and dot not in head.unseen) for head in seeing)
+
+    return tuple(sorted({dot for head in heads for dot in head.unseen if not is_seen(dot)}))
 
 
 def _known(heads: Sequence[Operation]) -> VersionVector:
@@ -119,46 +124,74 @@ def _known(heads: Sequence[Operation]) -> VersionVector:
     return known
 
 
-def _fields(present: Sequence[Operation]) -> tuple[dict[str, Any], dict[str, Stamp]]:
+class _Shown(NamedTuple):
+    """What readers see."""
+
+    value: dict[str, Any]
+    """Empty where the item is deleted."""
+    fields: dict[str, Stamp]
+    """The write that each field is from, of removed fields too."""
+    whole: Stamp
+    """See `Operation.whole`."""
+
+
+def _shown(heads: Sequence[Operation]) -> _Shown:
+    whole = max(heads, key=lambda head: head.stamp).whole
     writers: dict[str, Operation] = {}
-    for head in present:
-        for name in {**head.stamps, **(head.value or {})}:
-            if name not in writers or head.stamp_of(name) > writers[name].stamp_of(name):
+    for head in heads:
+        for name, stamp in head.fields.items() if head.whole == whole and head.value is not None else ():
+            if name not in writers or stamp > writers[name].stamp_of(name):
                 writers[name] = head
     value = {name: head.value[name] for name, head in writers.items() if head.value is not None and name in head.value}
-    return value, {name: head.stamp_of(name) for name, head in writers.items()}
+    return _Shown(value, {name: head.stamp_of(name) for name, head in writers.items()}, whole)
 
 
-def _is_lost(head: Operation, value: Mapping[str, Any] | None, stamps: Mapping[str, Stamp]) -> bool:
-    """Whether nothing that this head itself wrote is left, nor was written by others just the same.
-
-    Fields that it removed count only where it wrote none: that they are gone keeps nothing of what it said.
-    """
-    if value is None:
-        return True
-    own = [name for name in {**head.stamps, **(head.value or {})} if head.stamp_of(name) == head.stamp]
-    said = [name for name in own if name in (head.value or {})] or own
-    if not said or any(stamps[name] == head.stamp for name in said):
-        return False
-    return any(not _is_unchanged(name, head.value or {}, value) for name in said)
+def _kept(heads: Sequence[Operation]) -> set[_Part]:
+    """The parts that nobody who saw them has written over or decided on: those are in what they wrote, or in its siblings."""
+    told = [_told(head) for head in heads]
+    kept = {part for one in told for parts in one.values() for part in parts}
+    for head, one in zip(heads, told, strict=True):
+        own = {part for parts in one.values() for part in parts}
+        withheld = {part for other in told for dot, parts in other.items() if dot in head.unseen for part in parts}
+        kept -= {part for part in kept - own - withheld if head.knew(part[1].dot) and part[1].dot not in head.unseen}
+    return kept
 
 
-def _undecided(heads: Sequence[Operation]) -> list[Sibling]:
-    """The siblings that heads carry, without those that a head knew and does not carry: it decided on them."""
-    carried = {sibling.dot: sibling for head in heads for sibling in head.siblings}
-    decided = {dot for dot in carried for head in heads if head.knew(dot) and all(sibling.dot != dot for sibling in head.siblings)}
-    return [carried[dot] for dot in sorted(carried.keys() - decided)]
+def _told(head: Operation) -> dict[Dot, set[_Part]]:
+    """By write, what a head has of it: its own parts, and what its siblings lost."""
+    return {**{sibling.dot: {*sibling.lost.items()} for sibling in head.siblings}, head.dot: {*head.fields.items()}}
 
 
-def _sibling(head: Operation) -> Sibling:
-    return Sibling(head.dot, head.clock, dict(head.value or {}), head.meta)
+def _carried(heads: Sequence[Operation], kept: set[_Part]) -> list[Sibling]:
+    """The siblings that heads carry, with what of them is not decided on."""
+    carried: dict[Dot, Sibling] = {}
+    for sibling in (sibling for head in heads for sibling in head.siblings):
+        lost = {**sibling.lost, **(carried[sibling.dot].lost if sibling.dot in carried else {})}
+        carried[sibling.dot] = replace(sibling, lost={name: stamp for name, stamp in sorted(lost.items()) if (name, stamp) in kept})
+    return [carried[dot] for dot in sorted(carried) if carried[dot].lost]
 
 
-def _meta(last: Operation, present: Sequence[Operation], lost: Sequence[Operation]) -> Meta:
+def _lost(head: Operation, shown: _Shown, kept: set[_Part]) -> dict[str, Stamp]:
+    """What of a head readers do not see, though nobody has written over it."""
+    own = head.value or {}
+    parts = {name: stamp for name, stamp in sorted(head.fields.items()) if (name, stamp) in kept}
+    return {name: stamp for name, stamp in parts.items() if shown.fields.get(name) != stamp and not _is_equal(name, own, shown.value)}
+
+
+def _contributes(head: Operation, last: Operation, shown: _Shown) -> bool:
+    """Whether readers see anything of a head that the last write did not know."""
+    return head is last or any(shown.fields.get(name) == stamp and not last.knew(stamp.dot) for name, stamp in head.fields.items())
+
+
+def _sibling(head: Operation, lost: dict[str, Stamp]) -> Sibling:
+    return Sibling(head.dot, head.clock, dict(head.value or {}), head.meta, lost)
+
+
+def _meta(last: Operation, present: Sequence[Operation], shown: Sequence[Operation]) -> Meta:
     """That of the last write, but as private and as little believed as the most private and least believed part of the value, and about
-    all whom any part of it is about that is not lost."""
+    all whom any part of it is about that is shown."""
     parts = [head.meta for head in present] or [last.meta]
     created_at = min(part.created_at for part in parts)
-    subject, others = all_about((last.meta, *(head.meta for head in present if head not in lost)))
+    subject, others = all_about((last.meta, *(head.meta for head in shown)))
     tier, trust = strictest(part.tier for part in parts), min(part.trust for part in parts)
     return last.meta._replace(tier=tier, trust=trust, subject=subject, others=others, created_at=created_at)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .item import Address, Meta, Tier
 
@@ -19,20 +19,31 @@ class Dot(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Orders writes that did not know of each other: by hybrid logical clock, then by device."""
+    """Names a write, and orders writes that did not know of each other: by hybrid logical clock, then by device."""
 
     clock: int
     device: str
+    sequence: int
+
+    @property
+    def dot(self) -> Dot:
+        return Dot(self.device, self.sequence)
+
+
+NEVER: Final = Stamp(0, "", 0)
+"""Stands for the missing `put` of an item that `append` made, or `patch` after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """A whole value that lost against a write which did not know it. It is kept until somebody decides."""
+    """A whole value of which a part lost against a write that did not know it. It is kept until somebody decides."""
 
     dot: Dot
     clock: int
     value: Mapping[str, Any]
     meta: Meta
+    lost: Mapping[str, Stamp]
+    """The fields that lost, with the writes that they are from. A field that is here and not in `value` was removed."""
 
 
 class Operation(NamedTuple):
@@ -54,20 +65,32 @@ class Operation(NamedTuple):
     stamps: Mapping[str, Stamp] = MappingProxyType({})
     """When each field was last written, where that was not by this write; a field that is here and not in `value` was removed."""
     siblings: tuple[Sibling, ...] = ()
-    """Lost values that are not decided on yet."""
+    """Values of which a part lost, and which are not decided on yet."""
     reach: Tier = Tier.DEVICE
     """The widest tier that the item had before: whoever was allowed to have it then hears that it is withdrawn, if nothing else."""
     unseen: tuple[Dot, ...] = ()
     """Writes in `context` that the writer knew as withdrawn only, without their content: this one does not stand in for them. A write that
     names itself is the notice of a withdrawal."""
+    base: Stamp | None = None
+    """The last write, of those that this one knew, that replaced the whole value; None: this one did. `NEVER`: none did."""
 
     @property
     def stamp(self) -> Stamp:
-        return Stamp(self.clock, self.dot.device)
+        return Stamp(self.clock, *self.dot)
 
     def stamp_of(self, name: str) -> Stamp:
-        """When the field was written last, as far as this write knows it."""
+        """Return the last write of the field, as far as this write knows it."""
         return self.stamps.get(name, self.stamp)
+
+    @property
+    def fields(self) -> dict[str, Stamp]:
+        """The last write of each field, of removed fields too."""
+        return {**dict.fromkeys(self.value or (), self.stamp), **self.stamps}
+
+    @property
+    def whole(self) -> Stamp:
+        """The write that replaced the whole value last: what was written upon the same one can be merged field by field."""
+        return self.stamp if self.base is None else self.base
 
     @property
     def is_withdrawn(self) -> bool:

@@ -183,7 +183,9 @@ class MemoryStore(BasicStore):
         address = validation.place(namespace, key)
         row = self.engine.rows([address], self._reader().selection())[address]
         told = row.meta._replace(invalid_from=None if at is None else at.timestamp())
-        edit = Edit(address=address, value=_same, index=told.index, ttl=told.ttl, told=told, if_version=if_version or row.version)
+        edit = Edit(
+            address=address, value=_same, is_patch=True, index=told.index, ttl=told.ttl, told=told, if_version=if_version or row.version
+        )
         return self.bound(source=told.source)._write([edit])[0]
 
     async def ainvalidate(self, namespace: tuple[str, ...], key: str, *, at: datetime | None, if_version: str | None = None) -> str:
@@ -197,7 +199,7 @@ class MemoryStore(BasicStore):
         return await in_thread(self.history, namespace, key)
 
     def conflicts(self, *, limit: int = 100, offset: int = 0) -> list[Conflict]:
-        """Items of which whole values lost, as two devices had written them without knowing of each other; see `resolve`."""
+        """Items of which something lost, as two devices had written them without knowing of each other; see `resolve`."""
         return conflicts(self._reader(), *validation.page(limit, offset))
 
     async def aconflicts(self, *, limit: int = 100, offset: int = 0) -> list[Conflict]:
@@ -211,7 +213,7 @@ class MemoryStore(BasicStore):
         address = validation.place(namespace, key)
         version, siblings = undecided(self._reader(), address)
         if keep == "present":
-            return self._write([Edit(address=address, value=_same, is_total=False, if_version=version, decides=True)])[0]
+            return self._write([Edit(address=address, value=_same, is_total=False, is_patch=True, if_version=version, decides=True)])[0]
         if isinstance(keep, str):
             kept = next((one for one in siblings if name_of(one) == keep), None)
             if kept is None:
@@ -354,7 +356,7 @@ class MemoryStore(BasicStore):
             return validation.value(change(before), self._maximum_bytes)
 
         address = validation.address(namespace, key)
-        return self._write([Edit(address=address, value=checked, is_total=False, if_version=if_version, tier=tier)])[0]
+        return self._write([Edit(address=address, value=checked, is_total=False, is_patch=True, if_version=if_version, tier=tier)])[0]
 
     def _eraser(self, place: Namespace | None) -> str | None:
         if self._principal is None:

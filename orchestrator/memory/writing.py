@@ -50,6 +50,8 @@ class Edit:
     """The new value, from the present one; None is no item. It may be asked more than once, and what it raises ends the write."""
     is_total: bool = True
     """The new value owes nothing to the present one."""
+    is_patch: bool = False
+    """Only the fields that change are written: others may change the rest meanwhile. Any other write is of the whole value."""
     if_version: str | None = None
     """The write is done only if the item is at this version, which may be `ABSENT`."""
     index: tuple[str, ...] | None | Unset = UNSET
@@ -192,12 +194,23 @@ class Writer:
                 archive = archive_of(edit.address, before.state.version)
                 meta = before.state.meta._replace(invalid_from=edit.valid_from)
                 heads = transaction.heads([archive]).get(archive, ())
-                written[archive] = _succeeded(heads, dot, clock, archive, before.value, meta)
+                operation = succeed(heads, dot=dot, clock=clock, address=archive, value=before.value, meta=meta)
+                written[archive] = heads_of((*heads, operation))
                 dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
             value = edit.value(before.value)
             meta = self._meta(edit, before, sources, clock, is_deleted=value is None)
             validation.check_origin(meta)
-            written[edit.address] = _succeeded(before.heads, dot, clock, edit.address, value, meta, edit.decides)
+            operation = succeed(
+                before.heads,
+                dot=dot,
+                clock=clock,
+                address=edit.address,
+                value=value,
+                meta=meta,
+                is_total=not edit.is_patch,
+                decides=edit.decides,
+            )
+            written[edit.address] = heads_of((*before.heads, operation))
             dot, clock = Dot(dot.device, dot.sequence + 1), clock + 1
         return written
 
@@ -231,13 +244,6 @@ class Writer:
                 f"tier {Tier.DEVICE} is not to leave the device of {self.principal.user!r}, and this store is on another one",
                 hint=f"write it to that device's own store, or with tier={Tier.USER.value!r}",
             )
-
-
-def _succeeded(
-    heads: tuple[Operation, ...], dot: Dot, clock: int, address: Address, value: Value | None, meta: Meta, decides: bool = False
-) -> tuple[Operation, ...]:
-    operation = succeed(heads, dot=dot, clock=clock, address=address, value=value, meta=meta, decides=decides)
-    return heads_of((*heads, operation))
 
 
 def _tier_of(edit: Edit, present: Present, is_deleted: bool) -> Tier | None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ...postgres.connections import Connection
     from .vectors import Vectors
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the tables, and of how texts are cut into words."""
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 

@@ -8,7 +8,7 @@ from .errors import damaged
 
 APPLICATION: Final = 0x4E665253
 """Marks the file as one of this store (`PRAGMA application_id`)."""
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the tables, and of how texts are cut into words (`words.py`), in `PRAGMA user_version`."""
 
 TABLES: Final = """

@@ -8,7 +8,7 @@ from ..operation import Dot, VersionVector
 from .facts import Facts
 from .keys import SubjectKey
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """Of operations, facts and what they mean. Replicas of different schemas do not synchronise."""
 
 

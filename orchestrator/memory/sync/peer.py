@@ -53,7 +53,7 @@ def for_peer(operation: Operation, peer: Peer) -> tuple[Part, Operation]:
 def _notice(operation: Operation) -> Operation:
     meta = Meta(user=operation.meta.user, tier=operation.reach, created_at=operation.meta.created_at)
     unseen = tuple(sorted({*operation.unseen, operation.dot}))
-    return operation._replace(value=None, meta=meta, stamps={}, unseen=unseen)
+    return operation._replace(value=None, meta=meta, stamps={}, unseen=unseen, base=None)
 
 
 def _without_hidden_siblings(operation: Operation, peer: Peer) -> Operation:

@@ -10,7 +10,7 @@ from ..encoding import decode
 from ..engine import Change, Transaction
 from ..item import TRUST, Address, Meta, Namespace, Tier
 from ..merge import heads_of
-from ..operation import Dot, Operation
+from ..operation import NEVER, Dot, Operation
 from ..projection import change_of
 from . import books
 from .facts import Erasures
@@ -238,10 +238,11 @@ def _check_causality(operation: Operation) -> None:
     if operation.context or operation.unseen:
         _check_context((operation,))
     dot, clock = operation.dot, operation.clock
-    stamped = max([stamp.clock for stamp in operation.stamps.values()]) if operation.stamps else 0
-    if stamped > clock or operation.context.get(dot.device, 0) >= dot.sequence:
+    before = [*operation.stamps.values(), *([] if operation.base in (None, NEVER) else [operation.whole])]
+    if operation.knew(dot) or not all(stamp == operation.stamp or (stamp.clock < clock and operation.knew(stamp.dot)) for stamp in before):
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} says that it came before itself")
-    if clock >= _LATEST or (operation.siblings and max([sibling.clock for sibling in operation.siblings]) >= _LATEST):
+    lost = [stamp.clock for sibling in operation.siblings for stamp in sibling.lost.values()]
+    if max([clock, *lost, *[sibling.clock for sibling in operation.siblings]]) >= _LATEST:
         raise InvalidRequest(f"write {dot.sequence} of device {dot.device} has a clock that nothing can follow")
 
 

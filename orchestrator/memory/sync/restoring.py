@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ..engine import Engine, Transaction
 from ..item import Address
-from ..operation import Dot, Operation
+from ..operation import Dot, Operation, Stamp
 from ..projection import change_of
 from . import books
 
@@ -28,13 +29,33 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
     changed: dict[Address, dict[Dot, Operation]] = {}
     for operation in _written_since(engine, shared):
         sequence, clock = transaction.reserve(1, now)
-        context = {device: min(known, shared) if device == own else known for device, known in operation.context.items()}
-        anew = operation._replace(dot=Dot(own, sequence), clock=max(clock, operation.clock + 1), context=context)
+        anew = _renumbered(operation, Dot(own, sequence), max(clock, operation.clock + 1), shared)
         changed.setdefault(operation.address, {})[operation.dot] = anew
     present = transaction.heads(list(changed))
     renumbered = {address: [anew.get(head.dot, head) for head in present[address]] for address, anew in changed.items()}
     transaction.apply([change_of(address, heads, now=now, fields=fields) for address, heads in renumbered.items()])
     books.note_restored(transaction, shared)
+
+
+def _renumbered(operation: Operation, dot: Dot, clock: int, shared: int) -> Operation:
+    """The write under another number. It also stands for those before it whose numbers the other copy has given to writes of its own."""
+    own = Stamp(clock, *dot)
+
+    def is_shared(stamp: Stamp) -> bool:
+        return stamp.device != dot.device or stamp.sequence <= shared
+
+    context = {device: min(known, shared) if device == dot.device else known for device, known in operation.context.items()}
+    siblings = [
+        replace(one, lost={name: stamp if is_shared(stamp) else own for name, stamp in one.lost.items()}) for one in operation.siblings
+    ]
+    return operation._replace(
+        dot=dot,
+        clock=clock,
+        context=context,
+        stamps={name: stamp if is_shared(stamp) else own for name, stamp in operation.stamps.items()},
+        siblings=tuple(siblings),
+        base=operation.base if is_shared(operation.whole) else None,
+    )
 
 
 def _written_since(engine: Engine, shared: int) -> Iterator[Operation]:

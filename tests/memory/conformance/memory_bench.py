@@ -10,7 +10,7 @@ from langgraph.store.base import TTLConfig
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.item import Address, Meta, Tier
-from nearfar.orchestrator.memory.merge import heads_of, succeed
+from nearfar.orchestrator.memory.merge import heads_of, merge, succeed
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.reading import Mode
@@ -91,3 +91,11 @@ def write_elsewhere(engine: Engine, operation: Operation, *, now: float, fields:
 def concurrent(address: Address, value: dict[str, object] | None, *, device: str, sequence: int, clock: int, meta: Meta) -> Operation:
     """A write of a device that knows of no other write to the item."""
     return succeed((), dot=Dot(device, sequence), clock=clock, address=address, value=value, meta=meta)
+
+
+def patched_elsewhere(engine: Engine, address: Address, fields: dict[str, object], *, device: str, clock: int, meta: Meta) -> Operation:
+    """A write of a device that knows the item as it is now, and changes some of its fields."""
+    with engine.transaction() as transaction:
+        heads = transaction.heads([address])[address]
+    value = {**(merge(heads).value or {}), **fields}
+    return succeed(heads, dot=Dot(device, 1), clock=clock, address=address, value=value, meta=meta, is_total=False)

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from memory_bench import DAY, Clock, MakeStore, concurrent, write_elsewhere
+from memory_bench import DAY, Clock, MakeStore, concurrent, patched_elsewhere, write_elsewhere
 
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory import Address, Mode, Principal, Source, Tier
@@ -188,12 +188,46 @@ def test_writes_to_different_fields_are_no_conflict(store: MemoryStore, engine: 
     store.put(NOTES, "tea", {"text": "green"}, tier=Tier.USER)
     clock.advance(10)
     meta = Meta(user="ann", tier=Tier.SHARED, created_at=clock.time)
-    write_elsewhere(engine, concurrent(TEA, {"cups": 2}, device="phone", sequence=1, clock=tick(0, clock.time), meta=meta), now=clock.time)
+    patch = patched_elsewhere(engine, TEA, {"cups": 2}, device="phone", clock=tick(0, clock.time), meta=meta)
+    store.patch(NOTES, "tea", {"text": "white"}, tier=Tier.USER)
+    write_elsewhere(engine, patch, now=clock.time)
     item = store.get(NOTES, "tea")
     assert item is not None
-    assert (item.value, item.tier, item.conflicts) == ({"text": "green", "cups": 2}, Tier.USER, 0)
+    assert (item.value, item.tier, item.conflicts) == ({"text": "white", "cups": 2}, Tier.USER, 0)
     assert store.conflicts() == []
     assert "+" in item.version
+
+
+def test_of_two_patches_the_field_that_lost_can_be_read_and_taken_back(store: MemoryStore, engine: Engine, clock: Clock) -> None:
+    store.put(NOTES, "tea", {"text": "green", "cups": 1}, tier=Tier.USER)
+    meta = Meta(user="ann", tier=Tier.USER, created_at=clock.time)
+    store.patch(NOTES, "tea", {"sugar": True})
+    clock.advance(10)
+    patch = patched_elsewhere(engine, TEA, {"cups": 3}, device="phone", clock=tick(0, clock.time), meta=meta)
+    store.patch(NOTES, "tea", {"text": "white", "cups": 2})
+    store.patch(NOTES, "tea", {"milk": False})  # what loses below was not in the last write of its device
+    clock.advance(10)
+    write_elsewhere(engine, patch._replace(clock=tick(0, clock.time)), now=clock.time)
+    item = store.get(NOTES, "tea")
+    assert item is not None
+    assert item.value == {"text": "white", "cups": 3, "sugar": True, "milk": False}
+    ((lost,),) = [conflict.lost for conflict in store.conflicts()]
+    assert (lost.value["cups"], lost.fields) == (2, ("cups",))
+    store.resolve(NOTES, "tea", {**item.value, "cups": lost.value["cups"]})
+    assert store.conflicts() == []
+
+
+def test_a_put_wins_or_loses_as_a_whole(store: MemoryStore, engine: Engine, clock: Clock) -> None:
+    store.put(NOTES, "tea", {"name": "Ann", "says": "I like green tea"}, tier=Tier.USER)
+    clock.advance(10)
+    meta = Meta(user="ann", tier=Tier.USER, created_at=clock.time)
+    value: dict[str, object] = {"says": "I like coffee"}
+    write_elsewhere(engine, concurrent(TEA, value, device="phone", sequence=1, clock=tick(0, clock.time), meta=meta), now=clock.time)
+    item = store.get(NOTES, "tea")
+    assert item is not None
+    assert item.value == value
+    ((lost,),) = [conflict.lost for conflict in store.conflicts()]
+    assert (lost.value, lost.fields) == ({"name": "Ann", "says": "I like green tea"}, ("name", "says"))
 
 
 def test_conflicts_come_in_pages(store: MemoryStore, engine: Engine, clock: Clock) -> None:

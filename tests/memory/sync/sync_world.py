@@ -1,9 +1,12 @@
 """A few replicas with clocks that disagree and links that fail, on which random schedules are run, and what must hold afterwards."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
+
+from merge_history import lost_tokens
 
 from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.engine import Engine
@@ -27,6 +30,10 @@ from nearfar.protocols.v1 import memory_pb2 as pb
 DAY = 86_400.0
 PRIVATE = "canary-device"
 """In every text that must not leave its device."""
+
+
+_OPEN = 0.3
+"""Of so many worlds, nothing is private to a device: all that was written arrives everywhere it may."""
 
 
 class Node:
@@ -120,6 +127,12 @@ class Write:
     ancestors: frozenset[Dot]
     """Writes that it was made in knowledge of."""
     text: str
+    """Of which every token begins."""
+    tokens: Mapping[str, str]
+    """By field."""
+    is_total: bool
+    lost: frozenset[str]
+    """Tokens that the writer was told of as lost, and did not delete."""
     erasures_heard: frozenset[str]
 
 
@@ -141,6 +154,7 @@ class World:
     texts: int = 0
 
     def __post_init__(self) -> None:
+        self.is_open = self.random.random() < _OPEN
         users: list[str | None] = ["anna", "anna", self.random.choice(["anna", "ben", None]), self.random.choice(["anna", "ben", None])]
         if users[2] is None and users[3] is None:
             users[3] = "anna"
@@ -174,40 +188,41 @@ class World:
         address = self._address(node)
         heads = node.heads(address)
         before = merge(heads) if heads else None
-        tier = Tier.SHARED if address.namespace == ("shared",) and before is None else self.random.choice(list(Tier))
+        tier = Tier.SHARED if address.namespace == ("shared",) and before is None else self.random.choice(list(Tier)[self.is_open :])
         subject = self.random.choice([None, None, None, "carl", "dora"])
         is_total = before is None or before.value is None or self.random.random() < 0.6
-        name = self.random.choice("abc")
         if is_total:
-            text = self._text(tier)
-            fields = {name: text, **({"list": [1]} if self.random.random() < 0.3 else {})}
-            self._note(node, address, text, lambda: node.store.put(*address, fields, tier=tier, subject=subject))
+            text, tokens = self._tokens(tier)
+            fields = {**tokens, **({"list": [1]} if self.random.random() < 0.3 else {})}
+            self._note(node, address, text, tokens, lambda: node.store.put(*address, fields, tier=tier, subject=subject))
         else:
             assert before is not None
-            text = self._text(min(tier, before.meta.tier, key=list(Tier).index))
-            self._note(node, address, text, lambda: node.store.patch(*address, {name: text}, tier=None if tier is Tier.DEVICE else None))
+            text, tokens = self._tokens(before.meta.tier)
+            patch = partial(node.store.patch, *address, tokens, tier=before.meta.tier if self.is_open else None)
+            self._note(node, address, text, tokens, patch, is_total=False)
 
     def write_if_version(self) -> None:
         node = self.random.choice([node for node in self.nodes if node.user is not None])
         address = self._address(node)
         item = node.store.get(*address)
         version = "absent" if item is None else item.version
-        text = self._text(Tier.DEVICE)
+        tier = Tier.USER if self.is_open else Tier.DEVICE
+        text, tokens = self._tokens(tier)
         if address.namespace == ("shared",) and item is None:
             return
         if self.random.random() < 0.2:
             try:
-                node.store.put(*address, {"a": text}, if_version="1@nobody")
+                node.store.put(*address, tokens, if_version="1@nobody")
             except VersionConflict:
                 return
             raise AssertionError("a write for another version was done")
-        self._note(node, address, text, lambda: node.store.put(*address, {"a": text}, if_version=version))
+        self._note(node, address, text, tokens, lambda: node.store.put(*address, tokens, if_version=version, tier=tier))
 
     def delete(self) -> None:
         node = self.random.choice([node for node in self.nodes if node.user is not None])
         address = self._address(node)
         if node.store.get(*address) is not None:
-            self._note(node, address, "", lambda: node.store.delete(*address))
+            self._note(node, address, "", {}, lambda: node.store.delete(*address))
 
     def exchange(self) -> None:
         """One direction, perhaps broken off, and with batches that come twice or in a wrong order."""
@@ -269,11 +284,15 @@ class World:
         namespace = self.random.choice([(node.user or "",), ("shared",)])
         return Address(namespace, self.random.choice("xyz"))
 
-    def _text(self, tier: Tier) -> str:
+    def _tokens(self, tier: Tier) -> tuple[str, dict[str, str]]:
+        """A new text, and one to three fields with a token each that begins so."""
         self.texts += 1
-        return f"{PRIVATE if tier is Tier.DEVICE else 'open'}-{self.texts}."
+        text = f"{PRIVATE if tier is Tier.DEVICE else 'open'}-{self.texts}."
+        return text, {name: text + name for name in self.random.sample("abc", self.random.randint(1, 3))}
 
-    def _note(self, node: Node, address: Address, text: str, write: Callable[[], object]) -> None:
+    def _note(
+        self, node: Node, address: Address, text: str, tokens: Mapping[str, str], write: Callable[[], object], *, is_total: bool = True
+    ) -> None:
         before = node.heads(address)
         heard = frozenset(node.replica.facts().erasures)
         write()
@@ -282,7 +301,8 @@ class World:
         # The notice of a write that deletes says all that the write does.
         parents = [head.dot for head in before if not head.is_withdrawn or self.writes[head.dot].operation.value is None]
         ancestors = frozenset(parents).union(*(self.writes[parent].ancestors for parent in parents))
-        self.writes[dot] = Write(made, ancestors, text, heard)
+        lost = lost_tokens(merge(before)) if before and text else frozenset()
+        self.writes[dot] = Write(made, ancestors, text, tokens, is_total, lost, heard)
 
 
 def is_doomed(world: World, write: Write, known: Iterable[str] | None = None) -> bool:
@@ -333,6 +353,32 @@ def check_nothing_lost(world: World, node: Node) -> None:
         kept = {sibling.dot for head in present for sibling in head.siblings} | {head.dot for head in present}
         known = {head.dot for head in present}.union(*(head.unseen for head in present))
         assert dot in kept or any(dot in world.writes[one].ancestors for one in known), f"{write.text} of {dot} is lost at {node.name}"
+        if not any(dot in one.ancestors for one in world.writes.values() if not _may_be_at(node, one)):
+            told = _told(present)
+            for name, token in write.tokens.items():
+                assert token in told or _is_overwritten(world, dot, name, token), f"{token} is lost at {node.name}"
+
+
+def _told(heads: Sequence[Operation]) -> set[str]:
+    """What an item says, and what its siblings do. They may say more than what is told as lost, where parts were withheld from a writer."""
+    state = merge(heads)
+    return {str(one) for value in (state.value or {}, *(sibling.value for sibling in state.siblings)) for one in value.values()}
+
+
+def _is_overwritten(world: World, dot: Dot, name: str, token: str) -> bool:
+    """Whether somebody who saw the token in the item wrote the field too, or replaced the whole value."""
+    later = (one for one in world.writes.values() if dot in one.ancestors and token not in one.lost)
+    return any(one.is_total or name in one.tokens for one in later)
+
+
+def check_not_mixed(world: World, node: Node) -> None:
+    """An item says what one put said, and what was written by those who knew it."""
+    for address, heads in node.all_heads().items():
+        shown = {str(one) for one in (merge(heads).value or {}).values()}
+        writes = [one for one in world.writes.values() if not shown.isdisjoint(one.tokens.values())]
+        puts = [one for one in writes if one.is_total]
+        assert len(puts) <= 1, f"{address} at {node.name} mixes {puts}"
+        assert all(one is put or put.operation.dot in one.ancestors for put in puts for one in writes)
 
 
 def _may_be_at(node: Node, write: Write) -> bool:

@@ -145,7 +145,7 @@ def test_facts_that_come_bit_by_bit_are_refused_when_they_are_too_many(pair: tup
     "operation",
     [
         ENOUGH._replace(meta=META._replace(tier=Tier.DEVICE)),
-        ENOUGH._replace(siblings=(Sibling(Dot("phone", 1), 1, {"text": "x"}, META._replace(tier=Tier.DEVICE)),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("phone", 1), 1, {"text": "x"}, META._replace(tier=Tier.DEVICE), {}),)),
     ],
 )
 def test_content_that_must_not_leave_its_device_is_refused(pair: tuple[Node, Node], operation: Operation) -> None:

@@ -1,97 +1,119 @@
 """Writes of devices that did not know of each other come to the same on all of them, in whatever order they arrive, and none is lost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from merge_history import ITEM, History, Kind, Step, lost_tokens, steps
 
 from nearfar.orchestrator.memory.clock import COUNTER_BITS, MAXIMUM_SKEW, received, tick
 from nearfar.orchestrator.memory.encoding import decode, encode
-from nearfar.orchestrator.memory.item import Address, Meta, Tier
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import heads_of, merge, succeed
-from nearfar.orchestrator.memory.operation import Dot, Operation
-
-ITEM = Address(("notes",), "item")
-YEAR = 365 * 86_400_000 << COUNTER_BITS
-DEVICES = 3
-
-writes = st.tuples(
-    st.integers(0, DEVICES - 1),
-    st.sampled_from([0, 1, YEAR]),
-    st.one_of(st.none(), st.dictionaries(st.sampled_from("abc"), st.integers(0, 9), max_size=3)),
-    st.sets(st.integers(0, DEVICES - 1)),
-)
-"""Who writes, by how much their clock is ahead, what, and whom they have heard before."""
+from nearfar.orchestrator.memory.operation import Dot
 
 
-class History:
-    """What three devices have of one item."""
-
-    def __init__(self, steps: Sequence[tuple[int, int, Mapping[str, int] | None, set[int]]]) -> None:
-        self.heads: list[tuple[Operation, ...]] = [()] * DEVICES
-        self.operations: list[Operation] = []
-        self.ancestors: dict[Dot, set[Dot]] = {}
-        counts = [0] * DEVICES
-        for time, (device, ahead, value, heard) in enumerate(steps, 1):
-            known = heads_of([head for one in (device, *heard) for head in self.heads[one]])
-            counts[device] += 1
-            dot = Dot(f"device{device}", counts[device])
-            written = succeed(known, dot=dot, clock=(time << COUNTER_BITS) + ahead, address=ITEM, value=value, meta=Meta(tier=Tier.USER))
-            self.ancestors[dot] = {head.dot for head in known}.union(*(self.ancestors[head.dot] for head in known))
-            self.operations.append(written)
-            self.heads[device] = heads_of((*known, written))
+def step(device: int, kind: Kind, names: str = "", *, removed: str = "", heard: Sequence[int] = ()) -> Step:
+    return Step(device, kind, frozenset(names), frozenset(removed), frozenset(heard))
 
 
-@given(st.lists(writes, min_size=1, max_size=12), st.randoms(use_true_random=False))
-def test_the_order_and_the_grouping_in_which_writes_arrive_change_nothing(
-    steps: list[tuple[int, int, Mapping[str, int] | None, set[int]]], random: Random
-) -> None:
-    operations = History(steps).operations
+@given(steps, st.randoms(use_true_random=False))
+def test_the_order_and_the_grouping_in_which_writes_arrive_change_nothing(made: list[Step], random: Random) -> None:
+    operations = History(made).operations
     whole = heads_of(operations)
     arriving = [*operations, *random.choices(operations, k=3)]
     random.shuffle(arriving)
-    heads: tuple[Operation, ...] = ()
+    heads = heads_of([])
     while arriving:
         count = random.randint(1, len(arriving))
         heads = heads_of((*heads, *arriving[:count]))
         arriving = arriving[count:]
     assert heads == whole
-    assert merge(heads) == merge(whole)
+    assert merge(heads) == merge(whole) == merge(random.sample(heads, len(heads)))
 
 
-@example([(0, 0, {"b": 0}, set()), (0, 0, {"a": 1}, set()), (1, 0, {"a": 0}, set())])  # of the second, nothing is left but that b is gone
-@given(st.lists(writes, min_size=1, max_size=12))
-def test_every_write_is_in_the_item_or_a_sibling_or_was_known_to_a_later_one(
-    steps: list[tuple[int, int, Mapping[str, int] | None, set[int]]],
-) -> None:
-    history = History(steps)
-    heads = heads_of(history.operations)
-    state = merge(heads)
-    overwritten = set().union(*(history.ancestors[head.dot] for head in heads))
-    assert {one.dot for one in history.operations} == overwritten | {head.dot for head in heads}
-    shown = {sibling.dot for sibling in state.siblings}
-    for head in heads:
-        own = [name for name in head.value or {} if head.stamp_of(name) == head.stamp]
-        is_there = state.value is not None and any(state.value.get(name) == (head.value or {})[name] for name in own)
-        assert is_there or head.dot in shown or not own or head.dot.device == state.device
+PUT, PATCH, DELETE, KEEP_PRESENT = Kind
+BASE = [step(0, PUT, "ab"), step(1, PATCH, heard=[0])]
 
 
-@given(st.lists(writes, min_size=1, max_size=12))
-def test_a_write_that_knew_of_all_others_is_what_the_item_says_whatever_the_clocks_are(
-    steps: list[tuple[int, int, Mapping[str, int] | None, set[int]]],
-) -> None:
-    heads = heads_of(History(steps).operations)
+@example([*BASE, step(0, PATCH, "ab"), step(1, PATCH, "b")])  # the item has a of one, and b of the other
+@example([step(0, PUT, "ab"), step(1, PUT, "b")])
+@example(
+    [*BASE, step(0, PATCH, "b"), step(0, PATCH, "a"), step(1, PATCH, "b")]
+)  # what lost was written before the last write of its device
+@example([*BASE, step(0, PATCH, "b"), step(1, PATCH, "b"), step(2, PATCH, "a", heard=[0]), step(1, PATCH, "c", heard=[0])])
+@example([*BASE, step(0, PATCH, removed="b"), step(1, PATCH, "b")])
+@example([*BASE, step(0, DELETE), step(1, PATCH, "b"), step(0, PUT, "c", heard=[1])])
+@given(steps)
+def test_what_was_written_into_a_field_is_there_or_in_a_sibling_or_was_overwritten_by_somebody_who_knew_it(made: list[Step]) -> None:
+    history = History(made)
+    state = merge(heads_of(history.operations))
+    told = {*(state.value or {}).values(), *lost_tokens(state)}
+    for dot, one in history.made.items():
+        for name, token in one.tokens.items():
+            assert token in told or history.overwritten(dot, name), f"{token} is lost"
+
+
+@given(steps)
+def test_what_is_told_as_lost_is_not_in_the_item_and_was_not_overwritten_by_anybody_who_saw_it_there(made: list[Step]) -> None:
+    history = History(made)
+    state = merge(heads_of(history.operations))
+    for sibling in state.siblings:
+        assert sibling.lost
+        for name in sibling.lost.keys() & sibling.value.keys():
+            assert sibling.value[name] not in (state.value or {}).values()
+            assert not history.overwritten(sibling.lost[name].dot, name)
+
+
+@given(steps)
+def test_an_item_has_parts_of_one_put_and_of_what_was_written_by_those_who_knew_it(made: list[Step]) -> None:
+    history = History(made)
+    state = merge(heads_of(history.operations))
+    shown = [one for one in history.made.values() if not set(one.tokens.values()).isdisjoint((state.value or {}).values())]
+    puts = [one for one in shown if one.is_total]
+    assert len(puts) <= 1
+    for put in puts:
+        assert all(one is put or put.operation.dot in one.ancestors for one in shown)
+
+
+def test_two_puts_never_make_a_sentence_that_nobody_wrote() -> None:
+    history = History([step(0, PUT, "ab"), step(1, PUT, "bc")])
+    state = merge(heads_of(history.operations))
+    assert state.value == {"b": "b-device1-1", "c": "c-device1-1"}
+    assert [dict(sibling.value) for sibling in state.siblings] == [{"a": "a-device0-1", "b": "b-device0-1"}]
+    assert set(state.siblings[0].lost) == {"a", "b"}
+
+
+def test_of_a_patch_the_field_that_lost_is_told_and_the_other_one_is_in_the_item() -> None:
+    history = History([*BASE, step(0, PATCH, "ab"), step(1, PATCH, "b")])
+    state = merge(heads_of(history.operations))
+    assert state.value == {"a": "a-device0-2", "b": "b-device1-2"}
+    (sibling,) = state.siblings
+    assert (sibling.value["b"], set(sibling.lost)) == ("b-device0-2", {"b"})
+
+
+def test_patches_of_different_fields_and_equal_puts_are_no_conflict() -> None:
+    patched = merge(heads_of(History([*BASE, step(0, PATCH, "a"), step(1, PATCH, "b"), step(2, PATCH, "c", heard=[0])]).operations))
+    assert not patched.siblings
+    puts = [
+        succeed((), dot=Dot(device, 1), clock=clock, address=ITEM, value={"a": 1, "b": [2]}, meta=Meta())
+        for clock, device in enumerate("xyz")
+    ]
+    assert not merge(heads_of(puts)).siblings
+
+
+@given(steps)
+def test_a_write_that_knew_of_all_others_is_what_the_item_says_whatever_the_clocks_are(made: list[Step]) -> None:
+    heads = heads_of(History(made).operations)
     last = succeed(heads, dot=Dot("last", 1), clock=1, address=ITEM, value={"a": "last"}, meta=Meta())
     state = merge(heads_of((*heads, last)))
     assert (state.value, state.device) == ({"a": "last"}, "last")
 
 
-@given(st.lists(writes, min_size=1, max_size=12))
-def test_siblings_stay_through_later_writes_until_one_decides(
-    steps: list[tuple[int, int, Mapping[str, int] | None, set[int]]],
-) -> None:
-    heads = heads_of(History(steps).operations)
+@given(steps)
+def test_siblings_stay_through_later_writes_until_one_decides(made: list[Step]) -> None:
+    heads = heads_of(History(made).operations)
     before = merge(heads).siblings
     written = succeed(heads, dot=Dot("last", 1), clock=1, address=ITEM, value={"a": 1}, meta=Meta())
     decided = succeed(heads, dot=Dot("last", 1), clock=1, address=ITEM, value={"a": 1}, meta=Meta(), decides=True)
@@ -99,11 +121,9 @@ def test_siblings_stay_through_later_writes_until_one_decides(
     assert merge(heads_of((*heads, decided))).siblings == ()
 
 
-@given(st.lists(writes, min_size=1, max_size=12))
-def test_operations_are_the_same_after_they_were_written_and_read(
-    steps: list[tuple[int, int, Mapping[str, int] | None, set[int]]],
-) -> None:
-    for operation in History(steps).operations:
+@given(steps)
+def test_operations_are_the_same_after_they_were_written_and_read(made: list[Step]) -> None:
+    for operation in History(made).operations:
         assert decode(operation.dot, encode(operation)) == operation
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from sync_world import PRIVATE, Node, World, check_convergence, check_erased, check_nothing_lost, check_wire
+from sync_world import PRIVATE, Node, World, check_convergence, check_erased, check_not_mixed, check_nothing_lost, check_wire
 
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
@@ -45,6 +45,7 @@ def check(world: World) -> None:
         check_convergence(one, other)
     for node in world.live:
         check_nothing_lost(world, node)
+        check_not_mixed(world, node)
         check_erased(world, node)
     check_wire(world)
     for node in world.nodes:

@@ -13,7 +13,7 @@ NUMBERS = st.integers(1, 4)
 NAMESPACES = st.sampled_from([("a",), ("a", "b"), ("a", "b", "c"), ("d",)])
 ADDRESSES = st.builds(Address, NAMESPACES, st.sampled_from(["x", "y"]))
 METAS = st.builds(lambda **given: Meta(**given), user=USERS, subject=SUBJECTS, tier=st.sampled_from(list(Tier)))
-SIBLINGS = st.builds(Sibling, st.builds(Dot, DEVICES, NUMBERS), st.just(1), st.just({}), METAS)
+SIBLINGS = st.builds(Sibling, st.builds(Dot, DEVICES, NUMBERS), st.just(1), st.just({}), METAS, st.just({}))
 OPERATIONS = st.builds(
     lambda *given, **further: Operation(*given, **further),  # of a named tuple, hypothesis would make up what is left out
     st.builds(Dot, DEVICES, NUMBERS),
