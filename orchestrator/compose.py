@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -127,6 +127,8 @@ class LocalOptions(TypedDict):
 
 
 FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
+FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig)
+"""The classes that `FarConfig` stands for."""
 _PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
 _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
@@ -238,7 +240,7 @@ def far_member(far: Agent | FarConfig | str | Path | None) -> Member | None:
         return None
     if isinstance(far, (str, Path)):
         far = parse_far(str(far))
-    return other_member("far", far) if isinstance(far, (ProviderConfig, LocalFarConfig, GatewayConfig)) else _borrowed(far, Side.FAR)
+    return other_member("far", far) if isinstance(far, FAR_CONFIGS) else _borrowed(far, Side.FAR)
 
 
 def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> Member:
@@ -247,7 +249,7 @@ def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConf
         config = other
         opener = partial(open_local, config, name=name, side=Side.NEAR)
         return Member(name, Side.NEAR, opener, pace=partial(find_profile, config))
-    if isinstance(other, (ProviderConfig, LocalFarConfig, GatewayConfig)):
+    if isinstance(other, FAR_CONFIGS):
         return Member(name, Side.FAR, _far_opener(other))
     if isinstance(other, AttachedConfig):
         return Member(name, other.side, partial(open_attached, other), is_elsewhere=True)

@@ -1,6 +1,7 @@
 """`nearfar.toml`: read, validated, and explained where it is wrong."""
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from ..protocols import ConfigError, Side
 from ..protocols.messages import Value
+from .arguments import as_path
 from .cache.settings import CacheSettings
 from .compose import FarConfig, GatewayConfig, GatewayLimits, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
 from .config_keys import fields_at
@@ -75,12 +77,13 @@ class Config(Value):
         return self
 
 
-def load_config(path: Path) -> Config:
+def load_config(path: str | os.PathLike[str]) -> Config:
     """Read and validate a file.
 
     Paths in it are relative to its own folder. Raises `ConfigError` that names the file, the line, the key, what is wrong with it and,
     for an unknown key, the nearest known one.
     """
+    path = as_path("path", path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -22,11 +23,11 @@ from ..protocols import (
     DeadlineExceeded,
     DeviceStateSource,
     InvalidRequest,
-    Message,
     NearfarError,
     Side,
 )
 from ..protocols.validation import parse_output
+from .arguments import Location, as_path
 from .budgets.book import BudgetBook
 from .budgets.opening import open_budgets
 from .cache.agent import put_in_front
@@ -38,9 +39,23 @@ from .cache.settings import CacheSettings
 from .cancellation import cancelled_at_once, end
 from .compose import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
 from .config import Config, load_config
+from .conversation import Prompt
 from .events import TaskEvent, TaskFinished
 from .guarding.run_guard import RunGuard, allowed, with_data_quoted
 from .hub import AttachedConfig
+from .hybrid_arguments import (
+    cache_argument,
+    check_approver,
+    check_helpers,
+    far_argument,
+    kept_argument,
+    memory_argument,
+    near_argument,
+    others_argument,
+    policy_argument,
+    require_run,
+    tools_argument,
+)
 from .labels import Label
 from .memory.settings import MemoryConfig
 from .policy import Mode, Strategy
@@ -86,6 +101,7 @@ class Hybrid:
 
     Args:
         near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), a `NearConfig`, or any `Agent`.
+            A mapping stands for the section of nearfar.toml, here and at the other parts that have one.
         far: the model in the cloud: `"openai:MODEL"`, `"anthropic:MODEL"`, `"gemini:MODEL"`, `"gateway:HOST:PORT"`, a GGUF file or
             `"far"` (served by a local gateway process), a `FarConfig`, or any `Agent`.
         others: further agents of either side, by the names that the policy knows them by: the router chooses among all.
@@ -94,56 +110,60 @@ class Hybrid:
         policy: how tasks are served unless they say otherwise. A `PolicyFile` may be edited while tasks run: each is served to its end
             under the policy that it began with.
         device_state: looks at the device, for rules about its battery and the like; None: this machine, as far as it can be read.
-        cache: keeps answers, and plans where its settings say so: those of `[cache]`, or a cache that somebody else opened and closes.
+        cache: keeps answers, and plans where its settings say so: those of `[cache]`, or a cache that somebody else opened and closes;
+            a path is the file of one that is opened here.
         memory: what tasks recall, and where they are written down: a `MemoryStore`, of which tasks only recall, a `TaskMemory` that says
-            more, or a `MemoryConfig`, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
-        runs: every task is a run that another process can go on with: the settings of `[runs]`, or a `RunStore` that somebody else
-            opened and closes.
+            more, or a `MemoryConfig` or a path, whose store is opened here and closed with the `Hybrid`. It is LangGraph's store, too.
+        runs: every task is a run that another process can go on with: the settings of `[runs]`, a folder, or a `RunStore` that
+            somebody else opened and closes.
         budgets: what was spent; None: it is kept where `runs` are where those are settings, else in this process alone.
         privacy: keeps what left the device for each run, and placeholders until it ends; None: beside the runs of `[runs]`.
         traces: keeps what happens in each run; None: beside the runs of `[runs]`.
         checkpointer, store: passed to LangGraph's `compile`.
+
+    Raises `ConfigError` that names the parameter for an argument of another type.
     """
 
     def __init__(
         self,
         *,
-        near: Agent | NearConfig | str | Path | None = None,
-        far: Agent | FarConfig | str | Path | None = None,
+        near: Agent | NearConfig | Mapping[str, Any] | str | Path | None = None,
+        far: Agent | FarConfig | Mapping[str, Any] | str | Path | None = None,
         others: Mapping[str, Agent | NearConfig | FarConfig | AttachedConfig] | None = None,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
-        policy: Policy | PolicyFile | None = None,
+        policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
         device_state: DeviceStateSource | None = None,
-        cache: AnswerCache | CacheSettings | None = None,
-        memory: "MemoryStore | TaskMemory | MemoryConfig | None" = None,
-        runs: RunStore | RunsConfig | None = None,
-        budgets: BudgetBook | RunsConfig | None = None,
-        privacy: PrivacyRecords | RunsConfig | None = None,
-        traces: TraceStore | RunsConfig | None = None,
+        cache: AnswerCache | CacheSettings | Mapping[str, Any] | Location | None = None,
+        memory: "MemoryStore | TaskMemory | MemoryConfig | Mapping[str, Any] | Location | None" = None,
+        runs: RunStore | RunsConfig | Mapping[str, Any] | Location | None = None,
+        budgets: BudgetBook | RunsConfig | Mapping[str, Any] | Location | None = None,
+        privacy: PrivacyRecords | RunsConfig | Mapping[str, Any] | Location | None = None,
+        traces: TraceStore | RunsConfig | Mapping[str, Any] | Location | None = None,
         checkpointer: Checkpointer = None,
         store: BaseStore | None = None,
     ) -> None:
+        check_helpers(approver=approver, device_state=device_state, checkpointer=checkpointer, store=store)
         _check_given_once(memory, store, runs, checkpointer)
-        self._policy = policy or Policy()
-        self.team = Team((*_two_sides(near, far), *(other_member(name, other) for name, other in (others or {}).items())))
+        self._policy = policy = policy_argument(policy)
+        cache, memory = cache_argument(cache), memory_argument(memory)
+        runs = kept_argument("runs", runs, RunStore)
+        privacy, traces = kept_argument("privacy", privacy, PrivacyRecords), kept_argument("traces", traces, TraceStore)
+        self.team = Team(tuple(_members(near, far, others)))
         self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheSettings) else None
         self._cache = cache if isinstance(cache, AnswerCache) else self._owned_cache
         if self._cache is not None:
             put_in_front(self.team, self._cache)
         self._agents = {member.name: member.side for member in self.team}
-        if isinstance(policy, PolicyFile):
-            policy.require(self._agents)
-        require_usable(self.policy, self._agents)
+        _require_usable(policy, self._agents)
         self._memory = task_memory(memory)
-        self._owns_memory = isinstance(memory, MemoryConfig)
+        self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._erased = ErasedMemory(self._cache, self._memory.store) if self._cache and self._memory else None
         self._listening = ExitStack()
         if self._erased is not None and self._memory is not None:
             self._listening.enter_context(self._memory.store.erasing.calling(self._erased.forget))
-        tools = (*tools, *(() if self._memory is None else self._memory.tools))
-        _check_tools(tools)
-        self._tools = tuple(tools)
+        tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
+        self._tools = tools
         self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
         self._approver = approver
         self._has_checkpointer = checkpointer is not None
@@ -152,7 +172,7 @@ class Hybrid:
         device_state = device_state or read_device_state
         with ExitStack() as failing:
             failing.callback(self._listening.close)
-            book = beside(runs, budgets, open_budgets, self._listening)
+            book = beside(runs, kept_argument("budgets", budgets, BudgetBook), open_budgets, self._listening)
             self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
             self._traces = beside(runs, traces, open_traces, self._listening)
             self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents))
@@ -183,8 +203,9 @@ class Hybrid:
         if isinstance(config, Config):
             loaded, policy = config, config.policy
         else:
-            loaded = load_config(Path(config))
-            policy = PolicyFile(Path(config), loaded.agents)
+            path = as_path("config", config, otherwise="a Config")
+            loaded = load_config(path)
+            policy = PolicyFile(path, loaded.agents)
         agents: dict[str, Any] = {"near": loaded.near, "far": loaded.far, "others": loaded.others}
         memory = loaded.memory if store is None else None
         kept = dict.fromkeys(("runs", "budgets", "privacy", "traces"), loaded.runs)
@@ -232,7 +253,7 @@ class Hybrid:
             raise InvalidRequest(f"there is no strategy {strategy!r}", hint=f"the strategies are {', '.join(Strategy)}") from None
         return self._graphs[known]
 
-    async def run(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> Result:
+    async def run(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> Result:
         """Serve one task and return its outcome.
 
         Raises the `NearfarError` of the last agent tried, `DeadlineExceeded` after `timeout` seconds, `InvalidRequest` for options
@@ -253,6 +274,8 @@ class Hybrid:
             approvals: what somebody says to the calls that it waits for, by the requests' ids.
             options: tools that the task had beside those of the `Hybrid`, and an approver.
         """
+        require_run(run, user, approvals)
+        check_approver(options.get("approver"), InvalidRequest)
         if approvals:
             await self._durable.decide(run, user, approvals)
         given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
@@ -325,7 +348,7 @@ class Hybrid:
             raise ConfigError("no runs are kept", hint="[runs] in nearfar.toml, or Hybrid(runs=RunsConfig())")
         return self._runs
 
-    async def stream(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
+    async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
         """Serve one task and yield what happens; the last event is `TaskFinished`. Raises what `run` raises."""
         async with (
             self._begun(self._asked(prompt, options), options) as (work, started),
@@ -354,13 +377,13 @@ class Hybrid:
             await end(serving)
         yield TaskFinished(result=await self._concluded(work, serving.result(), time.monotonic() - started))
 
-    def explain(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> SelectionDecision:
+    def explain(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> SelectionDecision:
         """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
         task = self._with_memory(self._asked(prompt, options), options)
         task = self._router.ruled(task, tools=list(self._context(options).tools))
         return self._selector.explain(task, tools=list(self._context(options).tools), sides=self._sides)
 
-    def explain_route(self, prompt: str | Sequence[Message], **options: Unpack[TaskOptions]) -> RouteDecision:
+    def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
         """Who would serve a task, what is expected of each agent, and why; nothing is run. Raises what `run` raises before it begins."""
         task, context = self._prepared(self._with_memory(self._asked(prompt, options), options), options)
         return self._router.explain(task.with_memory_in_prompt(), list(self.team), tools=list(context.tools))
@@ -409,7 +432,7 @@ class Hybrid:
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)
         return task if keeps_apart else task.with_context_in_prompt(), context
 
-    def _asked(self, prompt: str | Sequence[Message], options: TaskOptions) -> Task:
+    def _asked(self, prompt: object, options: TaskOptions) -> Task:
         """The task as the user put it."""
         check_options(options, has_checkpointer=self._has_checkpointer)
         return self._sessions.applied(asked_task(prompt, options, policy_of(options, self.policy, self._agents)))
@@ -476,10 +499,9 @@ class Hybrid:
         return {member.side for member in self.team}
 
     def _context(self, options: TaskOptions) -> TaskContext:
-        added = options.get("tools", ())
-        _check_tools((*self._tools, *added))
+        tools = tools_argument((*self._tools, *tools_argument(options.get("tools"))))
         boundary = Boundary(approver=options.get("approver", self._approver))
-        return replace(TaskContext.of((*self._tools, *added)), plans=self._plans, boundary=boundary)
+        return replace(TaskContext.of(tools), plans=self._plans, boundary=boundary)
 
     def _config(self, task: Task, options: TaskOptions) -> RunnableConfig:
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.team))}
@@ -496,13 +518,20 @@ def _resting(memory: TaskMemory, team: Team, device_state: DeviceStateSource) ->
     return Rest(memory.store, memory.sleep, team, device_state)
 
 
-def _two_sides(near: Agent | NearConfig | str | Path | None, far: Agent | FarConfig | str | Path | None) -> list[Member]:
-    """Raises `ConfigError` where there is neither."""
-    members = [member for member in (near_member(near), far_member(far)) if member is not None]
+def _members(near: object, far: object, others: object) -> list[Member]:
+    """Return both sides and the other agents. Raises `ConfigError` where there is neither side."""
+    members = [member for member in (near_member(near_argument(near)), far_member(far_argument(far))) if member is not None]
     if not members:
         hint = 'near="near" and far="far" are the ones that ship with nearfar; in nearfar.toml: [near] and [far]'
         raise ConfigError("neither a near nor a far agent is given", hint=hint)
-    return members
+    return [*members, *(other_member(name, other) for name, other in others_argument(others).items())]
+
+
+def _require_usable(policy: Policy | PolicyFile, agents: Mapping[str, Side]) -> None:
+    """Raise `ConfigError` where the policy cannot be used with these agents, which a file is held to from now on."""
+    if isinstance(policy, PolicyFile):
+        policy.require(agents)
+    require_usable(policy.current if isinstance(policy, PolicyFile) else policy, agents)
 
 
 def _check_given_once(memory: object, store: object, runs: object, checkpointer: object) -> None:
@@ -510,16 +539,6 @@ def _check_given_once(memory: object, store: object, runs: object, checkpointer:
         raise ConfigError("memory and store are both given", hint="memory is LangGraph's store, too: leave store out")
     if runs is not None and checkpointer is not None:
         raise ConfigError("runs and checkpointer are both given", hint="runs have a checkpointer of their own: leave it out")
-
-
-def _check_tools(tools: Sequence[Tool]) -> None:
-    for tool in tools:
-        if not isinstance(tool, Tool):
-            raise ConfigError(f"{tool!r} is not a tool", hint="decorate the function with @tool")
-    names = [tool.spec.name for tool in tools]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"two tools are called {name!r}", hint="give one of them another name: @tool(name=...)")
 
 
 @contextmanager

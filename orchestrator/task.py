@@ -1,11 +1,10 @@
 """What a task asks for, and how far the user lets it go."""
 
-from collections.abc import Sequence
 from uuid import uuid4
 
 from pydantic import Field
 
-from ..protocols import Effort, InvalidRequest, JsonSchema, Message, Sensitivity
+from ..protocols import Effort, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .cache.scope import Caching
 from .compression.policy import CompressionPolicy
@@ -162,15 +161,3 @@ class Task(Value):
         prompt = Message.user(f"{self.messages[place].text}\n\n{text}")
         own = self.messages[place].text if self.prompt is None else self.prompt
         return self.model_copy(update={"messages": (*self.messages[:place], prompt, *self.messages[place + 1 :]), "prompt": own})
-
-
-def conversation(prompt: str | Sequence[Message]) -> tuple[Message, ...]:
-    """The messages of a prompt. Raises `InvalidRequest` where there is nothing to answer."""
-    if not isinstance(prompt, str) and not (isinstance(prompt, Sequence) and all(isinstance(message, Message) for message in prompt)):
-        raise InvalidRequest(
-            f"a prompt is a string or a list of Messages, not {type(prompt).__name__}", hint='Message.user("...") makes one'
-        )
-    messages = (Message.user(prompt),) if isinstance(prompt, str) else tuple(prompt)
-    if not messages or not any(message.text.strip() for message in messages if message.role == "user"):
-        raise InvalidRequest("the prompt is empty", hint="give the task some text")
-    return messages

@@ -3,9 +3,11 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from ..protocols import Message, NearfarError, Sensitivity
+from .arguments import Location, as_tuple, require, wrong_type
 from .compose import open_memory
 from .labels import Integrity, joined
 from .memory.item import Address, Source
@@ -51,10 +53,17 @@ class TaskMemory:
         tools: Sequence[Tool] = (),
         sleep: SleepPolicy | None = None,
     ) -> None:
+        from .memory.store import MemoryStore
+
+        if not isinstance(store, MemoryStore):
+            raise wrong_type("store", store, "a MemoryStore", hint='MemoryStore.open("memory.db") opens one')
+        require("recall", recall, RecallConfig, "a RecallConfig or None")
+        require("remember", remember, bool, "True or False")
+        require("sleep", sleep, SleepPolicy, "a SleepPolicy or None")
         self.store = store
         self.sleep = sleep
         self._remembers = remember
-        self.tools = tuple(tools)
+        self.tools = as_tuple("tools", tools, lambda part: isinstance(part, Tool), "a list of tools", hint="decorate functions with @tool")
         self._recall = recall
         self._episodes = EpisodicMemory(store, SCOPE)
 
@@ -125,8 +134,12 @@ def episode(task: Task, messages: Sequence[Mapping[str, Any]], agent: str) -> It
             yield Turn(speaker=agent, text=text, kind=Kind.TOOL_CALL, source=Source.MODEL)
 
 
-def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | None") -> TaskMemory | None:
+def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | Location | None") -> TaskMemory | None:
     """What a `Hybrid` is given, as tasks use it. A store that is opened here is the caller's to close."""
+    if isinstance(given, (str, PathLike)):
+        from .memory.store import MemoryStore
+
+        return TaskMemory(MemoryStore.open(given))
     if isinstance(given, MemoryConfig):
         store = open_memory(given)
         tools = memory_tools(store, recall=given.recall or RecallConfig()) if given.tools else ()

@@ -1,16 +1,19 @@
 """What may be said with a single task, and the task that comes of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticUserError
 
-from ..protocols import InvalidRequest, JsonSchema, Message, Sensitivity, Side
+from ..protocols import InvalidRequest, JsonSchema, Sensitivity, Side
 from ..protocols.validation import check_schema
 from .cache.scope import Caching
+from .conversation import conversation
+from .hybrid_arguments import check_approver, policy_argument
 from .policy import Mode, Strategy
 from .routing.check import require_usable
-from .task import Policy, Task, conversation
+from .task import Policy, Task
 from .tool_calls import Approver
 from .tools import Tool
 
@@ -18,7 +21,7 @@ from .tools import Tool
 class TaskOptions(TypedDict, total=False):
     """What a single task may say differently from the `Hybrid`."""
 
-    policy: Policy
+    policy: Policy | Mapping[str, Any]
     """Stands in for the `Hybrid`'s; the options below stand above it."""
     tools: Sequence[Tool]
     """What the agents may call for this task, beside the `Hybrid`'s own tools."""
@@ -50,8 +53,9 @@ class TaskOptions(TypedDict, total=False):
     strategy: Strategy | str
     mode: Mode | str
     sensitivity: Sensitivity | str
-    output_schema: JsonSchema | None
-    """The answer must be JSON valid against this schema; `Result.output` is the parsed value."""
+    output_schema: JsonSchema | type[BaseModel] | None
+    """The answer must be JSON valid against this schema; `Result.output` is the parsed value. A pydantic model stands for its schema, and
+    its `model_validate(result.output)` makes an object of it."""
     timeout: float | None
     """Seconds for the whole task."""
     idempotency_key: str
@@ -83,11 +87,9 @@ _OF_TASK: Final = (
 """Options that are part of the task itself."""
 
 
-def asked_task(prompt: str | Sequence[Message], options: TaskOptions, policy: Policy) -> Task:
+def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
     """The task as the user put it, under a policy. Raises `InvalidRequest` for options that make no sense."""
-    output_schema = options.get("output_schema")
-    if output_schema is not None:
-        check_schema(output_schema, "output_schema")
+    output_schema = _schema_of(options.get("output_schema"))
     keys = {name: value for name, value in options.items() if name in _OF_TASK}
     stated = frozenset(options) & {"mode", "strategy"}
     messages = conversation(prompt)
@@ -100,12 +102,32 @@ def asked_task(prompt: str | Sequence[Message], options: TaskOptions, policy: Po
         ) from error
 
 
+def _schema_of(given: object) -> JsonSchema | None:
+    """Return the JSON Schema that is given, or that of a pydantic model. Raises `InvalidRequest`."""
+    if given is None:
+        return None
+    if isinstance(given, type) and issubclass(given, BaseModel):
+        try:
+            given = given.model_json_schema()
+        except PydanticUserError as error:
+            raise InvalidRequest(f"output_schema: the model has no JSON Schema: {error.message}", hint="give a JSON Schema") from error
+    if not isinstance(given, dict):
+        hint = "Model.model_json_schema() makes one of a pydantic model, and the class itself is taken, too"
+        raise InvalidRequest(f"output_schema must be a JSON Schema or a pydantic model class, not {type(given).__name__}", hint=hint)
+    check_schema(given, "output_schema")
+    return given
+
+
 def check_options(options: TaskOptions, *, has_checkpointer: bool) -> None:
     """A misspelt `sensitivity` or `timeout` must not be passed over in silence. Raises `InvalidRequest`."""
     known = TaskOptions.__optional_keys__
     unknown = sorted(set(options) - known)
     if unknown:
         raise InvalidRequest(f"unknown option {unknown[0]!r}", hint=f"the options are {', '.join(sorted(known))}")
+    for name, value in options.items():
+        if isinstance(value, (bytes, bytearray)) or (isinstance(value, bool) and name != "unstick"):
+            raise InvalidRequest(f"{name} cannot be {type(value).__name__}", hint="see TaskOptions for what it takes")
+    check_approver(options.get("approver"), InvalidRequest)
     if "thread_id" in options and not has_checkpointer:
         raise InvalidRequest("a thread_id needs a checkpointer to keep the thread", hint="Hybrid(checkpointer=...)")
 
@@ -113,9 +135,9 @@ def check_options(options: TaskOptions, *, has_checkpointer: bool) -> None:
 def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -> Policy:
     """How a task with these options is served. Raises `InvalidRequest` for values that do not exist, `ConfigError` for unknown agents."""
     changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
-    policy = options.get("policy", usual)
-    if not isinstance(policy, Policy):
-        raise InvalidRequest(f"a policy is a Policy, not {type(policy).__name__}", hint="from nearfar.orchestrator import Policy")
+    policy = policy_argument(options["policy"]) if "policy" in options else usual
+    if not isinstance(policy, Policy) or options.get("policy", usual) is None:
+        raise InvalidRequest("policy must be a Policy or a mapping", hint="from nearfar.orchestrator import Policy")
     if policy is not usual:
         require_usable(policy, agents)
     try:

@@ -14,6 +14,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
 from ..protocols import ConfigError, ToolCall, ToolResult, ToolSpec
+from .arguments import as_tuple, require, wrong_type
 from .labels import OPEN, Integrity, Label
 from .memory.item import Source, Tier
 from .threads import run_in_daemon_thread
@@ -90,6 +91,7 @@ class Tool:
     """
 
     def __init__(self, function: ToolFunction, **options: Unpack[ToolOptions]) -> None:
+        _check_options(function, options)
         self.name = options.get("name") or _name_of(function)
         self.function = function
         self.time_limit = options.get("time_limit", DEFAULT_TIME_LIMIT)
@@ -182,8 +184,20 @@ def _name_of(function: ToolFunction) -> str:
     return name
 
 
+def _check_options(function: object, options: ToolOptions) -> None:
+    """Raise `ConfigError` for what is no function and for options of a wrong type."""
+    if not callable(function):
+        raise wrong_type("tool", function, "a function", hint="@tool above a function, or @tool(name=...)")
+    require("name", options.get("name"), str, "a text")
+    require("time_limit", options.get("time_limit"), (int, float), "a number of seconds")
+    require("result_limit", options.get("result_limit"), int, "a whole number of characters")
+    require("approval", options.get("approval"), bool, "True or False")
+    if "sinks" in options:
+        as_tuple("sinks", options["sinks"], lambda part: isinstance(part, str), "a list of names of arguments", hint='sinks=["path"]')
+
+
 def _check_limits(name: str, time_limit: float, result_limit: int) -> None:
-    if time_limit <= 0 or result_limit <= 0:
+    if not time_limit > 0 or not result_limit > 0:
         raise ConfigError(f"tool {name!r}: time_limit and result_limit must be above 0")
 
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
+from ..arguments import require, require_callable, require_methods, wrong_type
 from ..embedding.embedder import NAME
 from ..routing.evidence.answers import agree
 from .admission import objection_to_reply, question_of
@@ -105,6 +106,12 @@ class AnswerCache:
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        if not isinstance(settings, CacheSettings):
+            raise wrong_type("settings", settings, "a CacheSettings", hint='AnswerCache(CacheSettings(path="answers.db"))')
+        require_methods("embedder", embedder, ("embed",), "an object with embed(text)")
+        require("embedder_name", embedder_name, str, "a text")
+        require_callable("now", now, "a function that returns seconds")
+        require_callable("chance", chance, "a function that returns a number between 0 and 1")
         self.settings = settings
         self.database = CacheDatabase(settings.file)
         self.thresholds = Thresholds(self.database, settings)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from ...protocols import ConfigError
+from ..arguments import require_methods
 from .encoding import Sealer
 from .engine import Engine
 from .in_memory import InMemoryEngine
@@ -57,4 +58,5 @@ def choose_embedder(choice: EmbedderChoice, index: "IndexConfig | None") -> Embe
         return configured
     if choice == "shipped":
         return ShippedEmbedder() if ShippedEmbedder.is_installed() else None
+    require_methods("embedder", choice, ("name",), 'an Embedder, "shipped" or None')
     return choice

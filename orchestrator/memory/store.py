@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from langgraph.store.base import IndexConfig, PutOp, TTLConfig
 
 from ...protocols import InvalidRequest, NotFound, PermissionDenied
+from ..arguments import as_choice, as_path, require, require_callable
 from ..threads import in_thread
 from . import validation
 from .basic_store import BasicStore
@@ -59,6 +60,8 @@ class MemoryStore(BasicStore):
         `index` is LangGraph's: `fields` are the paths that are searched where a write names none, `embed` and `dims` an embedder. With an
         embedder from there, a search ranks as in LangGraph's own stores, by meaning alone, unless `mode` says otherwise.
         """
+        _check_arguments(where, user=user, index=index, ttl=ttl, maximum_bytes=maximum_bytes, key=key)
+        tier, mode = as_choice("tier", tier, Tier), None if mode is None else as_choice("mode", mode, Mode)
         chosen = choose_embedder(embedder, index)
         fields = (None if index is None else index.get("fields")) or [WHOLE]
         default = Mode.SEMANTIC if index is not None and index.get("embed") is not None else Mode.HYBRID
@@ -371,3 +374,13 @@ class MemoryStore(BasicStore):
 
 def _same(value: Value | None) -> Value | None:
     return value
+
+
+def _check_arguments(where: object, *, user: object, index: object, ttl: object, maximum_bytes: object, key: object) -> None:
+    """Raise `ConfigError` for an argument of a wrong type."""
+    as_path("where", where)
+    require("user", user, str, "a text")
+    require("index", index, dict, "a mapping as LangGraph's IndexConfig")
+    require("ttl", ttl, dict, "a mapping as LangGraph's TTLConfig", hint='ttl={"default_ttl": MINUTES}')
+    require("maximum_bytes", maximum_bytes, int, "a number of bytes")
+    require_callable("key", key, "a function that returns the key")

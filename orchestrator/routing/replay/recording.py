@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionDenied, Prices, Sensitivity, Side, Unsupported
+from ...conversation import conversation
 from ...policy import Mode, Strategy
-from ...task import Policy, Task, conversation
+from ...task import Policy, Task
 from ..running import RunningEstimates, StepTaken
 from ..situation import estimated_tokens
 from ..traces import AgentOutcome, Trace, agents_of

@@ -1,0 +1,192 @@
+"""Arguments of a wrong type: each is refused by an error of the tree that names the parameter, and what a user would try works."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from nearfar.orchestrator import Config, Hybrid, MemoryStore, Policy, Strategy, TaskMemory, load_config, tool
+from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.task_options import TaskOptions
+from nearfar.orchestrator.tools import ToolOptions
+from nearfar.protocols import ConfigError, InvalidRequest, Message, ScriptedAgent
+
+WRONG = (5, 1.5, b"x", object(), [1], {"no such key": 1}, True)
+"""Values that no parameter takes, but for those below."""
+TAKES: dict[str, tuple[object, ...]] = {
+    "timeout": (5, 1.5),
+    "unstick": (True,),
+    "approval": (True,),
+    "time_limit": (5, 1.5),
+    "result_limit": (5,),
+    "remember": (True,),
+    "maximum_bytes": (5,),
+    "output_schema": ({"no such key": 1},),  # a JSON Schema may have further keys
+    "index": ({"no such key": 1},),  # LangGraph's own mappings are open
+    "ttl": ({"no such key": 1},),
+}
+
+
+def wrong(*names: str) -> list[Any]:
+    return [
+        pytest.param(name, value, id=f"{name}={type(value).__name__}")
+        for name in names
+        for value in WRONG
+        if not any(type(value) is type(taken) for taken in TAKES.get(name, ()))
+    ]
+
+
+def refused(name: str, value: object, call: Callable[..., object]) -> None:
+    with pytest.raises((ConfigError, InvalidRequest)) as caught:
+        call(**{name: value})
+    assert name in f"{caught.value}" or "is not a tool" in f"{caught.value}"
+
+
+def agent(*texts: str) -> ScriptedAgent:
+    return ScriptedAgent([*(texts or ("hi",))])
+
+
+PARTS = ("near", "far", "others", "tools", "approver", "policy", "device_state", "cache", "memory")
+KEPT = ("runs", "budgets", "privacy", "traces", "checkpointer", "store")
+
+
+@pytest.mark.parametrize(("name", "value"), wrong(*PARTS, *KEPT))
+def test_a_hybrid_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
+    refused(name, value, lambda **given: Hybrid(**({"near": agent()} | given)))
+
+
+@pytest.mark.parametrize(("name", "value"), wrong("config", "tools", "approver", "checkpointer", "store"))
+def test_from_config_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
+    config = Config.model_validate({"near": {"model": "near"}})
+    refused(name, value, lambda **given: Hybrid.from_config(**({"config": config} | given)))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("name", "value"), wrong(*sorted(TaskOptions.__optional_keys__)))
+async def test_a_task_refuses_an_option_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
+    given: Any = {name: value}
+    async with Hybrid(near=agent()) as hybrid:
+        with pytest.raises((ConfigError, InvalidRequest)) as caught:
+            await hybrid.run("Hello?", **given)
+    assert name in f"{caught.value}" or "is not a tool" in f"{caught.value}"
+
+
+@pytest.mark.parametrize(("name", "value"), wrong(*sorted(ToolOptions.__optional_keys__)))
+def test_a_tool_refuses_an_option_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
+    def look(place: str) -> str:
+        return place
+
+    refused(name, value, lambda **given: tool(**given)(look))
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_what_is_no_function_is_no_tool(value: object) -> None:
+    make: Any = tool
+    with pytest.raises(ConfigError, match="tool must be a function"):
+        make(value)
+
+
+STORE = ("where", "user", "embedder", "index", "ttl", "tier", "maximum_bytes", "mode", "key")
+
+
+@pytest.mark.parametrize(("name", "value"), wrong(*STORE))
+def test_a_memory_store_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
+    refused(name, value, MemoryStore.open)
+
+
+@pytest.mark.parametrize(("name", "value"), wrong("settings", "embedder", "embedder_name", "now", "chance"))
+def test_a_cache_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object, tmp_path: Path) -> None:
+    settings = CacheSettings(path=tmp_path / "answers.db")
+    refused(name, value, lambda **given: AnswerCache(**({"settings": settings} | given)))
+
+
+@pytest.mark.parametrize(("name", "value"), wrong("store", "recall", "remember", "tools", "sleep"))
+def test_a_task_memory_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object) -> None:
+    with MemoryStore.open() as store:
+        refused(name, value, lambda **given: TaskMemory(**({"store": store} | given)))
+
+
+@pytest.mark.parametrize("value", WRONG)
+def test_load_config_refuses_what_is_no_path(value: object) -> None:
+    load: Any = load_config
+    with pytest.raises(ConfigError, match="path must be a path"):
+        load(value)
+
+
+@pytest.mark.parametrize("name", ["near", "far", "cache", "memory", "runs"])
+def test_an_empty_text_names_no_model_and_no_file(name: str) -> None:
+    refused(name, "", lambda **given: Hybrid(**({"near": agent()} | given)))
+
+
+def test_load_config_takes_a_text_and_a_path(tmp_path: Path) -> None:
+    file = tmp_path / "nearfar.toml"
+    file.write_text('[policy]\nstrategy = "route"\n', encoding="utf-8")
+    assert load_config(str(file)) == load_config(file)
+    assert load_config(str(file)).policy.strategy is Strategy.ROUTE
+
+
+def test_a_mapping_is_a_policy_as_in_the_file() -> None:
+    assert Hybrid(near=agent(), policy={"strategy": "device"}).policy == Policy(strategy=Strategy.DEVICE)
+    with pytest.raises(ConfigError, match=r"policy\.stategy"):
+        Hybrid(near=agent(), policy={"stategy": "device"})
+
+
+@pytest.mark.anyio
+async def test_a_task_takes_a_mapping_as_its_policy() -> None:
+    async with Hybrid(near=agent()) as hybrid:
+        assert (await hybrid.run("Hello?", policy={"strategy": "device"})).text == "hi"
+
+
+@pytest.mark.anyio
+async def test_a_path_opens_the_memory_the_runs_and_the_cache_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    near = agent("One.", "Two.")
+    async with Hybrid(near=near, memory="x.db", runs="runs", cache=Path("answers.db")) as hybrid:
+        result = await hybrid.run("Hello?")
+        assert hybrid.runs.show(result.id).state == "done"
+        assert len(hybrid.traces.entries(result.id)) > 0
+    for file in ("x.db", "answers.db", "runs/runs.db", "runs/traces.db"):
+        assert (tmp_path / file).is_file(), file
+    async with Hybrid(near=near, runs={"folder": "runs"}) as hybrid:
+        assert hybrid.runs.show(result.id).state == "done"
+
+
+@pytest.mark.anyio
+async def test_a_memory_that_is_opened_from_a_path_is_recalled(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    with MemoryStore.open(file) as store:
+        store.put(("facts",), "colour", {"text": "Ana's favourite colour is green."})
+    async with Hybrid(near=agent(), memory=str(file)) as hybrid:
+        assert [item.key for item in (await hybrid.run("What is Ana's favourite colour?")).recalled] == ["colour"]
+
+
+class Place(BaseModel):
+    """A town."""
+
+    name: str
+    people: int
+
+
+@pytest.mark.anyio
+async def test_a_pydantic_model_is_an_output_schema() -> None:
+    async with Hybrid(near=agent('{"name": "Aldara", "people": 7}')) as hybrid:
+        result = await hybrid.run("Which town?", output_schema=Place)
+    assert Place.model_validate(result.output) == Place(name="Aldara", people=7)
+
+
+@pytest.mark.anyio
+async def test_resume_refuses_what_names_no_run() -> None:
+    async with Hybrid(near=agent()) as hybrid:
+        wrong_ones: list[Any] = [{"x": 1}, [1], 5, ""]
+        for run in wrong_ones:
+            with pytest.raises(InvalidRequest, match="run must be"):
+                await hybrid.resume(run)
+
+
+def test_one_message_is_no_list_of_them() -> None:
+    single: Any = Message.user("Hello?")
+    with pytest.raises(InvalidRequest, match="a string or a list of messages"):
+        Hybrid(near=agent()).explain_route(single)
