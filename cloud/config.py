@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ..protocols import ConfigError, Limits, Prices
+from ..protocols.address import is_loopback
 from .anthropic import AnthropicDialect
 from .dialect import Dialect
 from .gemini import GeminiDialect
@@ -32,7 +33,7 @@ class ProviderConfig(BaseModel):
     key_variable: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Environment variable, or keyring entry, that holds the key. None: the provider's usual one, or no key where `base_url` is set."""
     prices: Prices | None = None
-    """None: from nearfar's table, where it knows this model at the provider's own address."""
+    """None: from nearfar's table, where it knows this model at the provider's own address, and 0 where `base_url` is this machine."""
     context_tokens: int | None = Field(default=None, gt=0)
     max_output_tokens: int | None = Field(default=None, gt=0)
     concurrency: int = Field(default=16, gt=0)
@@ -95,10 +96,18 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
         base_url=config.base_url,
         name=config.name,
         limits=Limits(context_tokens=config.context_tokens, max_output_tokens=config.max_output_tokens, concurrency=config.concurrency),
-        prices=config.prices or (price_of(config.provider, config.model) if hosted else None),
+        prices=config.prices or _usual_prices(config),
         timeouts=Timeouts(connect=config.connect_timeout, idle=config.idle_timeout, step=config.step_timeout),
         retry=RetryPolicy(calls=config.max_calls),
     )
+
+
+def _usual_prices(config: ProviderConfig) -> Prices | None:
+    """The prices of a model whose configuration states none: the table's, 0 for a server on this machine, unknown for any other."""
+    if config.base_url is None:
+        return price_of(config.provider, config.model)
+    is_here = is_loopback(urlsplit(config.base_url).hostname or "")
+    return Prices.free("served on this machine") if is_here else None
 
 
 def usual_key(provider: Literal["openai", "anthropic", "gemini"]) -> StoredKey:

@@ -71,6 +71,8 @@ class LlamaConfig(Value):
     """The adapter of steps that name none: for the prompt, for reasoning and for text."""
     call_adapter: str | None = None
     """The same for what is written inside tool calls; None: that of text."""
+    prices: Prices | None = None
+    """None: 0, since nobody is paid for it."""
 
 
 class NearConfig(LlamaConfig):
@@ -124,6 +126,7 @@ class LocalOptions(TypedDict):
     adapters: Mapping[str, Path | str]
     adapter: str | None
     call_adapter: str | None
+    prices: Prices | None
 
 
 FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
@@ -290,6 +293,7 @@ async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
         "adapters": {adapter: model_path(file) for adapter, file in config.adapters.items()},
         "adapter": config.adapter,
         "call_adapter": config.call_adapter,
+        "prices": config.prices,
     }
     if not path.is_dir():
         from ..device.llama import LlamaAgent

@@ -21,7 +21,7 @@ class Address:
     @property
     def is_local(self) -> bool:
         """Whether nothing sent there leaves this machine."""
-        return bool(self.path) or _is_loopback(self.host)
+        return bool(self.path) or is_loopback(self.host)
 
     def __str__(self) -> str:
         if self.path:
@@ -50,7 +50,8 @@ def _socket_path(text: str) -> str:
     return path
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Tell whether a host name or IP address is this machine itself; a name is not looked up."""
     if host == "localhost":
         return True
     try:

@@ -1,8 +1,9 @@
 """What an agent says about itself: who it is, what it can do, what it costs."""
 
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
+from typing import Self
 
 from pydantic import Field
 
@@ -55,6 +56,16 @@ class Prices(Value):
     """None: cached tokens cost as much as others."""
     source: str
     as_of: date
+
+    @classmethod
+    def free(cls, source: str) -> Self:
+        """Prices of 0 as of today, for a model that nobody is paid for; `source` says why."""
+        return cls(input=Decimal(0), output=Decimal(0), source=source, as_of=datetime.now(UTC).date())
+
+    @property
+    def is_free(self) -> bool:
+        """All prices are 0."""
+        return not (self.input or self.output or self.cached_input)
 
     def dollars(self, usage: Usage) -> Decimal:
         """The price of `usage`."""

@@ -10,7 +10,7 @@ from ...protocols import AgentCard, Capabilities, Limits, Prices, Side
 from ..compute import FASTEST
 from ..gguf import GgufHeader, check_adapters, read_header
 from ..profiles import speeds_of
-from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed, free_if_near
+from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed
 from ..worker.process import WorkerProcess
 from ..worker.protocol import WorkerReady
 from .options import LlamaOptions
@@ -67,7 +67,7 @@ class LlamaAgent(LocalAgent):
         `gpu_layers`: layers of the model to keep on a GPU or NPU, where `compute` is one; -1 for all; by default as many as fit its memory.
         `adapters`: LoRA adapters for this model by name, as GGUF files; `StepRequest.adapter` and `call_adapter` choose among them.
         `adapter`, `call_adapter`: those of requests that name none.
-        `prices`: by default free on the near side and unknown on the far side.
+        `prices`: by default 0 on both sides, since the model runs on this machine.
 
         Raises `ModelNotFound` if there is no such file, `ModelError` if it is not a usable model or an adapter is for another one,
         `ConfigError` if llama-cpp-python is not installed, a number makes no sense, or what it is to compute on is absent.
@@ -92,7 +92,7 @@ class LlamaAgent(LocalAgent):
             kv_bytes_per_token=header.kv_elements_per_token and header.kv_elements_per_token * _BYTES_PER_KV_ELEMENT,
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
-        card = _card(name or path.stem, side, header, options, ready, free_if_near(prices, side))
+        card = _card(name or path.stem, side, header, options, ready, prices or Prices.free("runs on this machine"))
         return cls(card, options, worker, adapter=adapter, call_adapter=call_adapter)
 
 

@@ -8,7 +8,7 @@ import anyio
 
 from ...protocols import AgentCard, Capabilities, Limits, ModelNotFound, Prices, Side
 from ..compute import FASTEST
-from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed, free_if_near
+from ..worker.agent import LocalAgent, check_counts, check_default_adapters, check_installed
 from ..worker.process import WorkerProcess
 from ..worker.protocol import DEFAULT_CONTEXT_TOKENS, WorkerReady
 from .folder import OnnxFolder, read_folder
@@ -62,7 +62,7 @@ class OnnxAgent(LocalAgent):
         `allow_fallback`: where that provider is absent, or does not run this model, take another one instead of failing.
         `adapters`: LoRA adapters for this model by name: .onnx_adapter files, among which `StepRequest.adapter` and `call_adapter` choose.
         `adapter`, `call_adapter`: those of requests that name none.
-        `prices`: by default free on the near side and unknown on the far side.
+        `prices`: by default 0 on both sides, since the model runs on this machine.
 
         Raises `ModelNotFound` if there is no such folder, `ModelError` if it is not a usable model or an adapter is for another one,
         `ConfigError` if onnxruntime-genai is not installed, a number makes no sense, or what it is to compute on is absent or does not run
@@ -84,7 +84,7 @@ class OnnxAgent(LocalAgent):
             adapters={adapter: str(await _adapter_path(file)) for adapter, file in (adapters or {}).items()},
         )
         worker, ready = await WorkerProcess.start(cls.worker_module, options)
-        card = _card(name or path.name, side, folder, options, ready, free_if_near(prices, side))
+        card = _card(name or path.name, side, folder, options, ready, prices or Prices.free("runs on this machine"))
         return cls(card, options, worker, adapter=adapter, call_adapter=call_adapter)
 
 

@@ -5,8 +5,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
-from datetime import UTC, datetime
-from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
@@ -23,8 +21,6 @@ from ...protocols import (
     FinishReason,
     InvalidOutput,
     Performance,
-    Prices,
-    Side,
     StepEvent,
     StepRequest,
     TextDelta,
@@ -195,13 +191,6 @@ def check_default_adapters(adapter: str | None, call_adapter: str | None, known:
     for name in (adapter, call_adapter):
         if name is not None and name not in known:
             raise ConfigError(f"there is no adapter {name!r}", hint=f"name one of: {', '.join(known) or 'none was given'}")
-
-
-def free_if_near(prices: Prices | None, side: Side) -> Prices | None:
-    """`prices`; where there are none, what runs on the near side costs nothing, and on the far side an unknown amount."""
-    if prices is not None or side is Side.FAR:
-        return prices
-    return Prices(input=Decimal(0), output=Decimal(0), source="runs on this device", as_of=datetime.now(UTC).date())
 
 
 def _finished(payload: dict[str, JsonValue], model: str) -> Finished:

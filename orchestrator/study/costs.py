@@ -1,7 +1,8 @@
 """What a run cost in dollars, joules and memory.
 
-* Dollars: the far side's tokens at its own price, else at the reference price of `cloud/prices.toml`. At the reference price every prompt
-  token counts in full: providers grant a discount for cached prefixes from 1,024 tokens on, which few prompts here reach.
+* Dollars: the far side's tokens at its own price; where that is unknown or 0, at the reference price of `cloud/prices.toml`. At the
+  reference price every prompt token counts in full: providers grant a discount for cached prefixes from 1,024 tokens on, which few prompts
+  here reach.
 * Joules: 2 x parameters x tokens / efficiency (arXiv 2605.30102, appendix A.1), for the near side; far energy is somebody else's.
 * KV bytes: the largest context that the near side held, times what its model keeps per token.
 """
@@ -22,7 +23,7 @@ EXECUTE: Final = "execute"
 
 
 class Reference(Value):
-    """The price of a real model, for far agents that have none."""
+    """The price of a real model, for far agents that have none or cost nothing."""
 
     model: str
     prices: Prices
@@ -35,7 +36,7 @@ class Reference(Value):
 def dollars(calls: Iterable[Call], card: AgentCard | None, reference: Reference) -> tuple[float | None, str]:
     """The far side's price, and whose it is; None where a call broke after it had spent tokens that nobody counted."""
     far = [call for call in calls if call.side is Side.FAR]
-    if card is not None and card.prices is not None:
+    if card is not None and card.prices is not None and not card.prices.is_free:
         known = [call.dollars for call in far if call.dollars is not None]
         total = float(sum(known)) if len(known) == len(far) else None
         return total, f"{card.prices.source}, {card.prices.as_of}"

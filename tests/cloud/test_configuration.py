@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import keyring
 import keyring.errors
@@ -19,7 +19,7 @@ from streams import KEY, TEXTS, asking
 from nearfar.cloud.config import ProviderConfig, build_provider
 from nearfar.cloud.keys import StoredKey
 from nearfar.cloud.prices import price_of, reference_price
-from nearfar.protocols import ConfigError, Side, Usage, complete
+from nearfar.protocols import ConfigError, Prices, Side, Usage, complete
 
 NO_KEYRING = NoKeyring()  # type: ignore[no-untyped-call]  # keyring is untyped here
 
@@ -112,7 +112,8 @@ def test_card_states_what_is_configured() -> None:
     local = build_provider(
         ProviderConfig(provider="openai", model="gpt-6-luna", base_url="http://127.0.0.1:1/v1", logprobs=True, tools=False)
     ).card
-    assert local.prices is None, "another endpoint may ask another price"
+    assert local.prices is not None
+    assert local.prices.is_free, "nobody is paid for a server on this machine"
     assert (local.capabilities.confidence, local.capabilities.tools) == (True, False)
 
 
@@ -160,6 +161,23 @@ def test_price_is_unknown_after_its_last_day() -> None:
 def test_reference_price_names_a_real_model() -> None:
     model, prices = reference_price()
     assert prices == price_of("anthropic", model)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.8.8.8", "[::1]"])
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "gemini"])
+def test_server_on_this_machine_is_free_unless_prices_are_stated(provider: Literal["openai", "anthropic", "gemini"], host: str) -> None:
+    address = f"http://{host}:8080/v1"
+    free = build_provider(ProviderConfig(provider=provider, model="m", base_url=address)).card.prices
+    assert free is not None
+    assert free.dollars(Usage(input_tokens=10**6, output_tokens=10**6, cached_tokens=10)) == 0
+    stated = Prices(input=Decimal(1), output=Decimal(2), source="a proxy", as_of=date(2026, 11, 1))
+    assert build_provider(ProviderConfig(provider=provider, model="m", base_url=address, prices=stated)).card.prices == stated
+
+
+@pytest.mark.parametrize("host", ["gpu-box", "192.168.1.7", "localhost.example.com", "0.0.0.0"])
+def test_price_of_a_server_elsewhere_is_unknown(host: str) -> None:
+    config = ProviderConfig(provider="openai", model="gpt-6-luna", base_url=f"http://{host}:8080/v1")
+    assert build_provider(config).card.prices is None
 
 
 def test_importing_the_cloud_does_not_import_what_only_steps_need() -> None:

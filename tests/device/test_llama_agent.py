@@ -263,7 +263,8 @@ async def test_confidence_falls_where_the_model_guesses() -> None:
 
 async def test_far_llama_refuses_private_text(tmp_path: Path) -> None:
     async with await LlamaAgent.load(write_tiny_gguf(tmp_path / "tiny.gguf"), side=Side.FAR) as agent:
-        assert agent.card.prices is None
+        assert agent.card.prices is not None
+        assert agent.card.prices.is_free
         with pytest.raises(PrivacyViolation):
             await complete(agent, ask("hello"))
         public = ask("hello", sensitivity=Sensitivity.PUBLIC, max_output_tokens=4)

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from datetime import date
+from decimal import Decimal
 
 import anyio
 import anyio.lowlevel
@@ -13,7 +15,7 @@ import pytest
 from nearfar.orchestrator import Hybrid, Result
 from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.gateway_process import GatewayProcess
-from nearfar.orchestrator.routing.settings import Fallback
+from nearfar.orchestrator.routing.settings import Amounts, Fallback, Limits
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.worlds.search import SearchWorld
 from nearfar.protocols import (
@@ -21,6 +23,7 @@ from nearfar.protocols import (
     IdempotencyConflict,
     Message,
     ModelNotFound,
+    Prices,
     Sensitivity,
     Side,
     StepRequest,
@@ -77,6 +80,23 @@ async def test_a_hybrid_starts_its_gateway_on_first_use_and_stops_it_with_itself
         assert started
     for process_id in started:
         await gone(process_id)
+
+
+async def test_a_local_far_model_costs_nothing_and_fits_a_dollar_limit() -> None:
+    policy = PUBLIC.model_copy(update={"limits": Limits(day=Amounts(dollars=0.01))})
+    async with Hybrid(far="far", tools=TOOLS, policy=policy) as hybrid:
+        result = await hybrid.run(QUESTION.prompt, strategy="cloud")
+    assert result.dollars == 0
+    assert result.far.usage.output_tokens
+
+
+async def test_a_local_far_model_takes_the_prices_that_its_section_states() -> None:
+    prices = Prices(input=Decimal(1), output=Decimal(2), source="our own power bill", as_of=date(2026, 11, 1))
+    gateway = await GatewayProcess.start(FAR.model_copy(update={"prices": prices}))
+    try:
+        assert gateway.card.prices == prices
+    finally:
+        await gateway.aclose()
 
 
 async def test_a_killed_gateway_means_the_device_answers_until_there_is_a_new_one() -> None:
