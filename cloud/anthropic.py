@@ -1,7 +1,7 @@
 """The Anthropic Messages dialect.
 
-System messages become the top-level `system` text, tool results become blocks of a user turn. Thinking blocks are not text, but the
-API wants those of a turn with tool calls back unchanged, so they travel as `Ending.continuity`.
+System messages become the top-level `system` text, tool results become blocks of a user turn. The API wants a turn that it thought in
+back with all its blocks unchanged and in their order, so they travel as `Ending.parts`.
 """
 
 import re
@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from ..protocols import (
     Capabilities,
     ContentFiltered,
+    Effort,
     FinishReason,
     InvalidOutput,
     InvalidRequest,
@@ -20,7 +21,21 @@ from ..protocols import (
     ToolChoice,
     Usage,
 )
-from .dialect import Continuity, EndedEarly, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
+from ..protocols.validation import parse_json
+from .dialect import (
+    EndedEarly,
+    Ending,
+    ErrorMarks,
+    JsonObject,
+    RawCall,
+    Said,
+    as_count,
+    as_object,
+    as_text,
+    own_parts,
+    said_in,
+)
+from .models import claude_thinking, claude_traits
 
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 8192
@@ -34,8 +49,6 @@ _REASONS = {
     "model_context_window_exceeded": FinishReason.LENGTH,
 }
 _CHOICES = {ToolChoice.AUTO: "auto", ToolChoice.NONE: "none", ToolChoice.REQUIRED: "any"}
-# Models before Opus 4.7 take a temperature; later ones refuse the field.
-_TAKES_TEMPERATURE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?(?:-\d{8}|-latest)?$)")
 # Models before Opus 5.5 and its contemporaries can be forced to call a tool; later ones refuse that, so they are asked and then checked.
 _TAKES_FORCE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4|(?:opus|sonnet|fable|mythos)-5(?:-\d{8})?$)")
 _FOREIGN_ID = re.compile(r"[^a-zA-Z0-9_-]")
@@ -45,6 +58,7 @@ _MARKS = ErrorMarks(
     quota=("billing_error", "credit balance is too low"),
     filtered=("content filtering policy",),
     key=("authentication_error",),
+    state=("signature", "thinking` blocks", "thinking blocks"),
     statuses={
         "invalid_request_error": 400,
         "authentication_error": 401,
@@ -73,9 +87,12 @@ class AnthropicDialect:
     default_key_variable = "ANTHROPIC_API_KEY"
     errors = _MARKS
 
-    def __init__(self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None) -> None:
-        """`temperature`: whether the model takes one; None: as its name says."""
+    def __init__(
+        self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None
+    ) -> None:
+        """`temperature`: whether the model takes one; None: as its name says. `effort`: of requests that state none."""
         self._temperature = temperature
+        self._effort = effort
         self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
 
     def path(self, model: str) -> str:
@@ -85,16 +102,24 @@ class AnthropicDialect:
         headers = {"anthropic-version": VERSION}
         return headers if key is None else headers | {"x-api-key": key}
 
-    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject:
+    def takes_stop(self, model: str) -> bool:
+        return True
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
             "model": model,
             "max_tokens": max_output_tokens or DEFAULT_MAX_TOKENS,
-            "messages": _turns(request.messages, continuity),
+            "messages": _turns(request.messages),
             "stream": True,
         }
         if system := "\n\n".join(message.text for message in request.messages if message.role == "system"):
             body["system"] = system
-        takes_temperature = _TAKES_TEMPERATURE.match(model) if self._temperature is None else self._temperature
+        is_forced = request.tool_choice is ToolChoice.REQUIRED and _TAKES_FORCE.match(model) is not None
+        thinking = claude_thinking(model, request.effort or self._effort, is_forced=is_forced)
+        config = {name: thinking[name] for name in ("effort",) if name in thinking}
+        if "thinking" in thinking:
+            body["thinking"] = thinking["thinking"]
+        takes_temperature = claude_traits(model).samples and not thinking if self._temperature is None else self._temperature
         if request.temperature is not None and takes_temperature:
             body["temperature"] = min(request.temperature, 1.0)
         if request.stop:
@@ -103,11 +128,11 @@ class AnthropicDialect:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools
             ]
-            forced = request.tool_choice is ToolChoice.REQUIRED and not _TAKES_FORCE.match(model)
-            body["tool_choice"] = {"type": _CHOICES[ToolChoice.AUTO if forced else request.tool_choice]}
+            asks = request.tool_choice is ToolChoice.REQUIRED and not is_forced
+            body["tool_choice"] = {"type": _CHOICES[ToolChoice.AUTO if asks else request.tool_choice]}
         if request.output_schema is not None:
-            body["output_config"] = {"format": {"type": "json_schema", "schema": _closed(request.output_schema)}}
-        return body
+            config["format"] = {"type": "json_schema", "schema": _closed(request.output_schema)}
+        return body | ({"output_config": config} if config else {})
 
     def decoder(self) -> "AnthropicDecoder":
         return AnthropicDecoder()
@@ -151,16 +176,14 @@ class AnthropicDecoder:
         if self._reason not in _REASONS:
             raise InvalidOutput(f"the provider stopped for a reason that a step cannot have: {self._reason[:40]!r}")
         calls = tuple(self._call(index) for index, block in sorted(self._blocks.items()) if block.get("type") == "tool_use")
-        thinking: list[JsonValue] = [
-            block for _, block in sorted(self._blocks.items()) if block.get("type") in ("thinking", "redacted_thinking")
-        ]
-        return Ending(_REASONS[self._reason], calls, _usage(self._usage), self._model, continuity=thinking or None)
+        return Ending(_REASONS[self._reason], calls, _usage(self._usage), self._model, parts=self._parts())
 
     def _delta(self, index: int, delta: JsonObject) -> str:
         block = self._blocks.setdefault(index, {})
         match delta.get("type"):
             case "text_delta":
-                return as_text(delta.get("text"))
+                block["text"] = as_text(block.get("text")) + (text := as_text(delta.get("text")))
+                return text
             case "input_json_delta":
                 self._json.setdefault(index, []).append(as_text(delta.get("partial_json")))
             case "thinking_delta":
@@ -169,20 +192,36 @@ class AnthropicDecoder:
                 block["signature"] = as_text(delta.get("signature"))
         return ""
 
+    def _parts(self) -> tuple[JsonObject, ...]:
+        """All blocks in their order, where there are more of them than text and calls."""
+        kinds = [block.get("type") for _, block in sorted(self._blocks.items())]
+        if set(kinds) <= {"text", "tool_use"} and "text" not in kinds[1:]:
+            return ()
+        return tuple(self._whole(index, block) for index, block in sorted(self._blocks.items()))
+
+    def _whole(self, index: int, block: JsonObject) -> JsonObject:
+        block = {name: value for name, value in block.items() if value is not None}
+        if index not in self._json:
+            return block
+        try:
+            return block | {"input": parse_json("".join(self._json[index]).strip() or "{}")}
+        except ValueError:  # the step fails by it, where the calls are checked
+            return block
+
     def _call(self, index: int) -> RawCall:
         block = self._blocks[index]
         written = "".join(self._json.get(index, ()))
         return RawCall(as_text(block.get("name")), written or as_object(block.get("input")), as_text(block.get("id")) or None)
 
 
-def _turns(messages: tuple[Message, ...], continuity: Continuity) -> list[JsonValue]:
+def _turns(messages: tuple[Message, ...]) -> list[JsonValue]:
     """Turns of alternating roles: neighbours of one role are joined."""
     turns: list[tuple[str, list[JsonValue]]] = []
     for message in messages:
         if message.role == "system":
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _blocks(message, continuity)
+        blocks = _blocks(message)
         if turns and turns[-1][0] == role:
             turns[-1][1].extend(blocks)
         elif blocks:
@@ -192,18 +231,25 @@ def _turns(messages: tuple[Message, ...], continuity: Continuity) -> list[JsonVa
     return [{"role": role, "content": content} for role, content in turns]
 
 
-def _blocks(message: Message, continuity: Continuity) -> list[JsonValue]:
+def _blocks(message: Message) -> list[JsonValue]:
     if message.tool_result is not None:
         result = message.tool_result
         return [{"type": "tool_result", "tool_use_id": _id(result.call_id), "content": result.content, "is_error": result.is_error}]
+    parts = own_parts(message)
+    if parts and _said(parts) == said_in(message):
+        return [part for part in parts if part.get("type") != "text" or as_text(part.get("text")).strip()]  # the API takes no blank ones
     blocks: list[JsonValue] = []
-    if message.tool_calls:
-        blocks += as_objects(continuity.recall(message.tool_calls[0].id))
     if message.text.strip():
         blocks.append({"type": "text", "text": message.text})
     for call in message.tool_calls:
         blocks.append({"type": "tool_use", "id": _id(call.id), "name": call.name, "input": call.arguments})
     return blocks
+
+
+def _said(blocks: list[JsonObject]) -> Said:
+    text = "".join(as_text(block.get("text")) for block in blocks if block.get("type") == "text")
+    called = [block for block in blocks if block.get("type") == "tool_use"]
+    return text, [(as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input"))) for block in called]
 
 
 def _id(call_id: str) -> str:
@@ -215,7 +261,10 @@ def _usage(usage: JsonObject) -> Usage | None:
     cached = as_count(usage.get("cache_read_input_tokens"))
     read = as_count(usage.get("input_tokens")) + as_count(usage.get("cache_creation_input_tokens")) + cached
     written = as_count(usage.get("output_tokens"))
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=cached) if read or written else None
+    thought = as_count(as_object(usage.get("output_tokens_details")).get("thinking_tokens"))
+    if not (read or written):
+        return None
+    return Usage(input_tokens=read, output_tokens=written, cached_tokens=cached, reasoning_tokens=min(thought, written))
 
 
 def _closed(schema: JsonSchema) -> JsonObject:

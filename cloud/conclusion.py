@@ -11,6 +11,7 @@ from ..protocols import (
     Finished,
     FinishReason,
     InvalidOutput,
+    ProviderState,
     StepRequest,
     ToolCall,
     ToolChoice,
@@ -52,10 +53,11 @@ def check_text(text: str, ending: Ending, request: StepRequest) -> None:
         parse_output(text, request.output_schema)
 
 
-def finished(ending: Ending, usage: Usage, *, model: str, called: bool) -> Finished:
+def finished(ending: Ending, usage: Usage, *, provider: str, model: str, called: bool) -> Finished:
     """The step's last event. Some servers say "stop" after a tool call, so the calls decide."""
     reason = FinishReason.TOOL_CALLS if called else ending.reason
-    return Finished(reason=reason, usage=usage, model=ending.model or model, confidence=ending.confidence)
+    state = _state(ending, provider, model)
+    return Finished(reason=reason, usage=usage, model=ending.model or model, confidence=ending.confidence, state=state)
 
 
 def estimated_usage(body: JsonObject, written_bytes: int, *, reason: FinishReason, limit: int | None) -> Usage:
@@ -69,6 +71,17 @@ def estimated_usage(body: JsonObject, written_bytes: int, *, reason: FinishReaso
     if limit is not None:
         written = limit if reason is FinishReason.LENGTH else min(written, limit)
     return Usage(input_tokens=read, output_tokens=written)
+
+
+def _state(ending: Ending, provider: str, model: str) -> ProviderState | None:
+    """The turn as its provider wants it back. A turn that was cut off has none, nor has one that is no proper JSON."""
+    if not ending.parts or ending.reason is FinishReason.LENGTH:
+        return None
+    try:
+        parts = parse_json(json.dumps(ending.parts))  # which puts halves of a character together, too
+    except ValueError:
+        return None
+    return ProviderState.model_validate({"provider": provider, "model": model, "parts": parts})
 
 
 def _checked(raw: RawCall, tools: Sequence[ToolSpec], taken: set[str]) -> ToolCall:

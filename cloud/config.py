@@ -5,14 +5,16 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ..protocols import ConfigError, Limits, Prices
+from ..protocols import ConfigError, Effort, Limits, Prices
 from ..protocols.address import is_loopback
 from .anthropic import AnthropicDialect
 from .dialect import Dialect
 from .gemini import GeminiDialect
 from .keys import StoredKey
+from .models import openai_traits
 from .openai import OpenAIDialect
 from .prices import price_of
+from .responses import ResponsesDialect
 
 if TYPE_CHECKING:
     from .provider import ProviderAgent
@@ -26,6 +28,9 @@ class ProviderConfig(BaseModel):
     provider: Literal["openai", "anthropic", "gemini"]
     """The API's dialect; "openai" also means every compatible server."""
     model: str = Field(min_length=1)
+    api: Literal["responses", "chat"] | None = None
+    """Which of OpenAI's APIs the server is asked over. None: chat completions where `base_url` is set and for models up to GPT-4, else
+    responses."""
     name: str | None = Field(default=None, min_length=1)
     """The agent's name; None: the model's."""
     base_url: str | None = None
@@ -48,6 +53,11 @@ class ProviderConfig(BaseModel):
     """The server repeats its text for the same seed, as local servers may and hosted ones do not (only "openai")."""
     temperature: bool | None = None
     """Whether the model takes a temperature; None: as its name says."""
+    reasoning: bool | None = None
+    """The model is a reasoning model of OpenAI's, which takes `max_completion_tokens` and an effort, and neither temperature nor stop
+    sequences; None: as its name says (only "openai")."""
+    effort: Effort | None = None
+    """How long the model thinks in steps that do not say; None: its own default."""
     connect_timeout: float = Field(default=10.0, gt=0)
     idle_timeout: float = Field(default=300.0, gt=0)
     """Seconds of silence after which a step fails."""
@@ -69,9 +79,22 @@ class ProviderConfig(BaseModel):
 
     @model_validator(mode="after")
     def _options_fit_the_dialect(self) -> Self:
-        if self.provider != "openai" and (self.logprobs or self.seed or self.json_schema == "llama"):
-            raise ValueError('logprobs, seed and json_schema = "llama" exist only for provider = "openai"')
+        is_chat_only = self.logprobs or self.seed or self.json_schema == "llama"
+        if self.provider != "openai" and (is_chat_only or self.api or self.reasoning is not None):
+            raise ValueError('api, reasoning, logprobs, seed and json_schema = "llama" exist only for provider = "openai"')
+        if self.api == "responses" and is_chat_only:
+            raise ValueError('logprobs, seed and json_schema = "llama" do not exist in the responses API: remove them, or set api = "chat"')
+        if self.effort not in (None, Effort.NONE) and self.reasoning is False:
+            raise ValueError("effort is for models that reason: remove it, or remove reasoning = false")
         return self
+
+    @property
+    def speaks_responses(self) -> bool:
+        """The server is asked over OpenAI's responses API."""
+        if self.provider != "openai" or self.api is not None:
+            return self.api == "responses"
+        is_chat_only = self.base_url is not None or self.logprobs or self.seed or self.json_schema == "llama"
+        return not is_chat_only and not openai_traits(self.model, hosted=True, reasoning=self.reasoning).samples
 
 
 def build_provider(config: ProviderConfig) -> "ProviderAgent":
@@ -117,6 +140,14 @@ def usual_key(provider: Literal["openai", "anthropic", "gemini"]) -> StoredKey:
 
 def _dialect(config: ProviderConfig) -> Dialect:
     match config.provider:
+        case "openai" if config.speaks_responses:
+            return ResponsesDialect(
+                tools=config.tools,
+                json_schema=config.json_schema is not None,
+                temperature=config.temperature,
+                reasoning=config.reasoning,
+                effort=config.effort,
+            )
         case "openai":
             return OpenAIDialect(
                 hosted=config.base_url is None,
@@ -125,8 +156,14 @@ def _dialect(config: ProviderConfig) -> Dialect:
                 logprobs=config.logprobs,
                 seed=config.seed,
                 temperature=config.temperature,
+                reasoning=config.reasoning,
+                effort=config.effort,
             )
         case "anthropic":
-            return AnthropicDialect(tools=config.tools, json_schema=config.json_schema is not None, temperature=config.temperature)
+            return AnthropicDialect(
+                tools=config.tools, json_schema=config.json_schema is not None, temperature=config.temperature, effort=config.effort
+            )
         case "gemini":
-            return GeminiDialect(tools=config.tools, json_schema=config.json_schema is not None, temperature=config.temperature)
+            return GeminiDialect(
+                tools=config.tools, json_schema=config.json_schema is not None, temperature=config.temperature, effort=config.effort
+            )

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from ..protocols import Capabilities, FinishReason, InvalidOutput, StepRequest, Usage
+from ..protocols import Capabilities, FinishReason, InvalidOutput, Message, StepRequest, Usage
 from ..protocols.limits import CALLS_OF_A_MESSAGE
 
 JsonObject = dict[str, JsonValue]
@@ -34,8 +34,8 @@ class Ending:
     model: str | None = None
     """The model that answered, if the provider named it."""
     confidence: float | None = None
-    continuity: JsonValue = None
-    """What this dialect needs back, verbatim, when the results of `calls` are sent; None: nothing."""
+    parts: tuple[JsonObject, ...] = ()
+    """The turn in the provider's own form, which wants it back unchanged; empty where text and calls say all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ class ErrorMarks:
     quota: tuple[str, ...] = ()
     filtered: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+    """Of encrypted thoughts that the provider does not take back, as after a change of the key."""
     model: tuple[str, ...] = ()
     statuses: Mapping[str, int] = field(default_factory=dict)
     """HTTP status that an error object in mid-stream stands for, by its type."""
@@ -67,14 +69,6 @@ class Decoder(Protocol):
 
     def end(self) -> Ending:
         """The stream has ended. Raises `EndedEarly` if the provider had not finished."""
-        ...
-
-
-class Continuity(Protocol):
-    """What earlier turns left behind for their provider, by the id of the turn's first tool call."""
-
-    def recall(self, call_id: str) -> JsonValue:
-        """What `Ending.continuity` was for the turn, or None if it is not known (any more)."""
         ...
 
 
@@ -102,7 +96,13 @@ class Dialect(Protocol):
 
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]: ...
 
-    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject: ...
+    def takes_stop(self, model: str) -> bool:
+        """Whether the API ends the text at the request's stop sequences; else this side does."""
+        ...
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
+        """The request's body. States of the messages are this provider's own."""
+        ...
 
     def decoder(self) -> Decoder: ...
 
@@ -111,6 +111,20 @@ def check_number_of_calls(number: int) -> None:
     """Raise `InvalidOutput` where an answer calls more tools than any model does."""
     if number > CALLS_OF_A_MESSAGE:
         raise InvalidOutput(f"the provider called more than {CALLS_OF_A_MESSAGE} tools at once", hint="try again")
+
+
+Said = tuple[str, list[tuple[str, str, JsonObject]]]
+"""The text of a turn, and id, name and arguments of its calls."""
+
+
+def said_in(message: Message) -> Said:
+    """The text and the calls of an assistant message, to compare them with those in its provider's own form."""
+    return message.text, [(call.id, call.name, call.arguments) for call in message.tool_calls]
+
+
+def own_parts(message: Message) -> list[JsonObject]:
+    """The turn in the provider's own form, if it is known."""
+    return [] if message.state is None else list(message.state.parts)
 
 
 def as_object(value: JsonValue) -> JsonObject:

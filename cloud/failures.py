@@ -68,8 +68,9 @@ def fault_of(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
 
 def fault_in(document: JsonObject) -> Fault | None:
     """The complaint in a JSON object: an error response, or an error in mid-stream. None if it holds none."""
+    document = as_object(document.get("response")) or document  # of an event that ends a response
     error = document.get("error")
-    if error is None and ("detail" in document or document.get("object") == "error"):
+    if error is None and ("detail" in document or "error" in (document.get("object"), document.get("type"))):
         error = document if "message" in document else str(document.get("detail"))
     if error is None or error is False:
         return None

@@ -1,8 +1,8 @@
 """The Gemini dialect (`streamGenerateContent`).
 
-Gemini 3 and later sign their function calls and refuse a conversation that comes back without the signatures. Steps are stateless, so
-the signed parts travel as `Ending.continuity`; for a call whose signature is not known, because another agent made it or this process
-restarted, the API documents a placeholder that switches the check off.
+Gemini 3 and later sign parts of what they say, and refuse calls that come back without their signatures. Steps are stateless, so a signed
+turn travels as `Ending.parts`; for a call whose signature is not known, because another agent made it, the API documents a placeholder that
+switches the check off.
 """
 
 import re
@@ -10,8 +10,20 @@ from urllib.parse import quote
 
 from pydantic import JsonValue
 
-from ..protocols import Capabilities, ContentFiltered, FinishReason, InvalidOutput, InvalidRequest, Message, StepRequest, ToolChoice, Usage
-from .dialect import Continuity, EndedEarly, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text
+from ..protocols import (
+    Capabilities,
+    ContentFiltered,
+    Effort,
+    FinishReason,
+    InvalidOutput,
+    InvalidRequest,
+    Message,
+    StepRequest,
+    ToolChoice,
+    Usage,
+)
+from .dialect import EndedEarly, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text, own_parts
+from .models import gemini_thinking
 
 _UNSIGNED = "skip_thought_signature_validator"
 _NEVER_SIGNS = re.compile(r"(?:models/)?gemini-[12]\b")
@@ -21,6 +33,7 @@ _FILTERED = frozenset(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT"
 _MARKS = ErrorMarks(
     overflow=("exceeds the maximum number of tokens", "input token count"),
     key=("api_key_invalid", "api key not valid", "api key expired"),
+    state=("thought signature", "thought_signature", "thoughtsignature"),
     quota=("prepayment credits are depleted",),
     statuses={
         "invalid_argument": 400,
@@ -43,9 +56,12 @@ class GeminiDialect:
     default_key_variable = "GEMINI_API_KEY"
     errors = _MARKS
 
-    def __init__(self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None) -> None:
-        """`temperature`: whether the model takes one; None: yes."""
+    def __init__(
+        self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None
+    ) -> None:
+        """`temperature`: whether the model takes one; None: yes. `effort`: of requests that state none."""
         self._temperature = temperature is not False
+        self._effort = effort
         self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
 
     def path(self, model: str) -> str:
@@ -56,10 +72,13 @@ class GeminiDialect:
         # In a header, because addresses are logged.
         return {} if key is None else {"x-goog-api-key": key}
 
-    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject:
+    def takes_stop(self, model: str) -> bool:
+        return True
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
-            "contents": _contents(request.messages, continuity, signs=_NEVER_SIGNS.match(model) is None),
-            "generationConfig": self._generation(request, max_output_tokens),
+            "contents": _contents(request.messages, signs=_NEVER_SIGNS.match(model) is None),
+            "generationConfig": self._generation(request, model, max_output_tokens),
         }
         if system := "\n\n".join(message.text for message in request.messages if message.role == "system"):
             body["systemInstruction"] = {"parts": [{"text": system}]}
@@ -74,10 +93,12 @@ class GeminiDialect:
     def decoder(self) -> "GeminiDecoder":
         return GeminiDecoder()
 
-    def _generation(self, request: StepRequest, max_output_tokens: int | None) -> JsonObject:
+    def _generation(self, request: StepRequest, model: str, max_output_tokens: int | None) -> JsonObject:
         config: JsonObject = {}
         if request.temperature is not None and self._temperature:
             config["temperature"] = request.temperature
+        if thinking := gemini_thinking(model, request.effort or self._effort):
+            config["thinkingConfig"] = thinking
         if max_output_tokens is not None:
             config["maxOutputTokens"] = max_output_tokens
         if request.seed is not None:
@@ -113,16 +134,37 @@ class GeminiDecoder:
             raise ContentFiltered(f"the provider withheld the answer: {self._reason}", hint="rephrase the request, or use another model")
         if self._reason not in ("STOP", "MAX_TOKENS"):
             raise InvalidOutput(f"the provider stopped without a usable answer: {self._reason[:40]}", hint="try again")
-        calls = tuple(_call(part) for part in self._parts)
+        calls = tuple(_call(part) for part in _called(self._parts))
         reason = FinishReason.LENGTH if self._reason == "MAX_TOKENS" else FinishReason.TOOL_CALLS if calls else FinishReason.STOP
-        signed: list[JsonValue] = list(self._parts)
-        return Ending(reason, calls, self._usage, self._model, continuity=signed or None)
+        is_signed = any("thoughtSignature" in part for part in self._parts) or any(call.id for call in calls)
+        return Ending(reason, calls, self._usage, self._model, parts=tuple(self._parts) if is_signed else ())
 
     def _candidate(self, candidate: JsonObject) -> str:
         self._reason = as_text(candidate.get("finishReason")) or self._reason
         parts = as_objects(as_object(candidate.get("content")).get("parts"))
-        self._parts += [part for part in parts if isinstance(part.get("functionCall"), dict)]
-        return "".join(as_text(part.get("text")) for part in parts if not part.get("thought"))
+        for part in parts:
+            self._add(part)
+        return _text(parts)
+
+    def _add(self, part: JsonObject) -> None:
+        """Keep a part, joined with the text before it. A signed one stays as it is: joined, its signature would be refused."""
+        last = self._parts[-1] if self._parts else {}
+        if last and _is_plain_text(last) and _is_plain_text(part) and last.get("thought") == part.get("thought"):
+            self._parts[-1] = last | {"text": as_text(last.get("text")) + as_text(part.get("text"))}
+        elif part not in ({"text": ""}, {}):
+            self._parts.append(part)
+
+
+def _is_plain_text(part: JsonObject) -> bool:
+    return part.keys() <= {"text", "thought"} and "text" in part
+
+
+def _called(parts: list[JsonObject]) -> list[JsonObject]:
+    return [part for part in parts if isinstance(part.get("functionCall"), dict)]
+
+
+def _text(parts: list[JsonObject]) -> str:
+    return "".join(as_text(part.get("text")) for part in parts if not part.get("thought"))
 
 
 def _call(part: JsonObject) -> RawCall:
@@ -136,7 +178,7 @@ def _named(part: JsonObject) -> tuple[str, JsonObject]:
     return as_text(call.get("name")), as_object(call.get("args"))
 
 
-def _contents(messages: tuple[Message, ...], continuity: Continuity, *, signs: bool) -> list[JsonValue]:
+def _contents(messages: tuple[Message, ...], *, signs: bool) -> list[JsonValue]:
     """Turns of alternating roles: neighbours of one role, such as the results of parallel calls, are joined."""
     turns: list[tuple[str, list[JsonValue]]] = []
     provider_ids: dict[str, str] = {}
@@ -144,7 +186,7 @@ def _contents(messages: tuple[Message, ...], continuity: Continuity, *, signs: b
         if message.role == "system":
             continue
         role = "model" if message.role == "assistant" else "user"
-        parts = _parts(message, continuity, provider_ids, signs=signs)
+        parts = _parts(message, provider_ids, signs=signs)
         if turns and turns[-1][0] == role:
             turns[-1][1].extend(parts)
         elif parts:
@@ -154,20 +196,21 @@ def _contents(messages: tuple[Message, ...], continuity: Continuity, *, signs: b
     return [{"role": role, "parts": parts} for role, parts in turns]
 
 
-def _parts(message: Message, continuity: Continuity, provider_ids: dict[str, str], *, signs: bool) -> list[JsonValue]:
+def _parts(message: Message, provider_ids: dict[str, str], *, signs: bool) -> list[JsonValue]:
     if (result := message.tool_result) is not None:
         response: JsonObject = {"error": result.content} if result.is_error else {"result": result.content}
         identity: JsonObject = {"id": provider_ids[result.call_id]} if result.call_id in provider_ids else {}
         return [{"functionResponse": {"name": result.name, "response": response, **identity}}]
+    known = own_parts(message)
+    called = _called(known)
+    if known and _text(known) == message.text and list(map(_named, called)) == [(call.name, call.arguments) for call in message.tool_calls]:
+        for call, part in zip(message.tool_calls, called, strict=True):
+            if identity_given := as_text(as_object(part.get("functionCall")).get("id")):
+                provider_ids[call.id] = identity_given
+        return list(known)
     parts: list[JsonValue] = [{"text": message.text}] if message.text else []
     if not message.tool_calls:
         return parts
-    known = as_objects(continuity.recall(message.tool_calls[0].id))
-    if [_named(part) for part in known] == [(call.name, call.arguments) for call in message.tool_calls]:
-        for call, part in zip(message.tool_calls, known, strict=True):
-            if identity_given := as_text(as_object(part.get("functionCall")).get("id")):
-                provider_ids[call.id] = identity_given
-        return [*parts, *known]
     calls: list[JsonObject] = [{"functionCall": {"name": call.name, "args": call.arguments}} for call in message.tool_calls]
     if signs:
         calls[0]["thoughtSignature"] = _UNSIGNED
@@ -178,4 +221,9 @@ def _usage(usage: JsonObject) -> Usage | None:
     read = as_count(usage.get("promptTokenCount")) + as_count(usage.get("toolUsePromptTokenCount"))
     written = as_count(usage.get("candidatesTokenCount")) + as_count(usage.get("thoughtsTokenCount"))
     cached = as_count(usage.get("cachedContentTokenCount"))
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read)) if read or written else None
+    thought = as_count(usage.get("thoughtsTokenCount"))
+    return (
+        Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read), reasoning_tokens=thought)
+        if read or written
+        else None
+    )

@@ -5,16 +5,25 @@ whole or in pieces, with or without index and id; reasoning in fields of its own
 """
 
 import json
-import re
 from hashlib import sha256
 from typing import Literal
 
 from pydantic import JsonValue
 
-from ..protocols import Capabilities, ContentFiltered, FinishReason, InvalidOutput, JsonSchema, Message, StepRequest, ToolSpec, Usage
+from ..protocols import (
+    Capabilities,
+    ContentFiltered,
+    Effort,
+    FinishReason,
+    InvalidOutput,
+    JsonSchema,
+    Message,
+    StepRequest,
+    ToolSpec,
+    Usage,
+)
 from ..protocols.confidence import LowestWindow
 from .dialect import (
-    Continuity,
     EndedEarly,
     Ending,
     ErrorMarks,
@@ -26,6 +35,7 @@ from .dialect import (
     as_text,
     check_number_of_calls,
 )
+from .models import PLAIN, Traits, openai_traits, refuses_effort_with_tools
 
 JsonSchemaForm = Literal["native", "llama"]
 """How a server takes an output schema: "native" as `json_schema`, "llama" inside `json_object` (llama-cpp-python's server)."""
@@ -37,10 +47,8 @@ _REASONS = {
     "function_call": FinishReason.TOOL_CALLS,
     "length": FinishReason.LENGTH,
 }
-# OpenAI's models up to this generation take a temperature; its reasoning models refuse one.
-_TAKES_TEMPERATURE = re.compile(r"(ft:)?(gpt-3\.5|gpt-4|chatgpt-4o)")
 
-_MARKS = ErrorMarks(
+MARKS = ErrorMarks(
     overflow=(
         "context_length_exceeded",
         "exceed_context_size",
@@ -64,7 +72,7 @@ class OpenAIDialect:
     name = "openai"
     default_base_url = "https://api.openai.com/v1"
     default_key_variable = "OPENAI_API_KEY"
-    errors = _MARKS
+    errors = MARKS
 
     def __init__(
         self,
@@ -75,9 +83,24 @@ class OpenAIDialect:
         logprobs: bool = False,
         seed: bool = False,
         temperature: bool | None = None,
+        reasoning: bool | None = None,
+        effort: Effort | None = None,
     ) -> None:
-        """`seed`: the server repeats itself for the same seed. `temperature`: whether the model takes one; None: as its name says."""
+        """Say how the server and its model differ from OpenAI's own.
+
+        Args:
+            hosted: the server is OpenAI's own, or one that takes the same fields.
+            tools: the server enforces tool calls.
+            json_schema: how it takes an output schema; None: not at all.
+            logprobs: ask for token log-probabilities.
+            seed: the server repeats itself for the same seed.
+            temperature: whether the model takes one; None: as its name says.
+            reasoning: whether it is a reasoning model of OpenAI's; None: as its name says.
+            effort: of requests that state none; a server whose model is not known here takes any level if this is given.
+        """
         self._hosted = hosted
+        self._reasoning = reasoning
+        self._effort = effort
         self._json_schema = json_schema
         self._logprobs = logprobs
         self._temperature = temperature
@@ -87,25 +110,19 @@ class OpenAIDialect:
         return "/chat/completions"
 
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
-        # As a hash, because a header does not carry every text.
-        headers = {"Idempotency-Key": sha256(idempotency_key.encode()).hexdigest()}
-        return headers if key is None else headers | {"Authorization": f"Bearer {key}"}
+        return bearer_headers(key, idempotency_key)
 
-    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None, continuity: Continuity) -> JsonObject:
+    def takes_stop(self, model: str) -> bool:
+        return self._traits(model).samples
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
             "model": model,
             "messages": [_message(message) for message in request.messages],
             "stream": True,
             "stream_options": {"include_usage": True},
+            **self._sampling(request, model, max_output_tokens),
         }
-        if max_output_tokens is not None:
-            body["max_completion_tokens" if self._hosted else "max_tokens"] = max_output_tokens
-        if request.temperature is not None and self._takes_temperature(model):
-            body["temperature"] = request.temperature
-        if request.seed is not None:
-            body["seed"] = request.seed
-        if request.stop:
-            body["stop"] = list(request.stop)
         if self._logprobs:
             # llama-cpp-python's server ignores the first without the second.
             body |= {"logprobs": True, "top_logprobs": 1}
@@ -118,15 +135,38 @@ class OpenAIDialect:
     def decoder(self) -> "OpenAIDecoder":
         return OpenAIDecoder()
 
-    def _takes_temperature(self, model: str) -> bool:
-        if self._temperature is not None:
-            return self._temperature
-        return not self._hosted or _TAKES_TEMPERATURE.match(model) is not None
+    def _traits(self, model: str) -> Traits:
+        return openai_traits(model, hosted=self._hosted, reasoning=self._reasoning)
+
+    def _sampling(self, request: StepRequest, model: str, max_output_tokens: int | None) -> JsonObject:
+        """The fields that a server of another kind, or another model, refuses."""
+        traits = self._traits(model)
+        fields: JsonObject = {}
+        if max_output_tokens is not None:
+            fields["max_completion_tokens" if self._hosted or not traits.samples else "max_tokens"] = max_output_tokens
+        if request.temperature is not None and (traits.samples if self._temperature is None else self._temperature):
+            fields["temperature"] = request.temperature
+        if request.seed is not None:
+            fields["seed"] = request.seed
+        if request.stop and traits.samples:
+            fields["stop"] = list(request.stop)
+        if self._effort is not None and traits == PLAIN and self._reasoning is None and not self._hosted:
+            traits = Traits(tuple(Effort))
+        level = traits.nearest(request.effort or self._effort)
+        if level is not None and not (request.tools and refuses_effort_with_tools(model)):
+            fields["reasoning_effort"] = level.value
+        return fields
 
     def _response_format(self, schema: JsonSchema) -> JsonObject:
         if self._json_schema == "llama":
             return {"type": "json_object", "schema": schema}
-        return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": _is_strict(schema)}}
+        return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": is_strict(schema)}}
+
+
+def bearer_headers(key: str | None, idempotency_key: str) -> dict[str, str]:
+    """The headers of OpenAI's APIs. The idempotency key goes as a hash, because a header does not carry every text."""
+    headers = {"Idempotency-Key": sha256(idempotency_key.encode()).hexdigest()}
+    return headers if key is None else headers | {"Authorization": f"Bearer {key}"}
 
 
 class OpenAIDecoder:
@@ -233,13 +273,16 @@ def _tool(tool: ToolSpec) -> JsonObject:
 def _usage(usage: JsonObject) -> Usage | None:
     read, written = as_count(usage.get("prompt_tokens")), as_count(usage.get("completion_tokens"))
     cached = as_count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read)) if read or written else None
+    thought = as_count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
+    if not (read or written):
+        return None
+    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read), reasoning_tokens=min(thought, written))
 
 
-def _is_strict(schema: JsonValue) -> bool:
+def is_strict(schema: JsonValue) -> bool:
     """Whether OpenAI's strict mode accepts `schema`: every object closed, every property required."""
     if isinstance(schema, list):
-        return all(_is_strict(part) for part in schema)
+        return all(is_strict(part) for part in schema)
     if not isinstance(schema, dict):
         return True
     if schema.get("type") == "object" or "properties" in schema:
@@ -247,4 +290,4 @@ def _is_strict(schema: JsonValue) -> bool:
         listed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
         if schema.get("additionalProperties") is not False or listed != set(as_object(schema.get("properties"))):
             return False
-    return all(_is_strict(part) for part in schema.values())
+    return all(is_strict(part) for part in schema.values())

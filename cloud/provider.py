@@ -2,20 +2,19 @@
 
 import json
 import logging
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import anyio
 import anyio.to_thread
 import httpx
-from pydantic import JsonValue
 
 from ..protocols import (
     AgentCard,
     Capabilities,
+    FinishReason,
     InvalidOutput,
     InvalidRequest,
     Limits,
@@ -39,10 +38,10 @@ from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
 from .failures import content_type_error, error_for, fault_in, fault_of, redirect_error, transport_errors
 from .keys import Key
 from .retry import Pause, RetryPolicy
-from .streaming import SurrogateJoiner, json_events
+from .streaming import StopCutter, SurrogateJoiner, json_events
 
 _ERROR_BYTES = 65536
-_REMEMBERED_TURNS = 4096
+_PROVIDER_LENGTH = 300
 _HEADERS = {"Accept": "text/event-stream", "Content-Type": "application/json"}
 _logger = logging.getLogger(__name__)
 
@@ -83,7 +82,6 @@ class ProviderAgent:
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
         self._pause = Pause()
-        self._turns = _Turns()
         self._card = AgentCard(
             name=name or model,
             side=Side.FAR,
@@ -110,18 +108,22 @@ class ProviderAgent:
                     yield event
 
     async def _calls(self, request: StepRequest, deadline: Deadline) -> AsyncGenerator[StepEvent, None]:
+        request = self._keeping_states(request, self._state_provider)
         key = None if self._key is None else await deadline.run(partial(anyio.to_thread.run_sync, self._key.reveal, abandon_on_cancel=True))
         calls_made = 0
         while True:
             await self._sit_out_the_pause(deadline)
             calls_made += 1
-            answer = _Answer(self._dialect.decoder())
+            answer = _Answer(self._dialect.decoder(), () if self._dialect.takes_stop(self._model) else request.stop)
             try:
                 async with aclosing(self._call(request, key, deadline, answer)) as events:
                     async for event in events:
                         yield event
                 return
             except NearfarError as error:
+                if not answer.has_begun and self._refuses_states(error) and (without := self._keeping_states(request, None)) != request:
+                    request = without
+                    continue
                 self._pause.note(error)
                 delay = self._retry.delay(error, calls_made=calls_made, seconds_left=deadline.seconds_left)
                 if answer.has_begun or delay is None:
@@ -147,7 +149,7 @@ class ProviderAgent:
 
     async def _call(self, request: StepRequest, key: str | None, deadline: Deadline, answer: "_Answer") -> AsyncGenerator[StepEvent, None]:
         limit = _smaller(request.max_output_tokens, self._card.limits.max_output_tokens)
-        body = self._dialect.body(request, self._model, max_output_tokens=limit, continuity=self._turns)
+        body = self._dialect.body(request, self._model, max_output_tokens=limit)
         with transport_errors(self._provider, self._base_url, self._timeouts.idle):
             async with self._open(body, request, key, deadline) as response, aclosing(json_events(response)) as chunks:
                 while (chunk := await deadline.run(partial(anext, chunks, None))) is not None:
@@ -192,11 +194,21 @@ class ProviderAgent:
     def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)
         check_text(text, ending, request)
-        if calls and ending.continuity is not None:
-            self._turns.remember(calls[0].id, ending.continuity)
         usage = ending.usage or estimated_usage(body, _written_bytes(text, calls), reason=ending.reason, limit=limit)
         events: list[StepEvent] = [ToolCalled(call=call) for call in calls]
-        return [*events, finished(ending, usage, model=self._model, called=bool(calls))]
+        return [*events, finished(ending, usage, provider=self._state_provider, model=self._model, called=bool(calls))]
+
+    def _keeping_states(self, request: StepRequest, provider: str | None) -> StepRequest:
+        """The request with the states of its messages that come from `provider` and this model, and without all others."""
+        kept = [
+            message if message.state and (message.state.provider, message.state.model) == (provider, self._model) else message.without_state
+            for message in request.messages
+        ]
+        return request.model_copy(update={"messages": tuple(kept)})
+
+    def _refuses_states(self, error: NearfarError) -> bool:
+        said = error.message.lower()
+        return isinstance(error, InvalidRequest) and any(mark in said for mark in self._dialect.errors.state)
 
     def _check(self, request: StepRequest) -> None:
         """Refuse what must not or cannot be sent, before anything is."""
@@ -215,6 +227,11 @@ class ProviderAgent:
             yield deadline
         finally:
             self._deadlines.discard(deadline)
+
+    @property
+    def _state_provider(self) -> str:
+        """API and address: another address has other keys, and cannot read what this one encrypted."""
+        return f"{self._dialect.name} {self._base_url}"[:_PROVIDER_LENGTH]
 
     @property
     def _provider(self) -> str:
@@ -237,49 +254,34 @@ class ProviderAgent:
 class _Answer:
     """One call's answer as it arrives."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, stops: Sequence[str]) -> None:
+        """`stops`: sequences that the provider does not end the text at."""
         self.decoder = decoder
         self.text: list[str] = []
         self.has_begun = False
         """The provider is at work, which it charges for, whether or not the work could be shown yet."""
         self._joiner = SurrogateJoiner()
+        self._cutter = StopCutter(stops)
 
     def add(self, chunk: JsonObject) -> str:
         """Take the next chunk; returns the further text in it, or ""."""
         self.has_begun = True
-        self.text.append(self._joiner.join(self.decoder.feed(chunk)))
+        self.text.append(self._cutter.cut(self._joiner.join(self.decoder.feed(chunk))))
         return self.text[-1]
 
     def end(self) -> Ending:
         """What the provider says at the end. Raises `StepLost` where an answer just ends that had begun: somebody has cut it off."""
         try:
-            return self.decoder.end()
+            ending = self.decoder.end()
         except EndedEarly as early:
             error = StepLost if self.has_begun else InvalidOutput
             raise error(early.message, hint=early.hint) from None
+        return replace(ending, reason=FinishReason.STOP, calls=(), parts=()) if self._cutter.has_stopped else ending
 
     def rest(self) -> str:
         """The text that remains when the stream has ended."""
-        self.text.append(self._joiner.rest())
+        self.text.append(self._cutter.cut(self._joiner.rest()) + self._cutter.rest())
         return self.text[-1]
-
-
-class _Turns:
-    """The `Continuity` of one agent: the most recent turns, in memory. A turn that it lost costs the model its earlier thoughts only.
-
-    A gateway's callers have a memory each: call ids are theirs to choose.
-    """
-
-    def __init__(self) -> None:
-        self._by_call: OrderedDict[tuple[str, str], JsonValue] = OrderedDict()
-
-    def recall(self, call_id: str) -> JsonValue:
-        return self._by_call.get((IDENTITY.get().caller, call_id))
-
-    def remember(self, call_id: str, value: JsonValue) -> None:
-        self._by_call[IDENTITY.get().caller, call_id] = value
-        while len(self._by_call) > _REMEMBERED_TURNS:
-            self._by_call.popitem(last=False)
 
 
 def _unproxied(base_url: str) -> dict[str, None]:

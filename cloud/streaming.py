@@ -1,7 +1,7 @@
 """Server-sent events from an HTTP response to JSON objects and text."""
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from typing import cast
 
@@ -88,3 +88,33 @@ class SurrogateJoiner:
     def rest(self) -> str:
         """What remains when the stream has ended."""
         return "\ufffd" if self._half else ""
+
+
+class StopCutter:
+    """Ends a text before the first of some stop sequences, where the provider does not. Holds back what may begin one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.has_stopped = False
+
+    def cut(self, text: str) -> str:
+        """The part of the text so far that may be shown and was not."""
+        if not self._stops or self.has_stopped:
+            return "" if self.has_stopped else text
+        text = self._held + text
+        places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        self.has_stopped = bool(places)
+        end = min(places) if places else len(text) - self._length_of_a_beginning(text)
+        self._held = "" if places else text[end:]
+        return text[:end]
+
+    def rest(self) -> str:
+        """What was held back when the stream has ended."""
+        return self._held
+
+    def _length_of_a_beginning(self, text: str) -> int:
+        """Characters at the end of `text` that begin a stop sequence."""
+        longest = max(map(len, self._stops)) - 1
+        lengths = range(min(longest, len(text)), 0, -1)
+        return next((length for length in lengths if any(stop.startswith(text[-length:]) for stop in self._stops)), 0)

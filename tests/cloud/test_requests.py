@@ -25,15 +25,8 @@ CONVERSATION = (
 CLOSED = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}, "required": ["a"], "additionalProperties": False}
 
 
-class Nothing:
-    """No turn is remembered."""
-
-    def recall(self, call_id: str) -> None:
-        return None
-
-
 def body(dialect: Dialect, request: StepRequest, *, model: str = "model-1", limit: int | None = None) -> dict[str, Any]:
-    return dialect.body(request, model, max_output_tokens=limit, continuity=Nothing())
+    return dialect.body(request, model, max_output_tokens=limit)
 
 
 def test_openai_conversation_keeps_its_roles_and_calls() -> None:

@@ -1,0 +1,135 @@
+"""Which parameters a model takes, by its name, wherever it is served: its makers refuse a request that holds another one.
+
+Sources: the makers' guides on reasoning and thinking, and what their APIs answer, as of November 2026.
+"""
+
+import re
+from dataclasses import dataclass
+
+from ..protocols import Effort
+from .dialect import JsonObject
+
+_NONE, _MINIMAL, _LOW, _MEDIUM, _HIGH, _XHIGH, _MAX = Effort
+_ORDER = tuple(Effort)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a model takes."""
+
+    efforts: tuple[Effort, ...] = ()
+    """The levels of effort that it knows; none: it has no such choice."""
+    samples: bool = True
+    """It takes a temperature, stop sequences and `max_tokens`, all of which OpenAI's reasoning models refuse."""
+
+    def nearest(self, effort: Effort | None) -> Effort | None:
+        """The level nearest to `effort`, the lower one of two; None where the model has no choice or none is wanted."""
+        if effort is None or not self.efforts:
+            return None
+        wanted = _ORDER.index(effort)
+        return min(self.efforts, key=lambda level: (abs(_ORDER.index(level) - wanted), _ORDER.index(level)))
+
+
+PLAIN = Traits()
+"""A model that does not reason, or whose server hides it."""
+REASONING = Traits((_NONE, _LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), samples=False)
+"""OpenAI's models from GPT-5.6 on."""
+
+_OPENAI: tuple[tuple[str, Traits], ...] = (
+    (r"gpt-3\.5|gpt-4|chatgpt-4o|davinci|babbage", PLAIN),
+    (r"gpt-oss", Traits((_LOW, _MEDIUM, _HIGH))),
+    (r"gpt-\d.*-chat(-|$)", Traits(samples=False)),
+    (r"o[1-9](-|$)|codex-mini|gpt-5-codex", Traits((_LOW, _MEDIUM, _HIGH), samples=False)),
+    (r"gpt-5-pro", Traits((_HIGH,), samples=False)),
+    (r"gpt-5\.\d+-pro", Traits((_MEDIUM, _HIGH, _XHIGH), samples=False)),
+    (r"gpt-5(-|$)", Traits((_MINIMAL, _LOW, _MEDIUM, _HIGH), samples=False)),
+    (r"gpt-5\.1-codex-max|gpt-5\.[2-5]-codex", Traits((_LOW, _MEDIUM, _HIGH, _XHIGH), samples=False)),
+    (r"gpt-5\.1-codex", Traits((_LOW, _MEDIUM, _HIGH), samples=False)),
+    (r"gpt-5\.1(-|$)", Traits((_NONE, _LOW, _MEDIUM, _HIGH), samples=False)),
+    (r"gpt-5\.[2-5](-|$)", Traits((_NONE, _LOW, _MEDIUM, _HIGH, _XHIGH), samples=False)),
+    (r"gpt-[5-9]", REASONING),
+)
+_REFUSES_EFFORT_WITH_TOOLS = re.compile(r"gpt-5\.(?:[4-9]|\d\d)|gpt-[6-9]")
+_BEFORE_EFFORT = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4)")
+_CLAUDE: tuple[tuple[str, Traits], ...] = (
+    (r"claude-opus-4-5", Traits((_LOW, _MEDIUM, _HIGH))),
+    (r"claude-(?:opus|sonnet)-4-6", Traits((_LOW, _MEDIUM, _HIGH, _MAX))),
+    (r"claude-opus-4-[78]", Traits((_LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), samples=False)),
+    (r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?(?:-\d{8}|-latest)?$)", PLAIN),
+)
+_NEW_CLAUDE = Traits((_LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), samples=False)
+_THINKS_WHEN_TOLD = re.compile(r"claude-(?:opus|sonnet)-4-[5-8]")
+_ADAPTS_WHEN_TOLD = re.compile(r"claude-(?:opus|sonnet)-4-[6-8]")
+_RESTS_WHEN_TOLD = re.compile(r"claude-(?:opus|sonnet)-5(?:-\d{8})?$")
+_GEMINI_WITH_BUDGET = re.compile(r"gemini-2\.5")
+_GEMINI_WITHOUT = re.compile(r"gemini-(?:1|2\.0)")
+_BUDGETS = {_NONE: 0, _MINIMAL: 512, _LOW: 1024, _MEDIUM: 8192, _HIGH: 24576, _XHIGH: 24576, _MAX: 24576}
+_PRO_BUDGETS = _BUDGETS | {_NONE: 128, _XHIGH: 32768, _MAX: 32768}
+_GEMINI: tuple[tuple[str, Traits], ...] = (
+    (r"gemini-3-pro", Traits((_LOW, _HIGH))),
+    (r"gemini-3(?:\.[0-6])?-flash", Traits((_MINIMAL, _LOW, _MEDIUM, _HIGH))),
+)
+_NEW_GEMINI = Traits((_LOW, _MEDIUM, _HIGH))
+
+
+def bare_name(model: str) -> str:
+    """The name without the ways that lead to the model: `openrouter/openai/gpt-5.5` and `ft:gpt-5.5` are `gpt-5.5`."""
+    return model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
+
+
+def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits:
+    """What a model takes over OpenAI's APIs.
+
+    Args:
+        model: its name there.
+        hosted: it is at OpenAI itself, so that a name which is not known here is a newer model.
+        reasoning: whether it is a reasoning model of OpenAI's, where its name does not tell.
+    """
+    known = _look_up(_OPENAI, bare_name(model))
+    if reasoning is None:
+        return known or (REASONING if hosted else PLAIN)
+    if not reasoning:
+        return PLAIN
+    return known if known is not None and not known.samples else REASONING
+
+
+def refuses_effort_with_tools(model: str) -> bool:
+    """Whether chat completions refuse an effort beside tools, as for GPT-5.4 and later."""
+    return _REFUSES_EFFORT_WITH_TOOLS.match(bare_name(model)) is not None
+
+
+def claude_traits(model: str) -> Traits:
+    """What a Claude model takes."""
+    name = bare_name(model)
+    return _look_up(_CLAUDE, name) or (PLAIN if _BEFORE_EFFORT.match(name) else _NEW_CLAUDE)
+
+
+def claude_thinking(model: str, effort: Effort | None, *, is_forced: bool) -> JsonObject:
+    """The fields `thinking` and `effort` that stand for `effort`; empty where the model's default stays.
+
+    `is_forced`: a tool has to be called, which the API refuses together with thinking.
+    """
+    name, level = bare_name(model), claude_traits(model).nearest(effort)
+    if level is None:
+        return {}
+    if effort is Effort.NONE and _THINKS_WHEN_TOLD.match(name):
+        return {}
+    if effort is Effort.NONE and _RESTS_WHEN_TOLD.match(name):
+        return {"thinking": {"type": "disabled"}}
+    thinking: JsonObject = {"thinking": {"type": "adaptive"}} if _ADAPTS_WHEN_TOLD.match(name) and not is_forced else {}
+    return thinking | {"effort": level.value}
+
+
+def gemini_thinking(model: str, effort: Effort | None) -> JsonObject:
+    """The `thinkingConfig` that stands for `effort`: a budget in tokens for Gemini 2.5, a level from Gemini 3 on, else empty."""
+    name = bare_name(model)
+    if effort is None or not name.startswith("gemini-") or _GEMINI_WITHOUT.match(name):
+        return {}
+    if _GEMINI_WITH_BUDGET.match(name):
+        return {"thinkingBudget": (_PRO_BUDGETS if "-pro" in name else _BUDGETS)[effort]}
+    level = (_look_up(_GEMINI, name) or _NEW_GEMINI).nearest(effort)
+    return {} if level is None else {"thinkingLevel": level.value.upper()}
+
+
+def _look_up(table: tuple[tuple[str, Traits], ...], name: str) -> Traits | None:
+    return next((traits for pattern, traits in table if re.match(pattern, name)), None)

@@ -1,0 +1,222 @@
+"""The OpenAI Responses dialect (`/responses`), which OpenAI's models after GPT-4 are asked over.
+
+Nothing is stored at the provider (`store: false`). The model's reasoning comes back encrypted and goes back with the turn's other items, in
+their order and unchanged, as `Ending.parts`: without it a model thinks anew after every tool call.
+"""
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+
+from pydantic import JsonValue
+
+from ..protocols import Capabilities, ContentFiltered, Effort, FinishReason, InvalidOutput, Message, StepRequest, Usage
+from ..protocols.validation import parse_json
+from .dialect import (
+    EndedEarly,
+    Ending,
+    JsonObject,
+    RawCall,
+    Said,
+    as_count,
+    as_object,
+    as_objects,
+    as_text,
+    check_number_of_calls,
+    own_parts,
+    said_in,
+)
+from .models import Traits, openai_traits
+from .openai import MARKS, bearer_headers, is_strict
+
+_LEAST_OUTPUT = 16
+"""Tokens; the API takes no lower limit."""
+_LONGEST_ID = 64
+_MARKS = replace(
+    MARKS,
+    filtered=(*MARKS.filtered, "invalid_prompt", "bio_policy", "cyber_policy", "misalignment_policy"),
+    state=("encrypted content", "encrypted_content", "of type 'reasoning'"),
+)
+_LAST = ("response.completed", "response.incomplete", "response.failed")
+
+
+class ResponsesDialect:
+    """Responses at OpenAI, and at servers that take the same fields."""
+
+    name = "responses"
+    default_base_url = "https://api.openai.com/v1"
+    default_key_variable = "OPENAI_API_KEY"
+    errors = _MARKS
+
+    def __init__(
+        self,
+        *,
+        tools: bool = True,
+        json_schema: bool = True,
+        temperature: bool | None = None,
+        reasoning: bool | None = None,
+        effort: Effort | None = None,
+    ) -> None:
+        """`temperature`, `reasoning`: whether the model takes one, whether it reasons; None: as its name says. `effort`: of requests
+        that state none."""
+        self._temperature = temperature
+        self._reasoning = reasoning
+        self._effort = effort
+        self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
+
+    def path(self, model: str) -> str:
+        return "/responses"
+
+    def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
+        return bearer_headers(key, idempotency_key)
+
+    def takes_stop(self, model: str) -> bool:
+        return False
+
+    def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
+        traits = openai_traits(model, hosted=True, reasoning=self._reasoning)
+        body: JsonObject = {
+            "model": model,
+            "input": [item for message in request.messages for item in _items(message)],
+            "stream": True,
+            "store": False,
+            **self._thinking(request, traits),
+        }
+        if max_output_tokens is not None:
+            body["max_output_tokens"] = max(max_output_tokens, _LEAST_OUTPUT)
+        if request.temperature is not None and (traits.samples if self._temperature is None else self._temperature):
+            body["temperature"] = request.temperature
+        if request.tools:
+            # Left out, `strict` means that the API rewrites the schema, and refuses what it cannot rewrite.
+            body["tools"] = [
+                {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": False}
+                for tool in request.tools
+            ]
+            body["tool_choice"] = request.tool_choice.value
+        if (schema := request.output_schema) is not None:
+            body["text"] = {"format": {"type": "json_schema", "name": "output", "schema": schema, "strict": is_strict(schema)}}
+        return body
+
+    def decoder(self) -> "ResponsesDecoder":
+        return ResponsesDecoder()
+
+    def _thinking(self, request: StepRequest, traits: Traits) -> JsonObject:
+        if traits.samples:
+            return {}  # a model that does not reason refuses both
+        level = traits.nearest(request.effort or self._effort)
+        return {"include": ["reasoning.encrypted_content"]} | ({} if level is None else {"reasoning": {"effort": level.value}})
+
+
+class ResponsesDecoder:
+    """Reads the stream's events; each names its type inside its data."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, JsonObject] = {}
+        self._shown: dict[int, str] = {}
+        self._response: JsonObject = {}
+        self._model: str | None = None
+        self._refused = False
+        self._has_ended = False
+
+    def feed(self, chunk: JsonObject) -> str:
+        kind, index = as_text(chunk.get("type")), as_count(chunk.get("output_index"))
+        if response := as_object(chunk.get("response")):
+            self._model = as_text(response.get("model")) or self._model
+        if kind == "response.output_text.delta":
+            return self._show(index, as_text(chunk.get("delta")))
+        if kind == "response.output_item.done":
+            return self._keep(index, as_object(chunk.get("item")))
+        if kind.startswith("response.refusal."):
+            self._refused = True
+        if kind in _LAST:
+            self._response, self._has_ended = response, True
+            # Servers that only pretend to stream send all of it here alone.
+            return "".join(self._keep(place, item) for place, item in enumerate(as_objects(response.get("output"))))
+        return ""
+
+    def end(self) -> Ending:
+        if not self._has_ended:
+            raise EndedEarly
+        items = [item for _, item in sorted(self._items.items())]
+        reason = self._reason()
+        if self._refused:
+            raise ContentFiltered("the model refused to answer", hint="rephrase the request, or use another model")
+        calls = tuple(_call(item) for item in items if item.get("type") == "function_call")
+        if reason is FinishReason.STOP and calls:
+            reason = FinishReason.TOOL_CALLS
+        says_more = any(item.get("type") not in ("message", "function_call") or item.get("phase") for item in items)
+        return Ending(reason, calls, _usage(as_object(self._response.get("usage"))), self._model, parts=tuple(items) if says_more else ())
+
+    def _reason(self) -> FinishReason:
+        status = as_text(self._response.get("status"))
+        if status == "completed":
+            return FinishReason.STOP
+        why = as_text(as_object(self._response.get("incomplete_details")).get("reason"))
+        if status == "incomplete" and why == "max_output_tokens":
+            return FinishReason.LENGTH
+        if status == "incomplete" and why == "content_filter":
+            raise ContentFiltered("the provider withheld the answer", hint="rephrase the request, or use another model")
+        raise InvalidOutput(f"the provider stopped without a usable answer: {(why or status or 'unknown')[:40]}", hint="try again")
+
+    def _show(self, index: int, text: str) -> str:
+        self._shown[index] = self._shown.get(index, "") + text
+        return text
+
+    def _keep(self, index: int, item: JsonObject) -> str:
+        """Keep a finished item; returns the text in it that did not come in pieces before."""
+        if index not in self._items:
+            check_number_of_calls(len(self._items) + 1)
+        self._items[index] = {name: value for name, value in item.items() if value is not None}
+        self._refused = self._refused or any(part.get("type") == "refusal" for part in as_objects(item.get("content")))
+        text, shown = _text(item), self._shown.get(index, "")
+        return self._show(index, text[len(shown) :]) if text.startswith(shown) else ""
+
+
+def _items(message: Message) -> list[JsonValue]:
+    if (result := message.tool_result) is not None:
+        return [{"type": "function_call_output", "call_id": _id(result.call_id), "output": result.content}]
+    parts = own_parts(message)
+    if parts and _said(parts) == said_in(message):
+        return list(parts)
+    items: list[JsonValue] = []
+    if message.text or not message.tool_calls:
+        items.append({"type": "message", "role": message.role, "content": message.text})
+    for call in message.tool_calls:
+        items.append({"type": "function_call", "call_id": _id(call.id), "name": call.name, "arguments": json.dumps(call.arguments)})
+    return items
+
+
+def _said(items: list[JsonObject]) -> Said:
+    calls = [_call(item) for item in items if item.get("type") == "function_call"]
+    return "".join(map(_text, items)), [(call.id or "", call.name, _arguments(call)) for call in calls]
+
+
+def _text(item: JsonObject) -> str:
+    if item.get("type") != "message":
+        return ""
+    return "".join(as_text(part.get("text")) for part in as_objects(item.get("content")) if part.get("type") == "output_text")
+
+
+def _call(item: JsonObject) -> RawCall:
+    return RawCall(as_text(item.get("name")), as_text(item.get("arguments")), as_text(item.get("call_id")) or None)
+
+
+def _arguments(call: RawCall) -> JsonObject:
+    try:
+        return as_object(parse_json(str(call.arguments).strip() or "{}"))
+    except ValueError:
+        return {}
+
+
+def _id(call_id: str) -> str:
+    # A call may stem from another agent, whose ids are longer than this API takes.
+    return call_id if len(call_id) <= _LONGEST_ID else sha256(call_id.encode()).hexdigest()
+
+
+def _usage(usage: JsonObject) -> Usage | None:
+    read, written = as_count(usage.get("input_tokens")), as_count(usage.get("output_tokens"))
+    cached = as_count(as_object(usage.get("input_tokens_details")).get("cached_tokens"))
+    thought = as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens"))
+    if not (read or written):
+        return None
+    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read), reasoning_tokens=min(thought, written))
