@@ -51,6 +51,7 @@ _REASONS = {
 _CHOICES = {ToolChoice.AUTO: "auto", ToolChoice.NONE: "none", ToolChoice.REQUIRED: "any"}
 # Models before Opus 5.5 and its contemporaries can be forced to call a tool; later ones refuse that, so they are asked and then checked.
 _TAKES_FORCE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4|(?:opus|sonnet|fable|mythos)-5(?:-\d{8})?$)")
+_KINDS = {"thinking", "redacted_thinking", "text", "tool_use"}
 _FOREIGN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 
 _MARKS = ErrorMarks(
@@ -236,7 +237,7 @@ def _blocks(message: Message) -> list[JsonValue]:
         result = message.tool_result
         return [{"type": "tool_result", "tool_use_id": _id(result.call_id), "content": result.content, "is_error": result.is_error}]
     parts = own_parts(message)
-    if parts and _said(parts) == said_in(message):
+    if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
         return [part for part in parts if part.get("type") != "text" or as_text(part.get("text")).strip()]  # the API takes no blank ones
     blocks: list[JsonValue] = []
     if message.text.strip():

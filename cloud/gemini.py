@@ -27,6 +27,7 @@ from .models import gemini_thinking
 
 _UNSIGNED = "skip_thought_signature_validator"
 _NEVER_SIGNS = re.compile(r"(?:models/)?gemini-[12]\b")
+_FIELDS = {"text", "thought", "thoughtSignature", "functionCall"}
 _MODES = {ToolChoice.AUTO: "AUTO", ToolChoice.NONE: "NONE", ToolChoice.REQUIRED: "ANY"}
 _FILTERED = frozenset(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"))
 
@@ -201,7 +202,7 @@ def _parts(message: Message, provider_ids: dict[str, str], *, signs: bool) -> li
         response: JsonObject = {"error": result.content} if result.is_error else {"result": result.content}
         identity: JsonObject = {"id": provider_ids[result.call_id]} if result.call_id in provider_ids else {}
         return [{"functionResponse": {"name": result.name, "response": response, **identity}}]
-    known = own_parts(message)
+    known = [part for part in own_parts(message) if part.keys() <= _FIELDS]
     called = _called(known)
     if known and _text(known) == message.text and list(map(_named, called)) == [(call.name, call.arguments) for call in message.tool_calls]:
         for call, part in zip(message.tool_calls, called, strict=True):

@@ -29,14 +29,13 @@ from .dialect import (
 from .models import Traits, openai_traits
 from .openai import MARKS, bearer_headers, is_strict
 
-_LEAST_OUTPUT = 16
-"""Tokens; the API takes no lower limit."""
 _LONGEST_ID = 64
 _MARKS = replace(
     MARKS,
     filtered=(*MARKS.filtered, "invalid_prompt", "bio_policy", "cyber_policy", "misalignment_policy"),
     state=("encrypted content", "encrypted_content", "of type 'reasoning'"),
 )
+_KINDS = {"reasoning", "message", "function_call"}
 _LAST = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -83,7 +82,7 @@ class ResponsesDialect:
             **self._thinking(request, traits),
         }
         if max_output_tokens is not None:
-            body["max_output_tokens"] = max(max_output_tokens, _LEAST_OUTPUT)
+            body["max_output_tokens"] = max_output_tokens
         if request.temperature is not None and (traits.samples if self._temperature is None else self._temperature):
             body["temperature"] = request.temperature
         if request.tools:
@@ -176,7 +175,7 @@ def _items(message: Message) -> list[JsonValue]:
     if (result := message.tool_result) is not None:
         return [{"type": "function_call_output", "call_id": _id(result.call_id), "output": result.content}]
     parts = own_parts(message)
-    if parts and _said(parts) == said_in(message):
+    if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
         return list(parts)
     items: list[JsonValue] = []
     if message.text or not message.tool_calls:

@@ -15,8 +15,8 @@ from .dialect import JsonObject
 from .redact import quote
 
 _DRAIN_SECONDS = 1.0
-_LAST_EVENT = "message_stop"
-"""How Anthropic marks the end; the others send [DONE], or just end."""
+_LAST_EVENTS = frozenset(("message_stop", "response.completed", "response.incomplete", "response.failed"))
+"""How Anthropic and OpenAI's responses mark the end; the others send [DONE], or just end."""
 
 
 async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, None]:
@@ -30,7 +30,7 @@ async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, No
                 return
             if data:
                 yield _json_object(data)
-            if event.event == _LAST_EVENT:
+            if event.event in _LAST_EVENTS:
                 await _drain(events)
                 return
 

@@ -1,6 +1,6 @@
 """Streams in the shape that the three APIs send them, and agents to read them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from http_server import sse
@@ -11,13 +11,19 @@ from nearfar.cloud.gemini import GeminiDialect
 from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent, Timeouts
+from nearfar.cloud.responses import ResponsesDialect
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.protocols import Message, StepRequest, ToolSpec
 from nearfar.protocols.messages import Sensitivity
 
 Chunk = dict[str, Any]
 KEY = "sk-test-0123456789abcdef"
-DIALECTS: dict[str, Dialect] = {"openai": OpenAIDialect(), "anthropic": AnthropicDialect(), "gemini": GeminiDialect()}
+DIALECTS: dict[str, Dialect] = {
+    "openai": OpenAIDialect(),
+    "responses": ResponsesDialect(),
+    "anthropic": AnthropicDialect(),
+    "gemini": GeminiDialect(),
+}
 WEATHER = ToolSpec(
     name="weather",
     description="Today's weather",
@@ -130,4 +136,84 @@ def gemini_call() -> str:
     return sse(gemini_chunk(part, finish="STOP"))
 
 
-TEXTS: dict[str, Callable[..., str]] = {"openai": openai_text, "anthropic": anthropic_text, "gemini": gemini_text}
+def responses_reasoning(number: int = 0) -> Chunk:
+    return {"id": f"rs_{number}", "type": "reasoning", "summary": [], "encrypted_content": f"gAAAAA{number}"}
+
+
+def responses_message(number: int, text: str, **fields: object) -> Chunk:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed", "content": [part], **fields}
+
+
+def responses_function(number: int, arguments: str, name: str = "weather") -> Chunk:
+    known = {"id": f"fc_{number}", "type": "function_call", "status": "completed"}
+    return {**known, "call_id": f"call_{number}", "name": name, "arguments": arguments}
+
+
+def responses_stream(*items: tuple[Chunk, Sequence[str]], finish: str = "stop", read: int = 20, written: int = 5, **fields: object) -> str:
+    """The events of a response in OpenAI's order; each item comes with the pieces of its text or of its arguments."""
+    usage = {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": min(16, read), "cache_write_tokens": 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": read + written,
+    }
+    begun: Chunk = {
+        "id": "resp_1",
+        "object": "response",
+        "model": "model-1-2026-04-23",
+        "status": "in_progress",
+        "error": None,
+        "output": [],
+    }
+    status = "completed" if finish == "stop" else "incomplete"
+    details = None if finish == "stop" else {"reason": finish}
+    ended = begun | {"status": status, "incomplete_details": details, "output": [item for item, _ in items], "usage": usage, **fields}
+    events: list[Chunk] = [{"type": "response.created", "response": begun}, {"type": "response.in_progress", "response": begun}]
+    for index, (item, pieces) in enumerate(items):
+        events += [event | {"output_index": index} for event in _item_events(item, pieces)]
+    events.append({"type": f"response.{ended['status']}", "response": ended})
+    return "".join(sse(event | {"sequence_number": number}, event=event["type"]) for number, event in enumerate(events))
+
+
+def _item_events(item: Chunk, pieces: Sequence[str]) -> list[Chunk]:
+    done = {"type": "response.output_item.done", "item": item}
+    if item["type"] == "reasoning":
+        return [{"type": "response.output_item.added", "item": item | {"encrypted_content": "gAAA"}}, done]
+    place = {"item_id": item["id"]}
+    if item["type"] == "function_call":
+        kind, added = "response.function_call_arguments", item | {"arguments": "", "status": "in_progress"}
+        ends: list[Chunk] = [{"type": f"{kind}.done", **place, "arguments": item["arguments"]}]
+        begins: list[Chunk] = []
+    else:
+        kind, added = "response.output_text", item | {"content": [], "status": "in_progress"}
+        part, empty = item["content"][0], {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        if part["type"] == "refusal":
+            ends = [{"type": "response.refusal.done", **place, "content_index": 0, "refusal": part["refusal"]}]
+            return [{"type": "response.output_item.added", "item": added}, *ends, done]
+        place |= {"content_index": 0}
+        begins = [{"type": "response.content_part.added", **place, "part": empty}]
+        ends = [
+            {"type": f"{kind}.done", **place, "text": part["text"], "logprobs": []},
+            {"type": "response.content_part.done", **place, "part": part},
+        ]
+    deltas = [{"type": f"{kind}.delta", **place, "delta": piece} for piece in pieces]
+    return [{"type": "response.output_item.added", "item": added}, *begins, *deltas, *ends, done]
+
+
+def responses_text(*texts: str, finish: str = "stop", read: int = 20, written: int = 5) -> str:
+    items = ((responses_reasoning(), ()), (responses_message(1, "".join(texts)), texts))
+    return responses_stream(*items, finish=finish, read=read, written=written)
+
+
+def responses_call(*pieces: str) -> str:
+    return responses_stream((responses_reasoning(), ()), (responses_function(1, "".join(pieces)), pieces))
+
+
+TEXTS: dict[str, Callable[..., str]] = {
+    "openai": openai_text,
+    "responses": responses_text,
+    "anthropic": anthropic_text,
+    "gemini": gemini_text,
+}

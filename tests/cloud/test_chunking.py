@@ -8,7 +8,7 @@ import pytest
 from anyio import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streams import DIALECTS, TEXTS, anthropic_call, gemini_call, openai_call
+from streams import DIALECTS, TEXTS, anthropic_call, gemini_call, openai_call, responses_call
 
 from nearfar.cloud.dialect import Ending
 from nearfar.cloud.streaming import SurrogateJoiner, json_events
@@ -16,6 +16,7 @@ from nearfar.cloud.streaming import SurrogateJoiner, json_events
 ODD = "na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{GRINNING FACE}\u2028\u0085 \N{CJK UNIFIED IDEOGRAPH-6F22}"
 STREAMS = [(name, write(ODD, "\\r\n", "end")) for name, write in TEXTS.items()] + [
     ("openai", openai_call('{"city": ', '"Orl\N{LATIN SMALL LETTER E WITH ACUTE}ans"}')),
+    ("responses", responses_call('{"city": ', '"Orléans"}')),
     ("anthropic", anthropic_call('{"city": "', 'Orléans"}')),
     ("gemini", gemini_call()),
 ]

@@ -183,6 +183,21 @@ async def test_callers_with_one_idempotency_key_have_two_at_the_provider() -> No
         assert len({exchange.headers["idempotency-key"] for exchange in server.exchanges}) == 2
 
 
+async def test_a_callers_own_thinking_goes_back_through_the_gateway() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([anthropic_call('{"city": "Paris"}') if len(server.exchanges) == 1 else TEXTS["anthropic"]("Sunny.")])
+
+    question = Message.user("Weather in Paris?")
+    async with http_server(answer) as server:
+        far = agent_at(server.base_url, "anthropic")
+        async with remote(far, "laptop") as client:
+            asked = await complete(client, asking(messages=(question,), tools=(WEATHER,)))
+            result = Message.tool(ToolResult(call_id=asked.tool_calls[0].id, name="weather", content="sunny"))
+            await complete(client, asking(messages=(question, asked.message, result), tools=(WEATHER,)))
+        await far.aclose()
+        assert [block["type"] for block in server.exchanges[1].body["messages"][1]["content"]] == ["thinking", "tool_use"]
+
+
 async def test_callers_do_not_get_each_others_thinking_back() -> None:
     async def answer(exchange: Exchange) -> None:
         await exchange.stream([anthropic_call('{"city": "Paris"}')])

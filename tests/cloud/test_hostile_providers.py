@@ -8,7 +8,7 @@ import pytest
 from http_server import Exchange, http_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streams import DIALECTS, TEXTS, WEATHER, agent_at, anthropic_call, asking, gemini_call, openai_call
+from streams import DIALECTS, TEXTS, WEATHER, agent_at, anthropic_call, asking, gemini_call, openai_call, responses_call
 
 from nearfar.protocols import InternalError, NearfarError, complete
 
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 
 HONEST = {
     "openai": [TEXTS["openai"]("hi"), openai_call('{"city": "Paris"}')],
+    "responses": [TEXTS["responses"]("hi"), responses_call('{"city": "Paris"}')],
     "anthropic": [TEXTS["anthropic"]("hi"), anthropic_call('{"city": "Paris"}')],
     "gemini": [TEXTS["gemini"]("hi"), gemini_call()],
 }

@@ -1,4 +1,4 @@
-"""ProviderAgent keeps the contract in all three dialects, in-process and over gRPC.
+"""ProviderAgent keeps the contract in all four dialects, in-process and over gRPC.
 
 The provider is a loopback HTTP server that speaks the dialect and does what the prompt says, so that tools, cancellation and
 overflow are provable, which no local model server enforces.
@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from http_server import Exchange, http_server
-from streams import DIALECTS, KEY, TEXTS, WEATHER, anthropic_call, gemini_call, openai_call
+from streams import DIALECTS, KEY, TEXTS, WEATHER, anthropic_call, gemini_call, openai_call, responses_call
 
 from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.provider import ProviderAgent
@@ -23,10 +23,17 @@ from nearfar.protocols.testing.transports import TRANSPORTS
 
 ODD = "\N{FAMILY} na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{CJK UNIFIED IDEOGRAPH-6F22}"
 PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"], "additionalProperties": False}
-CALLS = {"openai": openai_call('{"city": "Par', 'is"}'), "anthropic": anthropic_call('{"city": "Paris"}'), "gemini": gemini_call()}
-LENGTH = {"openai": "length", "anthropic": "max_tokens", "gemini": "MAX_TOKENS"}
+CALLS = {
+    "openai": openai_call('{"city": "Par', 'is"}'),
+    "responses": responses_call('{"city": "Par', 'is"}'),
+    "anthropic": anthropic_call('{"city": "Paris"}'),
+    "gemini": gemini_call(),
+}
+LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "maxOutputTokens")
+LENGTH = {"openai": "length", "responses": "max_output_tokens", "anthropic": "max_tokens", "gemini": "MAX_TOKENS"}
 OVERFLOW = {
     "openai": {"error": {"message": "too long", "code": "context_length_exceeded"}},
+    "responses": {"error": {"message": "Your input exceeds the context window of this model.", "code": "context_length_exceeded"}},
     "anthropic": {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 900 tokens > 500 maximum"}},
     "gemini": {"error": {"code": 400, "message": "The input token count exceeds the maximum number of tokens allowed."}},
 }
@@ -62,7 +69,7 @@ class Provider:
 
     async def _stream(self, exchange: Exchange, words: list[str], read: int) -> None:
         wanted = exchange.body.get("generationConfig", exchange.body)
-        limit = next((wanted[name] for name in ("max_completion_tokens", "max_tokens", "maxOutputTokens") if name in wanted), 8192)
+        limit = next((wanted[name] for name in LIMITS if name in wanted), 8192)
         stops: list[str] = next((wanted[name] for name in ("stop", "stop_sequences", "stopSequences") if name in wanted), [])
         text = "".join(words)
         end = min((text.index(stop) for stop in stops if stop in text), default=len(text))
@@ -79,7 +86,7 @@ class Provider:
         await exchange.finish()
 
     def _turns(self, body: dict[str, Any]) -> list[Any]:
-        turns: list[Any] = body["contents" if self.dialect == "gemini" else "messages"]
+        turns: list[Any] = body[{"gemini": "contents", "responses": "input"}.get(self.dialect, "messages")]
         return turns
 
 

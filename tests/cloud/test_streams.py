@@ -22,6 +22,9 @@ from streams import (
     gemini_chunk,
     openai_call,
     openai_chunk,
+    responses_call,
+    responses_message,
+    responses_stream,
 )
 
 from nearfar.cloud import streaming
@@ -33,6 +36,7 @@ from nearfar.protocols import (
     InvalidOutput,
     Message,
     NearfarError,
+    RateLimited,
     StepLost,
     StepReply,
     StepRequest,
@@ -49,6 +53,13 @@ from nearfar.protocols.confidence import LowestWindow
 
 pytestmark = pytest.mark.anyio
 CALLS = {"openai": openai_call('{"ci', 'ty": "Pa', 'ris"}'), "anthropic": anthropic_call('{"ci', 'ty": "Paris"}'), "gemini": gemini_call()}
+REFUSAL = responses_message(1, "") | {"content": [{"type": "refusal", "refusal": "I can't help."}]}
+CALLS["responses"] = responses_call('{"ci', 'ty": "Pa', 'ris"}')
+
+
+def failed_response(code: str, message: str) -> dict[str, object]:
+    response = {"id": "resp_1", "object": "response", "status": "failed", "error": {"code": code, "message": message}, "output": []}
+    return {"type": "response.failed", "sequence_number": 9, "response": response}
 
 
 async def reply_to(body: str, request: StepRequest, dialect: str | OpenAIDialect = "openai") -> StepReply:
@@ -77,7 +88,8 @@ async def test_text_arrives_in_pieces_and_ends_with_usage_and_the_real_model(dia
     last = seen[-1]
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.STOP
-    assert last.usage == Usage(input_tokens=20, output_tokens=5, cached_tokens=16)
+    thought = 2 if dialect == "gemini" else 0
+    assert last.usage == Usage(input_tokens=20, output_tokens=5, cached_tokens=16, reasoning_tokens=thought)
     assert last.model.startswith("model-1-")
 
 
@@ -90,7 +102,9 @@ async def test_tool_call_is_put_together_and_checked(dialect: str) -> None:
     assert reply.text == ""
 
 
-@pytest.mark.parametrize(("dialect", "finish"), [("openai", "length"), ("anthropic", "max_tokens"), ("gemini", "MAX_TOKENS")])
+@pytest.mark.parametrize(
+    ("dialect", "finish"), [("openai", "length"), ("responses", "max_output_tokens"), ("anthropic", "max_tokens"), ("gemini", "MAX_TOKENS")]
+)
 async def test_reaching_the_limit_is_reported_as_length(dialect: str, finish: str) -> None:
     body = TEXTS[dialect]("Once upon", finish=finish)
     reply = await reply_to(body, asking(), dialect)
@@ -102,6 +116,8 @@ async def test_reaching_the_limit_is_reported_as_length(dialect: str, finish: st
     [
         ("openai", TEXTS["openai"]("I", finish="content_filter")),
         ("openai", sse(openai_chunk({"refusal": "I can't help."}), openai_chunk({}, "stop"), "[DONE]")),
+        ("responses", TEXTS["responses"]("I", finish="content_filter")),
+        ("responses", responses_stream((REFUSAL, ()))),
         ("anthropic", anthropic_events(anthropic_start(), *anthropic_end("refusal"))),
         ("gemini", sse(gemini_chunk(finish="SAFETY"))),
         ("gemini", sse({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})),
@@ -133,6 +149,10 @@ async def test_endings_that_a_step_cannot_have_are_invalid_output(dialect: str, 
         ("openai", {"error": {"message": "flagged", "code": "content_filter"}}, ContentFiltered),
         ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, Unavailable),
         ("gemini", {"error": {"code": 503, "status": "UNAVAILABLE", "message": "overloaded"}}, Unavailable),
+        ("responses", {"type": "error", "code": "server_error", "message": "sorry", "param": None, "sequence_number": 9}, Unavailable),
+        ("responses", failed_response("server_error", "sorry"), Unavailable),
+        ("responses", failed_response("rate_limit_exceeded", "slow down"), RateLimited),
+        ("responses", failed_response("bio_policy", "not this"), ContentFiltered),
     ],
 )
 async def test_error_object_in_mid_stream_ends_the_step(dialect: str, error: object, expected: type[NearfarError]) -> None:
