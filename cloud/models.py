@@ -94,7 +94,7 @@ def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits
 
 
 def refuses_effort_with_tools(model: str) -> bool:
-    """Whether chat completions refuse an effort beside tools, as for GPT-5.4 and later."""
+    """Whether chat completions refuse any effort but "none" beside tools, as for GPT-5.4 and later."""
     return _REFUSES_EFFORT_WITH_TOOLS.match(bare_name(model)) is not None
 
 

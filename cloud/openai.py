@@ -152,8 +152,10 @@ class OpenAIDialect:
             fields["stop"] = list(request.stop)
         if self._effort is not None and traits == PLAIN and self._reasoning is None and not self._hosted:
             traits = Traits(tuple(Effort))
-        level = traits.nearest(request.effort or self._effort)
-        if level is not None and not (request.tools and refuses_effort_with_tools(model)):
+        # Beside tools, chat completions take these models only where they do not think; the responses API has no such rule.
+        is_still = bool(request.tools) and refuses_effort_with_tools(model)
+        level = traits.nearest(Effort.NONE if is_still else request.effort or self._effort)
+        if level is not None:
             fields["reasoning_effort"] = level.value
         return fields
 

@@ -103,7 +103,8 @@ class ResponsesDialect:
         if traits.samples:
             return {}  # a model that does not reason refuses both
         level = traits.nearest(request.effort or self._effort)
-        return {"include": ["reasoning.encrypted_content"]} | ({} if level is None else {"reasoning": {"effort": level.value}})
+        thinking: JsonObject = {"include": ["reasoning.encrypted_content"]}
+        return thinking if level is None else thinking | {"reasoning": {"effort": level.value}}
 
 
 class ResponsesDecoder:

@@ -67,9 +67,10 @@ def test_openai_gets_the_nearest_effort_that_its_model_knows(model: str, effort:
     assert body(ResponsesDialect(), asking(effort=effort), model).get("reasoning", {}).get("effort") == sent
 
 
-def test_chat_completions_get_no_effort_beside_tools_where_the_model_refuses_both() -> None:
+def test_chat_completions_tell_a_model_not_to_think_where_it_refuses_tools_otherwise() -> None:
     request = asking(effort="high", tools=(WEATHER,))
-    assert "reasoning_effort" not in body(OpenAIDialect(), request, "gpt-5.5")
+    assert body(OpenAIDialect(), request, "gpt-5.5")["reasoning_effort"] == "none"
+    assert body(OpenAIDialect(hosted=False), asking(tools=(WEATHER,)), "azure/gpt-6-luna")["reasoning_effort"] == "none"
     assert body(ResponsesDialect(), request, "gpt-5.5")["reasoning"] == {"effort": "high"}
     assert body(OpenAIDialect(), request, "gpt-5.1")["reasoning_effort"] == "high"
 

@@ -1,4 +1,4 @@
-"""The examples of docs/providers.md are valid."""
+"""The examples of docs/providers.md and docs/proxies.md are valid."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 from nearfar.cloud.config import ProviderConfig, build_provider
 
-PAGE = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
+PAGE = "\n".join((Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8") for page in ("providers.md", "proxies.md"))
 
 
 def blocks(language: str) -> list[str]:
