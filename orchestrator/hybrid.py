@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 import anyio.to_thread
-from langchain_core.runnables import RunnableConfig
-from langgraph.store.base import BaseStore
-from langgraph.types import Checkpointer
 
 from ..protocols import (
     Agent,
@@ -74,12 +71,11 @@ from .runs.settings import RunsConfig
 from .runs.store import RunStore
 from .selection.decision import SelectionDecision
 from .selection.selector import Selector
-from .strategies.graphs import Graphs
+from .strategies.context import TaskContext
 from .strategies.reading import value_of
-from .strategies.state import TaskContext, TaskGraph, recursion_limit
+from .strategies.state import recursion_limit
 from .strategies.supervision import Verdict
 from .task import Policy, Task
-from .task_memory import TaskMemory, task_memory
 from .task_options import Resuming, TaskOptions, asked_task, check_options, policy_of
 from .team import Member, Team
 from .threads import in_thread
@@ -89,8 +85,15 @@ from .tracing.recorder import RunTrace
 from .tracing.store import TraceStore, open_traces
 
 if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.store.base import BaseStore
+    from langgraph.types import Checkpointer
+
     from .memory.store import MemoryStore
     from .resting import Rest
+    from .strategies.graphs import Graphs
+    from .strategies.runtime import TaskGraph
+    from .task_memory import TaskMemory
 
 
 class Hybrid:
@@ -140,8 +143,8 @@ class Hybrid:
         budgets: BudgetBook | RunsConfig | Mapping[str, Any] | Location | None = None,
         privacy: PrivacyRecords | RunsConfig | Mapping[str, Any] | Location | None = None,
         traces: TraceStore | RunsConfig | Mapping[str, Any] | Location | None = None,
-        checkpointer: Checkpointer = None,
-        store: BaseStore | None = None,
+        checkpointer: "Checkpointer" = None,
+        store: "BaseStore | None" = None,
     ) -> None:
         check_helpers(approver=approver, device_state=device_state, checkpointer=checkpointer, store=store)
         _check_given_once(memory, store, runs, checkpointer)
@@ -156,7 +159,7 @@ class Hybrid:
             put_in_front(self.team, self._cache)
         self._agents = {member.name: member.side for member in self.team}
         _require_usable(policy, self._agents)
-        self._memory = task_memory(memory)
+        self._memory = _task_memory(memory)
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._erased = ErasedMemory(self._cache, self._memory.store) if self._cache and self._memory else None
         self._listening = ExitStack()
@@ -179,11 +182,10 @@ class Hybrid:
             failing.pop_all()
         self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
-        store = store if self._memory is None else self._memory.store
+        self._store = store if self._memory is None else self._memory.store
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
             self._runs.store.forgetting.append(self._traces.forget_all)  # behind what is still to be written
-        checkpointer = checkpointer if self._runs is None else self._runs.checkpointer
-        self._graphs = Graphs(self.team, tools, self._router, checkpointer=checkpointer, store=store)
+        self._checkpointer = checkpointer
 
     @classmethod
     def from_config(
@@ -192,8 +194,8 @@ class Hybrid:
         *,
         tools: Sequence[Tool] = (),
         approver: Approver | None = None,
-        checkpointer: Checkpointer = None,
-        store: BaseStore | None = None,
+        checkpointer: "Checkpointer" = None,
+        store: "BaseStore | None" = None,
     ) -> Self:
         """The same from a `nearfar.toml`, whose policy is read anew when the file changes; a `store` stands in place of its memory.
 
@@ -237,12 +239,24 @@ class Hybrid:
         """How tasks that start now are served unless they say otherwise."""
         return self._policy.current if isinstance(self._policy, PolicyFile) else self._policy
 
+    def _load_graphs(self) -> None:
+        """Load LangGraph before the clock of the first task runs."""
+        assert self._graphs is not None
+
+    @cached_property
+    def _graphs(self) -> "Graphs":
+        """Made when the first task is served: loading LangGraph takes longer than loading all the rest."""
+        from .strategies.graphs import Graphs
+
+        checkpointer = self._checkpointer if self._runs is None else self._runs.checkpointer
+        return Graphs(self.team, self._tools, self._router, checkpointer=checkpointer, store=self._store)
+
     @property
-    def graph(self) -> TaskGraph:
+    def graph(self) -> "TaskGraph":
         """The graph of the policy's strategy; see `graph_of`."""
         return self.graph_of(self.policy.strategy)
 
-    def graph_of(self, strategy: Strategy | str) -> TaskGraph:
+    def graph_of(self, strategy: Strategy | str) -> "TaskGraph":
         """The compiled LangGraph graph of a strategy; its input is `{"task": Task(...).model_dump(mode="json")}`.
 
         Raises `ConfigError` for `auto`, which chooses among the others for each task, and `InvalidRequest` for an unknown name.
@@ -279,6 +293,7 @@ class Hybrid:
         if approvals:
             await self._durable.decide(run, user, approvals)
         given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
+        self._load_graphs()
         started = time.monotonic()
         with self._awake():
             async with self._durable.resumed(run, user, partial(self._equipped_again, options=given)) as work:
@@ -303,6 +318,7 @@ class Hybrid:
     @asynccontextmanager
     async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
         """What is to be served, and when it was asked for."""
+        self._load_graphs()
         started = time.monotonic()
 
         async def prepare() -> tuple[Task, TaskContext]:
@@ -503,14 +519,22 @@ class Hybrid:
         boundary = Boundary(approver=options.get("approver", self._approver))
         return replace(TaskContext.of(tools), plans=self._plans, boundary=boundary)
 
-    def _config(self, task: Task, options: TaskOptions) -> RunnableConfig:
+    def _config(self, task: Task, options: TaskOptions) -> "RunnableConfig":
         config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(self.team))}
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
 
 
-def _resting(memory: TaskMemory, team: Team, device_state: DeviceStateSource) -> "Rest | None":
+def _task_memory(memory: "MemoryStore | TaskMemory | MemoryConfig | Location | None") -> "TaskMemory | None":
+    if memory is None:
+        return None
+    from .task_memory import task_memory  # most tasks have no memory, and loading it takes a while
+
+    return task_memory(memory)
+
+
+def _resting(memory: "TaskMemory", team: Team, device_state: DeviceStateSource) -> "Rest | None":
     if memory.sleep is None:
         return None
     from .resting import Rest

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.store.base import BaseStore
 from pydantic import TypeAdapter
 
 from ..protocols import Agent, ConfigError, InvalidRequest
@@ -19,11 +17,11 @@ from .memory.settings import MemoryConfig
 from .routing.policy_file import PolicyFile
 from .runs.settings import RunsConfig
 from .task import Policy
-from .task_memory import TaskMemory
 from .tools import Tool
 
 if TYPE_CHECKING:
     from .memory.store import MemoryStore
+    from .task_memory import TaskMemory
 
 _NEAR = "the path or name of a model, a NearConfig, a mapping or an Agent"
 _FAR = 'a text such as "openai:MODEL", a FarConfig, a mapping or an Agent'
@@ -103,11 +101,14 @@ def memory_argument(given: object) -> "MemoryStore | TaskMemory | MemoryConfig |
     """Return the memory. A path, or an address `postgres://...`, is that of a store that the `Hybrid` opens and closes."""
     if isinstance(given, Mapping):
         return parse_section("memory", given, MemoryConfig).anchored(Path())
-    if given is None or isinstance(given, (TaskMemory, MemoryConfig)):
+    if given is None or isinstance(given, MemoryConfig):
         return given
     from .memory.store import MemoryStore
+    from .task_memory import TaskMemory
 
-    if isinstance(given, MemoryStore) or (isinstance(given, str) and given.startswith((":memory:", "postgres://", "postgresql://"))):
+    if isinstance(given, (MemoryStore, TaskMemory)) or (
+        isinstance(given, str) and given.startswith((":memory:", "postgres://", "postgresql://"))
+    ):
         return given
     return as_path("memory", given, otherwise="a MemoryStore, a TaskMemory, a MemoryConfig, a mapping")
 
@@ -125,8 +126,13 @@ def check_helpers(*, approver: object, device_state: object, checkpointer: objec
     """Raise `ConfigError` for what `Hybrid` passes on as it is and could not be used later."""
     check_approver(approver)
     require_callable("device_state", device_state, "a function that returns a DeviceState")
-    require("store", store, BaseStore, "a store of LangGraph", hint="a MemoryStore goes into memory=")
-    if checkpointer is not False:
+    if store is not None:
+        from langgraph.store.base import BaseStore
+
+        require("store", store, BaseStore, "a store of LangGraph", hint="a MemoryStore goes into memory=")
+    if checkpointer is not None and checkpointer is not False:
+        from langgraph.checkpoint.base import BaseCheckpointSaver
+
         require("checkpointer", checkpointer, BaseCheckpointSaver, "a checkpointer of LangGraph", hint="or runs= for durable runs")
 
 

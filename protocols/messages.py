@@ -15,7 +15,7 @@ ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
 class Value(BaseModel):
     """Base of all contract types: immutable, and closed to unknown fields. What is wrong with one is told without what is in it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class Sensitivity(StrEnum):

@@ -24,16 +24,12 @@ from ...protocols import Cancelled, StoreUnavailable, Unsupported
 from ..tables import Session, TableDatabase
 from ..threads import in_thread
 from .fencing import held
+from .parts import EPOCH, PART
 from .run import VERSION, Lease, damaged
 from .writer import Writer
 
 _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
 """Of values, as they are written; the serializer would read others."""
-EPOCH: Final = "nearfar_epoch"
-"""In `configurable`: which of a run's owners writes."""
-PART: Final = "nearfar_part"
-"""In `configurable`: the name of a part of the run, which is a graph by itself."""
-
 _COLUMNS: Final = "run, namespace, checkpoint, parent, version, kind, content, checksum, metadata"
 _PUT: Final = """
 INSERT INTO checkpoints (run, namespace, sequence, checkpoint, parent, version, kind, content, checksum, metadata)

@@ -13,8 +13,9 @@ from ...protocols import ApprovalNeeded, ConfigError, DeadlineExceeded, Idempote
 from ..effects.approvals import decide, needed
 from ..effects.ledger import EffectLedger, ledger_of
 from ..results import Result
+from ..strategies.context import TaskContext
 from ..strategies.reading import as_json
-from ..strategies.state import TaskContext, TaskGraph, TaskState
+from ..strategies.state import TaskState
 from ..task import Task
 from ..threads import in_thread
 from .cancelling import Cancelling
@@ -27,6 +28,7 @@ from .store import RunStore
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
+    from ..strategies.runtime import TaskGraph
     from .checkpointer import RunCheckpointer
 
 logger = logging.getLogger(__name__)
@@ -115,7 +117,7 @@ class DurableRuns:
         await in_thread(self.store.show, run, user=user)
         await in_thread(decide, self.store.database, run, approvals)
 
-    async def served(self, work: Work, graph: TaskGraph, config: "RunnableConfig") -> dict[str, Any]:
+    async def served(self, work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
         """The final state of the task's graph, each node of which is kept before the next one begins.
 
         Raises `ApprovalNeeded` where it stops to ask, `Cancelled` where somebody has cancelled it, and `RunBusy`.
@@ -227,7 +229,7 @@ def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str
     return DurableRuns(store, agents)
 
 
-async def served(work: Work, graph: TaskGraph, config: "RunnableConfig") -> dict[str, Any]:
+async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
     """The final state of the graph of a task that is no durable run."""
     state: dict[str, Any] = {}
     # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.

@@ -1,9 +1,17 @@
 """Where the graphs of a run keep their steps: the task's own, and those of its parts, which run side by side."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from .checkpointer import EPOCH, PART, RunCheckpointer
 from .run import Lease
+
+if TYPE_CHECKING:
+    from .checkpointer import RunCheckpointer
+
+EPOCH: Final = "nearfar_epoch"
+"""In `configurable`: which of a run's owners writes."""
+PART: Final = "nearfar_part"
+"""In `configurable`: the name of a part of the run, which is a graph by itself."""
 
 
 def thread(lease: Lease) -> dict[str, object]:
@@ -15,7 +23,7 @@ def thread(lease: Lease) -> dict[str, object]:
 class RunParts:
     """The parts of a run that this process owns."""
 
-    checkpointer: RunCheckpointer
+    checkpointer: "RunCheckpointer"
     lease: Lease
 
     def thread(self, part: str) -> dict[str, object]:

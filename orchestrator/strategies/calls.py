@@ -45,8 +45,10 @@ from ..results import Call, price
 from ..routing.settings import Fallback
 from ..task import Task
 from ..team import Member
+from .context import TaskContext
 from .reading import Json, as_json, value_of
-from .state import TaskContext, TaskRuntime, TaskState, emit, label_of
+from .runtime import TaskRuntime, emit
+from .state import TaskState, label_of
 from .supervision import Cause, Verdict
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)

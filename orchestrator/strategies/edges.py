@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from langgraph.types import Command
 
-from .state import TaskGraphBuilder, TaskRuntime, TaskState
+from .runtime import TaskGraphBuilder, TaskRuntime
+from .state import TaskState
 
 Node = Callable[[TaskState, TaskRuntime], Awaitable[TaskState]]
 Edge = Callable[[TaskState], str]

@@ -6,8 +6,9 @@ from ...protocols import Side, StepRequest, ToolResult
 from ..labels import OPEN, Label, joined
 from ..memory.item import Tier
 from ..tool_calls import ToolCalls
+from .context import TaskContext
 from .reading import as_json, value_of
-from .state import TaskContext, TaskState, label_of
+from .state import TaskState, label_of
 from .turn import Turn
 
 

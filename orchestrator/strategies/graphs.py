@@ -12,7 +12,7 @@ from ..team import Team
 from ..tools import Tool
 from . import eva, minions, pevr, single, subtasks
 from .nodes import TaskNodes
-from .state import TaskGraph, TaskGraphBuilder
+from .runtime import TaskGraph, TaskGraphBuilder
 
 Builder = Callable[[TaskNodes], TaskGraphBuilder]
 

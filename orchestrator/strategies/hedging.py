@@ -7,7 +7,8 @@ from ..routing.running import RunningEstimates
 from ..routing.situation import estimated_tokens
 from ..team import Team
 from .calls import CallLog
-from .state import TaskRuntime, TaskState, fresh_start
+from .runtime import TaskRuntime
+from .state import TaskState, fresh_start
 from .turn import Turn
 
 

@@ -13,8 +13,8 @@ from ..routing.settings import FALLBACK_ERRORS
 from ..selection.profile import last_words
 from ..team import Member, Team
 from .calls import CallLog
+from .context import TaskContext
 from .reading import value_of
-from .state import TaskContext
 from .turn import Turn
 
 _SECOND_SAMPLE_TEMPERATURE = {Side.NEAR: 0.7, Side.FAR: 1.0}

@@ -15,6 +15,7 @@ from ..results import Attempt, Call
 from ..task import Task
 from ..team import Member
 from .calls import CallLog
+from .context import TaskContext
 from .edges import add_node
 from .minions_findings import Assessment, read_assessment, read_jobs, show
 from .minions_prompts import ASSESSMENT_SCHEMA, JOBS_SCHEMA, Job, answer_form, findings_request, jobs_request
@@ -22,7 +23,8 @@ from .minions_reading import Material, Readings, Round
 from .nodes import TaskNodes
 from .panel import Answered, Panel, Question, attempt_with
 from .reading import as_json, value_of
-from .state import TaskContext, TaskGraphBuilder, TaskRuntime, TaskState, emit
+from .runtime import TaskGraphBuilder, TaskRuntime, emit
+from .state import TaskState
 from .supervised import task_text
 
 

@@ -21,12 +21,14 @@ from ..team import Team
 from ..tool_calls import Standing, ToolCalls
 from ..tools import Tool
 from .calls import CallLog
+from .context import TaskContext
 from .exposure import after_tools, before_tools, seen_by, shown
 from .fitting import Fitting, summarizer_of
 from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
 from .reading import as_json, value_of
-from .state import TaskContext, TaskRuntime, TaskState, emit, fresh_start, label_of
+from .runtime import TaskRuntime, emit
+from .state import TaskState, fresh_start, label_of
 from .trust import Trust
 from .turn import Turn
 

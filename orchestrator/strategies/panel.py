@@ -14,7 +14,8 @@ from ..task import Task
 from ..team import Member, Team
 from .calls import CallLog
 from .reading import value_of
-from .state import TaskRuntime, TaskState, emit, is_heard
+from .runtime import TaskRuntime, emit, is_heard
+from .state import TaskState
 
 Read = TypeVar("Read")
 

@@ -6,9 +6,11 @@ is unsure."""
 
 from langgraph.graph import END, START, StateGraph
 
+from .context import TaskContext
 from .edges import add_node
 from .nodes import TaskNodes
-from .state import TaskContext, TaskGraphBuilder, TaskState
+from .runtime import TaskGraphBuilder
+from .state import TaskState
 from .supervised import Oversight, SupervisorNodes, after_tools, after_verify
 from .supervised import after_act as supervised_after_act
 

@@ -4,9 +4,11 @@ from typing import Any
 
 from langgraph.graph import END, START, StateGraph
 
+from .context import TaskContext
 from .edges import add_node
 from .nodes import TaskNodes
-from .state import TaskContext, TaskGraphBuilder, TaskState
+from .runtime import TaskGraphBuilder
+from .state import TaskState
 
 
 def build(nodes: TaskNodes) -> TaskGraphBuilder:

@@ -16,11 +16,13 @@ from ..results import Call
 from ..routing.settings import FALLBACK_ERRORS
 from ..task import Task
 from .calls import CallLog
+from .context import Keeping, TaskContext
 from .edges import add_node
 from .nodes import TaskNodes
 from .panel import Answered, Panel, Question, attempt_with
 from .reading import as_json, value_of
-from .state import Keeping, TaskContext, TaskGraph, TaskGraphBuilder, TaskRuntime, TaskState, emit, label_of
+from .runtime import TaskGraph, TaskGraphBuilder, TaskRuntime, emit
+from .state import TaskState, label_of
 from .subtasks_plan import SubtaskPlan, read_plan
 from .subtasks_prompts import SUBTASKS_SCHEMA, SubtaskResult, aggregate_request, answer_form, plan_subtasks_request
 from .subtasks_run import Parts, PlanRun, SubtasksWork, part_policy

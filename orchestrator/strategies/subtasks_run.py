@@ -24,8 +24,10 @@ from ..results import Attempt, Call
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
 from ..task import Policy, Task
 from .calls import CallLog
+from .context import TaskContext
 from .reading import Json
-from .state import TaskContext, TaskGraph, TaskRuntime, TaskState, emit, recursion_limit, show
+from .runtime import TaskGraph, TaskRuntime, emit, show
+from .state import TaskState, recursion_limit
 from .subtasks_plan import Subtask, SubtaskPlan
 from .subtasks_policy import SubtasksPolicy
 from .subtasks_prompts import SubtaskResult, with_results

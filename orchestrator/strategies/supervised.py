@@ -16,8 +16,9 @@ from .fitting import asked_with_less
 from .nodes import TaskNodes
 from .prompts import adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
 from .reading import as_json, value_of
+from .runtime import TaskRuntime, emit
 from .single import after_act as unsupervised_after_act
-from .state import TaskRuntime, TaskState, emit, label_of, opening
+from .state import TaskState, label_of, opening
 from .supervision import Cause, Supervision, Verdict
 from .triggers import Evidence, cause_of_check
 from .trust import chosen_by_plan

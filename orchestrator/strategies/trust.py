@@ -7,7 +7,8 @@ from ..guarding.naming import named_tools
 from ..guarding.quoting import quoted
 from ..labels import Integrity, Label
 from ..tool_calls import Standing, ToolCalls
-from .state import TaskContext, TaskState, label_of
+from .context import TaskContext
+from .state import TaskState, label_of
 
 
 class Trust:

@@ -27,7 +27,8 @@ from ..routing.settings import FallbackTrigger
 from ..task import Task
 from ..team import Member, Team
 from .reading import Json, as_json, value_of
-from .state import TaskRuntime, TaskState, emit, fresh_start, is_heard
+from .runtime import TaskRuntime, emit, is_heard
+from .state import TaskState, fresh_start
 
 
 class Turn:

@@ -17,7 +17,7 @@ from nearfar.orchestrator.runs.durable import DurableRuns
 from nearfar.orchestrator.runs.run import Failure, Lease, RunState
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.strategies.state import TaskContext
+from nearfar.orchestrator.strategies.context import TaskContext
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.protocols import (

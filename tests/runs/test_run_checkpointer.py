@@ -13,7 +13,8 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command, interrupt
 from run_stores import Opener
 
-from nearfar.orchestrator.runs.checkpointer import EPOCH, RunCheckpointer
+from nearfar.orchestrator.runs.checkpointer import RunCheckpointer
+from nearfar.orchestrator.runs.parts import EPOCH
 from nearfar.orchestrator.runs.run import KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task import Task

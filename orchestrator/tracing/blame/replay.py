@@ -35,8 +35,9 @@ from ...routing.decision import RouteDecision
 from ...routing.router import Router
 from ...routing.settings import FALLBACK_ERRORS, RouterPolicy
 from ...routing.settings import Limits as SpendingLimits
+from ...strategies.context import TaskContext
 from ...strategies.graphs import Graphs
-from ...strategies.state import TaskContext, TaskState, recursion_limit
+from ...strategies.state import TaskState, recursion_limit
 from ...strategies.subtasks_run import part_key
 from ...task import Task
 from ...team import Member, Team
