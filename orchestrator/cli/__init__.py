@@ -73,6 +73,21 @@ auto = typer.Typer(help="What the strategy auto chooses, and why.", no_args_is_h
 app.add_typer(auto, name="auto")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"nearfar {version('nearfar')}")
+        raise typer.Exit
+
+
+@app.callback()
+def nearfar(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Agents that run on this device and ask the cloud only when it pays."""
+
+
 @app.command()
 def run(
     prompt: Annotated[str, typer.Argument(help="The task. `-` reads it from standard input.")],

@@ -25,6 +25,8 @@ Public = Annotated[bool, typer.Option("--public", help="The task's text may leav
 TaskClass = Annotated[str, typer.Option("--class", help="What the task is, from coarse to fine: billing/refund. For rules and learning.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="A word that rules can ask for; may be repeated.")]
 Tools = Annotated[Path | None, typer.Option(help="Python file whose @tool functions the agents may call.")]
+RunName = Annotated[str | None, typer.Argument(help="Its id, or the beginning of it, as `nearfar runs list` shows it.", show_default=False)]
+Last = Annotated[bool, typer.Option("--last", help="The newest run.")]
 Traces = Annotated[Path, typer.Option("--traces", help="Recorded outcomes: traces, a router's log, or the runs of a sweep.")]
 NearAgents = Annotated[
     list[str] | None, typer.Option("--near-agent", help="Agent of the traces that is near; may be repeated. Else as configured.")

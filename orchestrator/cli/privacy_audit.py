@@ -13,15 +13,17 @@ from ..privacy.audit import Departure
 from ..privacy.records import PrivacyRecords
 from .configuration import read_config
 from .console import notes, output, print_json, reported
+from .run_choice import RunChoice
 
 
-def audit_run(run: str, path: Path | None, *, as_json: bool) -> None:
+def audit_run(chosen: RunChoice, path: Path | None, *, as_json: bool) -> None:
     """Print the departures of a run."""
     with reported(as_json=as_json):
         config = read_config(path)
         if config is None or config.runs is None:
             raise ConfigError("no record is kept of what leaves this device", hint="[runs] in nearfar.toml keeps one for each run")
         with closing(PrivacyRecords(config.runs.folder)) as records:
+            run = chosen.of(records)
             found = records.departures(run)
         if not found:
             raise NotFound(f"nothing is on record that was to leave this device for a run {run!r}", hint="the id of a result names its run")

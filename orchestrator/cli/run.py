@@ -33,6 +33,8 @@ from .options import Files, Selection
 from .selection import chosen_config, open_hybrid, warn_outside_world
 
 _SHOWN_RESULT = 200
+_ENDINGS = ("exit", "quit", "/exit", "/quit", ":q", "exit()", "quit()")
+"""Turns that end a chat: they are meant for the program, and would cost money as prompts."""
 
 
 def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions, *, as_json: bool) -> None:
@@ -80,7 +82,7 @@ def chat_with(selection: Selection) -> None:
         config = chosen_config(selection)
         hybrid = open_hybrid(selection, config, terminal_approver())
         try:
-            notes.print("end with Ctrl-D", style="dim")
+            notes.print("end with exit or Ctrl-D", style="dim")
             _converse(runner, hybrid, config, {"session": uuid4().hex, **selection.stated})
         finally:
             runner.run(hybrid.aclose())
@@ -91,6 +93,8 @@ def _converse(runner: asyncio.Runner, hybrid: Hybrid, config: Config, options: T
     while (said := _read_turn()) is not None:
         if not said.strip():
             continue
+        if said.strip().lower() in _ENDINGS:
+            return
         warn_outside_world(said, config)
         try:
             result = runner.run(_show(hybrid, [*history, Message.user(said)], options))
@@ -115,22 +119,73 @@ def _read_turn() -> str | None:
 
 
 async def _show(hybrid: Hybrid, prompt: str | list[Message], options: TaskOptions) -> Result:
-    """Run a task and print it as it happens: text as it streams, except that a draft which may still be rejected stays dim."""
-    async with aclosing(hybrid.stream(prompt, **options)) as events:
-        async for event in events:
-            _show_event(event)
-            if isinstance(event, TaskFinished):
-                output.print(Text(event.result.text), soft_wrap=True)
-                return event.result
+    """Run a task and print it as it happens; the answer goes to standard output, once."""
+    printer = _Printer()
+    try:
+        async with aclosing(hybrid.stream(prompt, **options)) as events:
+            async for event in events:
+                printer.show(event)
+                if isinstance(event, TaskFinished):
+                    printer.finish(event.result)
+                    return event.result
+    except NearfarError as error:
+        printer.fail(error)
+        raise
     raise AssertionError("a stream of events ends with TaskFinished or an error")
+
+
+class _Printer:
+    """Prints what happens in a task to standard error.
+
+    Text is shown as it streams where somebody reads along. An answer that stands on their terminal by then is not printed a second time.
+    """
+
+    def __init__(self) -> None:
+        self._streamed = ""
+        """What the step under way has said."""
+        self._failed: list[str] = []
+        """Attempts that are over. The last one is printed when something follows it: else the error tells the same."""
+        self._shown = 0
+        """How many of them are printed."""
+
+    def show(self, event: TaskEvent) -> None:
+        """Print one event."""
+        if isinstance(event, AgentText):
+            self._streamed += event.text
+            if notes.is_terminal:
+                notes.print(Text(event.text, style="dim"), end="", soft_wrap=True)
+            return
+        if isinstance(event, (AttemptStarted, ToolStarted)):
+            self._streamed = ""
+        self._show_failed()
+        if isinstance(event, AttemptEnded) and event.attempt.outcome != "accepted":
+            self._failed.append(f"{event.attempt.agent} {event.attempt.outcome}: {event.attempt.reason}")
+        else:
+            _show_event(event)
+
+    def fail(self, error: NearfarError) -> None:
+        """Print what the error itself does not tell, and take from its notes what is printed already."""
+        if self._failed and not self._failed[-1].endswith(f"{error}") and error.message not in self._failed[-1]:
+            self._show_failed()
+        told = {f"before that, {line}" for line in self._failed[: self._shown]}
+        error.__notes__ = [note for note in dict.fromkeys(getattr(error, "__notes__", ())) if note not in told]
+
+    def _show_failed(self) -> None:
+        for line in self._failed[self._shown :]:
+            notes.print(f"\n{line}", style="yellow", soft_wrap=True)
+        self._shown = len(self._failed)
+
+    def finish(self, result: Result) -> None:
+        """Print the answer, unless it stands on the same terminal already."""
+        is_read = notes.is_terminal and output.is_terminal and self._streamed.strip() == result.text.strip() != ""
+        if not is_read:
+            output.print(Text(result.text), soft_wrap=True)
 
 
 def _show_event(event: TaskEvent) -> None:
     match event:
         case AttemptStarted():
             notes.print(f"{event.agent} ({event.model}):", style="dim")
-        case AgentText():
-            notes.print(Text(event.text, style="dim"), end="", soft_wrap=True)
         case ToolStarted():
             arguments = json.dumps(event.call.arguments, ensure_ascii=False)
             notes.print(Text.assemble((f"  {event.call.name}", "cyan"), (arguments, "dim")), soft_wrap=True)
@@ -146,8 +201,6 @@ def _show_event(event: TaskEvent) -> None:
         case SubtaskEnded():
             style = "dim" if event.outcome == "done" else "yellow"
             notes.print(Text(f"\n{event.id} {event.outcome}: {event.answer[:_SHOWN_RESULT]}", style=style), soft_wrap=True)
-        case AttemptEnded() if event.attempt.outcome != "accepted":
-            notes.print(f"\n{event.attempt.agent} {event.attempt.outcome}: {event.attempt.reason}", style="yellow", soft_wrap=True)
         case AttemptEnded():
             notes.print()
 

@@ -9,10 +9,12 @@ from ..config import Config
 from ..escaping import spelled_out
 from ..hybrid import Hybrid
 from ..runs.settings import RunsConfig
+from ..threads import in_thread
 from .approving import terminal_approver
 from .console import EXIT_FAILED, execute, notes, output, print_json
 from .options import Selection
 from .run import summary
+from .run_choice import RunChoice
 from .selection import chosen_config, open_hybrid
 
 
@@ -31,13 +33,14 @@ class Answers:
         return {**dict.fromkeys(self.approved, True), **dict.fromkeys(self.denied, False)}
 
 
-def resume_run(run: str | None, selection: Selection, answers: Answers, *, user: str, as_json: bool) -> None:
+def resume_run(chosen: RunChoice, selection: Selection, answers: Answers, *, user: str, as_json: bool) -> None:
     """Go on with one run and print what came of it."""
 
     async def work() -> None:
-        if run is None:
-            raise ConfigError("no run is named", hint="name one of `nearfar runs list`, or all whose process has died: --all")
+        if chosen.run is None and not chosen.is_last:
+            raise ConfigError("no run is named", hint="give the beginning of its id, --last, or --all for all whose process has died")
         async with _hybrid(selection, as_json=as_json) as hybrid:
+            run = await in_thread(chosen.of, hybrid.runs)
             result = await hybrid.resume(run, user=user, approvals=answers.of())
         if as_json:
             print_json(result.model_dump(mode="json"))
@@ -48,11 +51,11 @@ def resume_run(run: str | None, selection: Selection, answers: Answers, *, user:
     execute(work(), as_json=as_json)
 
 
-def resume_all(selection: Selection, run: str | None, *, as_json: bool) -> None:
+def resume_all(selection: Selection, chosen: RunChoice, *, as_json: bool) -> None:
     """Go on with all runs whose process has died, the oldest first; one that fails does not stop the others."""
 
     async def work() -> None:
-        if run is not None:
+        if chosen.run is not None or chosen.is_last:
             raise ConfigError("a run is named, and --all is given", hint="say one of them")
         ended: list[dict[str, str]] = []
         async with _hybrid(selection, as_json=as_json) as hybrid:

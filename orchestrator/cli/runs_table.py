@@ -19,6 +19,7 @@ from ..runs.store import RunStore
 from .approving import shown_call
 from .configuration import read_config
 from .console import notes, output, print_json, reported
+from .run_choice import RunChoice
 
 _STYLES: Final = {RunState.DONE: "green", RunState.FAILED: "red", RunState.WAITING: "yellow", RunState.CANCELLED: "dim"}
 
@@ -55,11 +56,11 @@ def list_runs(path: Path | None, *, state: str | None, user: str | None, limit: 
             notes.print("nearfar runs resume --all goes on with those whose process has died", style="dim")
 
 
-def show_run(run: str, path: Path | None, *, as_json: bool) -> None:
+def show_run(chosen: RunChoice, path: Path | None, *, as_json: bool) -> None:
     """Print everything about a run."""
     with reported(as_json=as_json):
         with opened(path) as store:
-            found = details(store, run)
+            found = details(store, chosen.of(store))
         if as_json:
             print_json(found.model_dump(mode="json"))
             return
@@ -71,11 +72,11 @@ def show_run(run: str, path: Path | None, *, as_json: bool) -> None:
         output.print(table)
 
 
-def cancel_run(run: str, path: Path | None, *, as_json: bool) -> None:
+def cancel_run(chosen: RunChoice, path: Path | None, *, as_json: bool) -> None:
     """Ask for the end of a run."""
     with reported(as_json=as_json):
         with opened(path) as store:
-            found = store.cancel(run)
+            found = store.cancel(run := chosen.of(store))
         if as_json:
             print_json({"run": found.id, "state": found.state})
         elif found.state is RunState.RUNNING:
@@ -84,11 +85,11 @@ def cancel_run(run: str, path: Path | None, *, as_json: bool) -> None:
             notes.print(f"run {spelled_out(run)} is {found.state}")
 
 
-def forget_run(run: str, path: Path | None, *, as_json: bool) -> None:
+def forget_run(chosen: RunChoice, path: Path | None, *, as_json: bool) -> None:
     """Remove everything that is kept of a run."""
     with reported(as_json=as_json):
         with opened(path) as store:
-            store.forget(run)
+            store.forget(run := chosen.of(store))
         if as_json:
             print_json({"run": run, "state": "forgotten"})
         else:

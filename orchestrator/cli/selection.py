@@ -1,6 +1,7 @@
 """From command-line options to a `Hybrid`."""
 
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,6 +70,9 @@ def load_tools(path: Path) -> list[Tool]:
     if spec is None or spec.loader is None or not path.is_file():
         raise ConfigError(f"{path} is not a Python file", hint="--tools names a .py file with @tool functions")
     module = importlib.util.module_from_spec(spec)
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as Python does for a script: what stands beside the file can be imported
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the file is the user's own program; whatever stops it is reported, not traced

@@ -16,6 +16,7 @@ from ..tracing.blame.record import RecordedRun
 from ..tracing.blame.search import Blame, blame
 from .console import execute, notes, output, print_json
 from .options import Selection
+from .run_choice import RunChoice, full_id
 from .selection import chosen_config, open_hybrid
 from .trace_show import opened
 
@@ -30,15 +31,16 @@ class Asked(NamedTuple):
     """Also what they would have said behind a correction."""
 
 
-def blame_run(run: str, asked: Asked, selection: Selection, *, as_json: bool) -> None:
+def blame_run(chosen: RunChoice, asked: Asked, selection: Selection, *, as_json: bool) -> None:
     """Print which step failed the run, and what came of correcting it."""
 
     async def work() -> None:
         if (asked.reference is None) == (asked.corrector is None):
             raise ConfigError("who knows better is not said", hint="--reference RUN that went well, or --corrector AGENT with --expected")
         with opened(selection.config) as store:
+            run, reference = chosen.of(store), asked.reference and full_id(asked.reference, store)
             failed = RecordedRun(run, store.entries(run))
-            good = None if asked.reference is None else RecordedRun(asked.reference, store.entries(asked.reference))
+            good = RecordedRun(reference, store.entries(reference)) if reference else None
         expected = asked.expected or (None if good is None else good.answer)
         if expected is None:
             raise ConfigError("nobody knows the right answer", hint="--expected says it")

@@ -20,6 +20,7 @@ from ..tracing.rows import Row, dollars_text, label_text, rows_of
 from ..tracing.store import TraceLine, TraceStore, open_traces
 from .configuration import read_config
 from .console import notes, output, print_json, reported
+from .run_choice import RunChoice
 
 _SHOWN: Final = 160
 """Characters of what was said that a line shows."""
@@ -46,10 +47,11 @@ def list_traces(path: Path | None, *, limit: int, as_json: bool) -> None:
     output.print(table)
 
 
-def show_trace(run: str, path: Path | None, *, html: Path | None, as_json: bool) -> None:
+def show_trace(chosen: RunChoice, path: Path | None, *, html: Path | None, as_json: bool) -> None:
     """Print a trace as a tree, or as its entries; write the page where one is asked for."""
     with reported(as_json=as_json):
         with opened(path) as store:
+            run = chosen.of(store)
             entries = store.entries(run)
         if html is not None:
             from ..tracing.page import trace_page

@@ -40,6 +40,12 @@ class PrivacyRecords:
     def of(self, run: str) -> "RunRecords":
         return RunRecords(self, run)
 
+    def ids(self, prefix: str = "", *, limit: int = 10_000) -> list[str]:
+        """Return the ids of runs that begin with `prefix`, the newest first."""
+        query = "SELECT run FROM departures WHERE substr(run, 1, ?) = ? GROUP BY run ORDER BY max(number) DESC LIMIT ?"
+        with self.database.reading() as connection:
+            return [run for (run,) in connection.execute(query, (len(prefix), prefix, limit)).fetchall()]
+
     def departures(self, run: str) -> list[Departure]:
         """What left for a run, and what was held back, in order."""
         with self.database.reading() as connection:

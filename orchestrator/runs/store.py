@@ -131,6 +131,12 @@ class RunStore:
         with self.database.reading() as session:
             return [*self._runs(session, session.execute(query, (*given.values(), limit)).fetchall())]
 
+    def ids(self, prefix: str = "", *, limit: int = 10_000) -> "Sequence[str]":
+        """Return the ids of runs that begin with `prefix`, the newest first."""
+        query = "SELECT run FROM runs WHERE substr(run, 1, ?) = ? ORDER BY number DESC LIMIT ?"
+        with self.database.reading() as session:
+            return [run for (run,) in session.execute(query, (len(prefix), prefix, limit)).fetchall()]
+
     def orphans(self, *, user: str | None = None) -> "Sequence[Run]":
         """Runs whose process has died, or gave them up when it was interrupted; the oldest first."""
         query = f"SELECT {_COLUMNS} FROM runs WHERE state = 'running' ORDER BY number"

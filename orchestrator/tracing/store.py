@@ -69,6 +69,12 @@ class TraceStore:
             raise NotFound(f"there is no trace of a run {run!r}", hint="nearfar trace list shows them")
         return [_read(run, content) for (content,) in rows]
 
+    def ids(self, prefix: str = "", *, limit: int = 10_000) -> list[str]:
+        """Return the ids of runs that begin with `prefix`, the newest first."""
+        query = "SELECT run FROM entries WHERE type = 'began' AND substr(run, 1, ?) = ? GROUP BY run ORDER BY max(number) DESC LIMIT ?"
+        with self.database.reading() as session:
+            return [run for (run,) in session.execute(query, (len(prefix), prefix, limit)).fetchall()]
+
     def newest(self, *, user: str | None = None, limit: int = 100) -> list[TraceLine]:
         """The runs that were begun, or gone on with, last come first."""
         begun = (
