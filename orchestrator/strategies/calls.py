@@ -136,9 +136,8 @@ class CallLog:
             label: of what the request holds; None: it may be anything that the run has seen.
         """
         agent = await member.open()
-        request = _with_own_states(request, agent.card)
         patience = self._patience(member, request)
-        departing = await self._privacy.departing(member, request, label or self._label, role=role)
+        departing = await self._privacy.departing(member, _with_own_states(request, agent.card), label or self._label, role=role)
         allowance = await self._reserved(departing.request, agent.card)
         request = departing.request if allowance is None else allowance.request
         listening = _Listening(None if listener is None else departing.listener(listener))
