@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from .arguments import as_path
 from .cache.settings import CacheSettings
 from .compose import FarConfig, GatewayConfig, GatewayLimits, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
 from .config_keys import fields_at
+from .config_lines import line_of
 from .config_secrets import literal_secrets
 from .hub import AgentName, AttachedConfig, HubConfig
 from .memory.settings import MemoryConfig
@@ -174,7 +174,7 @@ def _describe(text: str, source: str, error: ErrorDetails) -> str:
 
 def _at(text: str, source: str, path: Sequence[str], problem: str = "") -> str:
     """Where a key stands, and what is wrong with it."""
-    where = f"{source}, line {_line_of(text, path)}: {'.'.join(path) or 'the file'}"
+    where = f"{source}, line {line_of(text, path)}: {'.'.join(path) or 'the file'}"
     return f"{where}: {problem}" if problem else where
 
 
@@ -182,25 +182,6 @@ def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
     """The branch of a far agent that pydantic tried, which it names in the path, and the keys as written."""
     depth = {"far": 1, "other_far": 2}.get(path[0] if path else "")
     return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth + 1 else ("", path)
-
-
-def _line_of(text: str, path: Sequence[str]) -> int:
-    """The line that sets the key, else the line of its section, else the first."""
-    section: list[str] = []
-    section_line = 1
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*\[([^\[\]]+)\]", line):
-            section = [part.strip().strip("\"'") for part in header[1].split(".")]
-            section_line = number if section == list(path[: len(section)]) else section_line
-        if section == list(path):
-            return number
-        if (pair := re.match(r"\s*([\w\"'.-]+)\s*=", line)) and [*section, *_split(pair[1])] == list(path):
-            return number
-    return section_line
-
-
-def _split(key: str) -> list[str]:
-    return [part.strip("\"'") for part in key.split(".")]
 
 
 def _suggestion(path: Sequence[str], tag: str) -> str:

@@ -400,8 +400,15 @@ class Hybrid:
         return self._selector.explain(task, tools=list(self._context(options).tools), sides=self._sides)
 
     def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
-        """Who would serve a task, what is expected of each agent, and why; nothing is run. Raises what `run` raises before it begins."""
-        task, context = self._prepared(self._with_memory(self._asked(prompt, options), options), options)
+        """Who would serve a task, what is expected of each agent, and why; nothing is run.
+
+        Of a task that the rules deny, it tells which rule did so in `denied`. Else it raises what `run` raises before it begins.
+        """
+        asked = self._asked(prompt, options)
+        refusal = self._router.refusal(asked, list(self.team), tools=list(self._context(options).tools))
+        if refusal is not None:
+            return refusal
+        task, context = self._prepared(self._with_memory(asked, options), options)
         return self._router.explain(task.with_memory_in_prompt(), list(self.team), tools=list(context.tools))
 
     def report(self, result: Result, *, score: float, task_class: str = "") -> None:

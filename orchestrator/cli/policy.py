@@ -85,7 +85,8 @@ async def _served(hybrid: Hybrid, prompt: str, options: TaskOptions, *, as_json:
 
 
 def _show_decision(decision: RouteDecision) -> None:
-    output.print(Text(" then ".join(decision.candidates)), soft_wrap=True)
+    verdict = " then ".join(decision.candidates) if decision.denied is None else f"denied: {decision.denied}"
+    output.print(Text(verdict), soft_wrap=True)
     for reason in decision.reasons:
         notes.print(Text(reason, style="dim"), soft_wrap=True)
     notes.print(_table_of(decision.considered))

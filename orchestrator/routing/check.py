@@ -1,18 +1,19 @@
-"""Checking a policy beyond its types: rules that never apply, sides that contradict each other, agents that there are none of."""
+"""Checking a policy beyond its types: rules that never apply, sides that contradict each other, agents that are missing or never asked."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Final, Literal
 
-from ...protocols import ConfigError, Sensitivity, Side
+from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
 from ...protocols.messages import Value
-from ..policy import Mode, Strategy
+from ..policy import Mode, Needs, Strategy
 from ..task import Policy
-from .eligibility import SIDES_OF_MODE
+from .eligibility import SIDES_OF_MODE, eligible
 from .evidence.escalation import Escalation
 from .learned.head import read_card
-from .rules import RESTRICTIONS, Range, Rule, When
+from .rules import RESTRICTIONS, Range, Rule, When, is_of_class
 from .settings import FallbackTrigger
 
 _SHARES: Final = ("battery", "budget_left")
@@ -34,7 +35,14 @@ class Finding(Value):
 
 def findings(policy: Policy, agents: Mapping[str, Side]) -> list[Finding]:
     """Everything that is wrong or strange, errors first. `agents` are those of the team, by name."""
-    found = [*_on_modes(policy), *_on_agents(policy, agents), *_on_rules(policy, agents), *_on_settings(policy), *_on_files(policy, agents)]
+    found = [
+        *_on_modes(policy),
+        *_on_agents(policy, agents),
+        *_on_strategies(policy, agents),
+        *_on_rules(policy, agents),
+        *_on_settings(policy),
+        *_on_files(policy, agents),
+    ]
     return sorted(found, key=lambda finding: finding.kind)
 
 
@@ -76,6 +84,52 @@ def _on_agents(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
             yield _error("policy.fallback.order", f"there is no agent {name!r}", known)
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """An agent of which nothing is known but its name and side."""
+
+    name: str
+    side: Side
+    capabilities: Capabilities | None = None
+    prices: Prices | None = None
+
+
+def _on_strategies(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
+    """Strategies that these agents cannot serve, and agents that no strategy asks."""
+    if not agents:
+        return
+    asked: set[str] = {policy.evidence.second_opinion or ""}
+    for where, strategy, mode in _ways(policy):
+        try:
+            asked |= _asked(policy, agents, strategy, mode)
+        except ConfigError as error:
+            if f"contradicts mode {policy.mode}" not in error.message or where != "policy":  # which is reported elsewhere
+                yield _error(where, f"strategy {strategy}: {error.message}", error.hint)
+    for name in agents:
+        if name not in asked:
+            problem = f"{name} can never be asked, unless a task states another mode or strategy"
+            yield _warning("policy", problem, "the modes and strategies of this policy and its rules leave it out")
+
+
+def _ways(policy: Policy) -> Iterator[tuple[str, Strategy, Mode]]:
+    """Yield the strategies and modes under which tasks are served, and what sets them."""
+    yield "policy", policy.strategy, policy.mode
+    if policy.strategy is Strategy.SUBTASKS:
+        yield "policy.subtasks.strategy", policy.subtasks.strategy, policy.mode
+    for rule in policy.rules:
+        if rule.strategy is not None or rule.mode is not None:
+            yield _where(rule), rule.strategy or policy.strategy, rule.mode or policy.mode
+
+
+def _asked(policy: Policy, agents: Mapping[str, Side], strategy: Strategy, mode: Mode) -> set[str]:
+    """The agents that a public task may be given to. Raises `ConfigError` where none can serve it."""
+    team = [_Named(name, side) for name, side in agents.items()]
+    known = Strategy.ROUTE if strategy is Strategy.AUTO else strategy
+    executor = policy.supervision.executor
+    found = eligible(team, strategy=known, mode=mode, sensitivity=Sensitivity.PUBLIC, needs=Needs(), executor=executor)
+    return {agent.name for agent in found.agents} | {found.supervisor or ""}
+
+
 def _on_rules(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
     names = [rule.name for rule in policy.rules]
     for number, rule in enumerate(policy.rules):
@@ -85,6 +139,7 @@ def _on_rules(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Finding]:
         over = next((earlier for earlier in policy.rules[:number] if _leaves_nothing(earlier, rule)), None)
         if over is not None:
             yield _warning(_where(rule), f"it can never have an effect: rule {over.name!r} before it decides the same in all its cases")
+        yield from _on_restricted(rule, [other for other in policy.rules if other is not rule])
     yield from _on_pairs(policy)
 
 
@@ -97,6 +152,10 @@ def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iter
     if never is not None:
         closed = "; what is unknown counts as if it applied, so it always does" if rule.is_closed and "unknown" in never else ""
         yield _warning(_where(rule), f"it can never match: {never}{closed}")
+    if rule.is_closed and rule.when.task_class:
+        yield _warning(
+            _where(rule), "a task that states no class is not covered: it matches no rule on task_class", "state it with each task"
+        )
     side = agents.get(rule.agent or "")
     if rule.mode is not None and side is not None and side not in SIDES_OF_MODE[rule.mode]:
         yield _error(_where(rule), f"mode {rule.mode} keeps out {rule.agent}, which it names", "change one of the two")
@@ -110,6 +169,17 @@ def _on_one_rule(rule: Rule, policy: Policy, agents: Mapping[str, Side]) -> Iter
         yield _warning(_where(rule), "not every device tells its thermal state", hint)
     if rule.when.offline and rule.mode is Mode.ONLY_IN_CLOUD:
         yield _warning(_where(rule), "without a network, nothing in the cloud can be reached")
+
+
+def _on_restricted(rule: Rule, others: list[Rule]) -> Iterator[Finding]:
+    """A rule that a restriction or a denial overrules in all its cases, wherever that one stands."""
+    for other in others:
+        if not _takes_in(other.when, rule.when):
+            continue
+        if other.deny is not None and rule.mode in RESTRICTIONS:
+            yield _warning(_where(rule), f"it can never have an effect: rule {other.name!r} denies all its tasks")
+        if other.mode in RESTRICTIONS and rule.mode not in (None, other.mode, *RESTRICTIONS):
+            yield _warning(_where(rule), f"its mode can never have an effect: rule {other.name!r} says {other.mode} in all its cases")
 
 
 def _never(when: When, policy: Policy) -> str | None:
@@ -196,7 +266,15 @@ def _leaves_nothing(earlier: Rule, later: Rule) -> bool:
 
 def _takes_in(wide: When, narrow: When) -> bool:
     """Every condition of the wide one is one of the narrow one's, or wider."""
-    return all(_is_wider(getattr(wide, name), getattr(narrow, name)) for name in When.model_fields if getattr(wide, name) not in (None, ()))
+    named = [name for name in When.model_fields if getattr(wide, name) not in (None, ()) and name != "task_class"]
+    return _is_wider_class(wide, narrow) and all(_is_wider(getattr(wide, name), getattr(narrow, name)) for name in named)
+
+
+def _is_wider_class(wide: When, narrow: When) -> bool:
+    """Classes below those of the wide one are within it."""
+    if not wide.task_class:
+        return True
+    return bool(narrow.task_class) and all(is_of_class(name, wide.task_class) for name in narrow.task_class)
 
 
 def _is_wider(wide: object, narrow: object) -> bool:
@@ -218,6 +296,9 @@ def _exclude_each_other(one: When, other: When) -> bool:
         first, second = getattr(one, name), getattr(other, name)
         if first and second and set(first).isdisjoint(second):
             return True
+    classes = [(first, second) for first in one.task_class for second in other.task_class]
+    if classes and not any(is_of_class(first, [second]) or is_of_class(second, [first]) for first, second in classes):
+        return True
     ranges = ((getattr(one, name), getattr(other, name)) for name in ("tokens", "battery", "budget_left"))
     return any(first is not None and second is not None and _are_apart(first, second) for first, second in ranges)
 

@@ -74,6 +74,8 @@ class RouteDecision(Value):
     judged: bool
     """Every draft but the last candidate's must pass the evidence checks."""
     reasons: tuple[str, ...]
+    denied: str | None = None
+    """Why the rules refuse the task, so that no agent is a candidate; None: they do not."""
     supervisor: str | None = None
     """Name of the agent that plans and checks the first candidate's work; None where it works alone."""
     considered: tuple[Considered, ...] = ()

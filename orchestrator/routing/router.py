@@ -138,6 +138,24 @@ class Router:
             judged = [each for each in judged if each.agent in remaining.agents]
         return self._decision(task, mode, found, remaining, judged, agents=agents, success=success)
 
+    def refusal(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = ()) -> RouteDecision | None:
+        """Explain a task that the rules deny: every agent is left out. None where they do not deny it."""
+        found = self._found(task, tools)
+        if found.denied is None and not found.sides_contradict:
+            return None
+        objection = found.denied or _no_side(found)
+        left_out = tuple(Considered(agent.name, agent.side, None, None, f"denied: {objection}") for agent in agents)
+        return RouteDecision(
+            strategy=_strategy(task, found),
+            mode=found.mode or task.policy.mode,
+            candidates=(),
+            judged=False,
+            reasons=found.reasons,
+            denied=objection,
+            considered=left_out,
+            task_class=task.task_class,
+        )
+
     def decide(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
         """Settle who serves a task.
 
@@ -191,16 +209,17 @@ class Router:
                 self.success.learn(known.decision, known.agent, outcome=known.score, head=known.head, task_class=known.task_class)
 
     def _ruling(self, task: Task, tools: Collection[str]) -> Ruling:
-        policy = task.policy
-        if not policy.rules:
-            return Ruling()
-        found = ruling(policy.rules, self._situation(task, tools))
+        found = self._found(task, tools)
         if found.denied is not None:
-            raise PermissionDenied(f"the policy refuses this task: {found.denied}", hint="nearfar policy explain shows which rule")
+            raise PermissionDenied(
+                f"the policy refuses this task: {found.denied}", hint="nearfar policy explain prints every rule that applies"
+            )
         if found.sides_contradict:
-            reasons = "; ".join(found.reasons)
-            raise PermissionDenied(f"rules leave no side for this task: {reasons}", hint="nearfar policy check finds such rules")
+            raise PermissionDenied(_no_side(found), hint="nearfar policy check finds such rules")
         return found
+
+    def _found(self, task: Task, tools: Collection[str]) -> Ruling:
+        return ruling(task.policy.rules, self._situation(task, tools)) if task.policy.rules else Ruling()
 
     def _situation(self, task: Task, tools: Collection[str]) -> Situation:
         policy = task.policy
@@ -332,6 +351,10 @@ class Router:
             return None
         remaining.reasons.append(f"{agent} answered last in this session")
         return agent
+
+
+def _no_side(found: Ruling) -> str:
+    return f"rules leave no side for this task: {'; '.join(found.reasons)}"
 
 
 def _mode(task: Task, found: Ruling) -> Mode:

@@ -2,7 +2,8 @@
 
 Every rule that keeps something from happening (`deny`, `only_on_device`, `only_in_cloud`) applies, wherever it stands. Of the others, which
 prefer something, the first one that applies has its way. What is unknown, such as the battery of a desktop, counts against the
-task where a rule keeps it on the device or denies it, and for nothing elsewhere: privacy fails closed.
+task where a rule keeps it on the device or denies it, and for nothing elsewhere: privacy fails closed. A task that states no class is of
+no class: that is the app's decision and not unknown.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -90,7 +91,7 @@ class When(Value):
 
     sensitivity: Sensitivity | None = None
     task_class: tuple[str, ...] = ()
-    """One of these, or a class below it: `billing` takes in `billing/refund`."""
+    """One of these, or a class below it: `billing` takes in `billing/refund`. A task that states no class matches none."""
     tools: tuple[ToolName, ...] = ()
     """The task may call one of these."""
     tags: tuple[str, ...] = ()
@@ -209,15 +210,14 @@ def _is_in_language(spoken: Iterable[str | None], wanted: Iterable[str]) -> bool
     return None if None in set(spoken) else False
 
 
-def _is_of_class(task_class: str, wanted: Iterable[str]) -> bool | None:
-    if not task_class:
-        return None
+def is_of_class(task_class: str, wanted: Iterable[str]) -> bool:
+    """Tell whether a class is one of `wanted`, or below one."""
     return any(task_class == name or task_class.startswith(f"{name}/") for name in wanted)
 
 
 _CONDITIONS: Final[dict[str, Callable[[When, Situation], bool | None]]] = {
     "sensitivity": lambda when, now: now.sensitivity is when.sensitivity,
-    "task_class": lambda when, now: _is_of_class(now.task_class, when.task_class),
+    "task_class": lambda when, now: is_of_class(now.task_class, when.task_class),
     "tools": lambda when, now: _any_of(when.tools, now.tools),
     "tags": lambda when, now: _any_of(when.tags, now.tags),
     "tokens": lambda when, now: _is_in(now.tokens, when.tokens),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -281,10 +282,12 @@ async def test_what_the_rules_forbid_is_refused_before_any_call(mode: Mode, sens
 
 @pytest.mark.parametrize("side", list(Side))
 async def test_a_missing_side_is_named(side: Side) -> None:
-    alone = Hybrid(policy=policy(), near=near()) if side is Side.FAR else Hybrid(policy=policy(), far=far([]))
-    async with alone as hybrid:
+    alone: dict[str, Any] = {"near": near()} if side is Side.FAR else {"far": far([])}
+    with pytest.raises(ConfigError, match=f"no {side} agent"):
+        Hybrid(policy=policy(), **alone)
+    async with Hybrid(policy=Policy(sensitivity=Sensitivity.PUBLIC, minions=SMALL), **alone) as hybrid:
         with pytest.raises(ConfigError, match=f"no {side} agent"):
-            await hybrid.run(TASK, context=CONTEXT)
+            await hybrid.run(TASK, context=CONTEXT, strategy="minions")
 
 
 async def test_a_private_task_kept_on_the_device_is_served_by_the_near_side_alone() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.routing.check import findings, require_usable
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import ConfigError, Side
@@ -101,6 +102,63 @@ def test_rules_that_have_their_place_are_not_remarked_on(rules: list[dict[str, A
 def test_values_without_a_meaning_are_refused(policy: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         Policy.model_validate(policy)
+
+
+@pytest.mark.parametrize("strategy", ["pevr", "eva", "minions", "cloud"])
+def test_a_strategy_that_needs_a_far_agent_is_an_error_without_one(strategy: str) -> None:
+    policies = [{"strategy": strategy}, {"rules": [rule(strategy=strategy)]}, {"strategy": "subtasks", "subtasks": {"strategy": strategy}}]
+    for policy in policies[: 2 if strategy == "minions" else None]:
+        with pytest.raises(ConfigError, match="no far agent is configured"):
+            require_usable(Policy.model_validate(policy), {"near": Side.NEAR})
+        require_usable(Policy.model_validate(policy), AGENTS)
+
+
+@pytest.mark.parametrize("strategy", ["pevr", "eva", "minions", "device"])
+def test_a_strategy_that_needs_a_near_agent_is_an_error_without_one(strategy: str) -> None:
+    with pytest.raises(ConfigError, match="no near agent is configured"):
+        require_usable(Policy(strategy=Strategy(strategy)), {"far": Side.FAR})
+
+
+@pytest.mark.parametrize(
+    ("policy", "unasked"),
+    [
+        ({"mode": "only_on_device"}, "far"),
+        ({"strategy": "device"}, "far"),
+        ({"mode": "only_in_cloud", "sensitivity": "public"}, "near"),
+    ],
+)
+def test_an_agent_that_can_never_be_asked_is_named(policy: dict[str, Any], unasked: str) -> None:
+    assert [text for _, text in found(policy) if "can never be asked" in text and unasked in text]
+    asking = {**policy, "rules": [rule(strategy="route", mode="auto", when={"tags": ["a"]})]}
+    assert not [text for _, text in found(asking) if "can never be asked" in text]
+
+
+@pytest.mark.parametrize("effect", [{"deny": "no"}, {"mode": "only_on_device"}])
+def test_a_rule_that_protects_a_class_says_that_tasks_without_one_are_not_covered(effect: dict[str, str]) -> None:
+    assert [kind for kind, text in found({"rules": [rule(when={"task_class": ["a"]}, **effect)]}) if "states no class" in text] == [
+        "warning"
+    ]
+    assert found({"rules": [rule(when={"task_class": ["a"]}, mode="prefer_in_cloud")]}) == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ([rule(mode="prefer_in_cloud", when={"tags": ["a"]}), rule(name="s", mode="only_on_device")], "rule 's' says only_on_device"),
+        ([rule(mode="only_on_device", when={"tags": ["a"]}), rule(name="s", deny="no")], "rule 's' denies all its tasks"),
+        (
+            [rule(mode="auto", when={"task_class": ["a"]}), rule(name="s", mode="prefer_in_cloud", when={"task_class": ["a/b"]})],
+            "rule 'r' before it",
+        ),
+    ],
+)
+def test_a_rule_that_others_overrule_in_all_its_cases_is_named(rules: list[dict[str, Any]], problem: str) -> None:
+    assert any(kind == "warning" and problem in text for kind, text in found({"rules": rules})), found({"rules": rules})
+
+
+def test_rules_for_classes_apart_do_not_contradict_each_other() -> None:
+    near, far = ({"mode": f"only_{mode}", "when": {"task_class": [name]}} for mode, name in (("on_device", "a"), ("in_cloud", "ab/c")))
+    assert not [text for _, text in found({"rules": [rule(**near), rule(**{**far, "name": "s"})]}) if "it is refused" in text]
 
 
 def test_a_policy_with_an_error_cannot_be_used() -> None:

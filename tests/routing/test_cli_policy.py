@@ -101,8 +101,22 @@ def test_explain_as_json_is_a_decision() -> None:
 def test_explain_of_a_denied_task_says_which_rule(folder: Path) -> None:
     add(folder, '[[policy.rules]]\nname = "shut"\ndeny = "closed today"\n')
     result = nearfar("explain", "What is it?")
-    assert result.exit_code == 2
-    assert "rule 'shut': closed today" in result.stderr
+    assert result.exit_code == 0
+    assert "denied: rule 'shut': closed today" in result.stdout
+    assert all(part in result.stderr for part in ("left out because", "near (near)", "far (far)", "rule 'shut': denied"))
+    decision = json.loads(nearfar("explain", "What is it?", "--json").stdout)["decision"]
+    assert (decision["candidates"], decision["denied"]) == ([], "rule 'shut': closed today")
+    run = nearfar("explain", "What is it?", "--run")
+    assert run.exit_code == 2
+    assert "closed today" in run.stderr
+
+
+def test_explain_of_a_task_to_which_rules_leave_no_side_prints_the_table(folder: Path) -> None:
+    add(folder, '[[policy.rules]]\nname = "away"\nmode = "only_in_cloud"\nwhen = { tags = ["medical"] }\n')
+    result = nearfar("explain", "What is it?", "--tag", "medical")
+    assert result.exit_code == 0
+    assert "denied: rules leave no side" in result.stdout
+    assert "left out because" in result.stderr
 
 
 def test_explain_can_run_the_task_and_shows_what_really_happened() -> None:

@@ -39,11 +39,18 @@ def test_each_condition_tells_situations_apart(when: dict[str, object], matching
     assert (condition.matches(matching), condition.matches(other)) == (True, False)
 
 
-@pytest.mark.parametrize("name", ["task_class", "language", "offline", "battery", "thermal", "power_source", "budget_left"])
+@pytest.mark.parametrize("name", ["language", "offline", "battery", "thermal", "power_source", "budget_left"])
 def test_what_is_unknown_is_neither_a_match_nor_none(name: str) -> None:
-    wanted = {"task_class": ["a"], "language": ["en"], "offline": True, "thermal": ["fair"], "power_source": "mains"}
+    wanted = {"language": ["en"], "offline": True, "thermal": ["fair"], "power_source": "mains"}
     condition = When.model_validate({name: wanted.get(name, {"below": 0.5})})
     assert condition.matches(situation()) is None
+
+
+@pytest.mark.parametrize("effect", [{"deny": "no"}, {"mode": "only_on_device"}, {"mode": "prefer_in_cloud"}])
+def test_a_task_that_states_no_class_matches_no_rule_on_classes(effect: dict[str, str]) -> None:
+    rules = [Rule.model_validate({"name": "r", "when": {"task_class": ["billing"]}, **effect})]
+    assert ruling(rules, situation()) == Ruling()
+    assert ruling(rules, situation(task_class="billing/refund")) != Ruling()
 
 
 def test_a_condition_that_fails_outweighs_one_that_is_unknown() -> None:
