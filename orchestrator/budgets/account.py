@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import anyio
 
-from ...protocols import AgentCard, BudgetExceeded, Prices, Side, StepRequest, StoreUnavailable, Usage
+from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
 from ..compression.tokens import conversation_tokens, estimated_tokens
 from ..routing.settings import Amounts, Limits
 from ..threads import in_thread
@@ -325,7 +325,9 @@ def described(shortage: Shortage) -> str:
 
 def most_prompt_tokens(request: StepRequest) -> int:
     """What the prompt hardly exceeds; agents count in their own ways. Of two estimates on the high side, the higher one."""
-    form = request.model_dump_json(include={"messages", "tools", "output_schema"}, exclude_defaults=True)
+    messages = tuple(message if message.state is None else Message.assistant(state=message.state) for message in request.messages)
+    sent = request.model_copy(update={"messages": messages})  # what a provider sent holds the turn's text and calls already
+    form = sent.model_dump_json(include={"messages", "tools", "output_schema"}, exclude_defaults=True)
     rest = request.model_dump_json(include={"tools", "output_schema"}, exclude_defaults=True)
     by_words = conversation_tokens(request.messages) + estimated_tokens(rest)
     return max(len(form.encode()) // _LEAST_BYTES_PER_TOKEN, by_words)

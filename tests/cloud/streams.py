@@ -136,6 +136,24 @@ def gemini_call() -> str:
     return sse(gemini_chunk(part, finish="STOP"))
 
 
+_RESPONSE: Chunk = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 1790000000,
+    "model": "model-1-2026-04-23",
+    "error": None,
+    "incomplete_details": None,
+    "instructions": None,
+    "metadata": {},
+    "output": [],
+    "parallel_tool_calls": True,
+    "temperature": 1.0,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+}
+
+
 def responses_reasoning(number: int = 0) -> Chunk:
     return {"id": f"rs_{number}", "type": "reasoning", "summary": [], "encrypted_content": f"gAAAAA{number}"}
 
@@ -159,14 +177,7 @@ def responses_stream(*items: tuple[Chunk, Sequence[str]], finish: str = "stop", 
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": read + written,
     }
-    begun: Chunk = {
-        "id": "resp_1",
-        "object": "response",
-        "model": "model-1-2026-04-23",
-        "status": "in_progress",
-        "error": None,
-        "output": [],
-    }
+    begun = _RESPONSE | {"status": "in_progress"}
     status = "completed" if finish == "stop" else "incomplete"
     details = None if finish == "stop" else {"reason": finish}
     ended = begun | {"status": status, "incomplete_details": details, "output": [item for item, _ in items], "usage": usage, **fields}
@@ -198,7 +209,9 @@ def _item_events(item: Chunk, pieces: Sequence[str]) -> list[Chunk]:
             {"type": f"{kind}.done", **place, "text": part["text"], "logprobs": []},
             {"type": "response.content_part.done", **place, "part": part},
         ]
-    deltas = [{"type": f"{kind}.delta", **place, "delta": piece} for piece in pieces]
+    deltas: list[Chunk] = [{"type": f"{kind}.delta", **place, "delta": piece} for piece in pieces]
+    if begins:
+        deltas = [delta | {"logprobs": []} for delta in deltas]
     return [{"type": "response.output_item.added", "item": added}, *begins, *deltas, *ends, done]
 
 

@@ -1,9 +1,13 @@
 """A provider's own form of a turn comes back to that provider within a run, and to nobody else."""
 
+from collections.abc import Callable
+
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import JsonValue
 
 from nearfar.orchestrator import Hybrid, tool
+from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.keys import exact_key
 from nearfar.orchestrator.cache.scope import Scope
 from nearfar.orchestrator.labels import Label
@@ -63,6 +67,10 @@ def states(request: StepRequest) -> list[ProviderState | None]:
     return [message.state for message in request.messages if message.role == "assistant"]
 
 
+def _without(name: str) -> Callable[[str], str]:
+    return lambda text: text.replace(name, "X")
+
+
 async def test_a_turns_state_comes_back_with_the_results_of_its_calls() -> None:
     agent = agent_of(Side.FAR, called("far-1"), "north")
     async with Hybrid(far=agent, tools=[look], policy=PUBLIC, checkpointer=InMemorySaver()) as hybrid:
@@ -86,9 +94,7 @@ def test_an_answers_key_does_not_depend_on_the_thoughts_before_it() -> None:
 
 
 def test_a_message_whose_words_change_on_the_way_loses_its_state() -> None:
-    kept, lost = (
-        with_texts(asking(conversation("Ann is there.")), lambda text, name=name: text.replace(name, "X")) for name in ("Bo", "Ann")
-    )
+    kept, lost = (with_texts(asking(conversation("Ann is there.")), _without(name)) for name in ("Bo", "Ann"))
     assert (states(kept), states(lost)) == ([state_of("far-1")], [None])
 
 
@@ -99,3 +105,11 @@ async def test_thoughts_that_hold_what_became_private_stay_here(thoughts: str, k
     privacy.saw([ToolResult(call_id="2", name="diary", content="The safe's code is 7741-2209-8830.")])
     departing = await privacy.departing(member, asking(conversation(state=state_of("far-1", thoughts))), Label(), role="execute")
     assert [state is not None for state in states(departing.request)] == [kept]
+
+
+def test_thoughts_that_go_back_count_as_prompt_once() -> None:
+    words = "a long answer " * 50
+    parts: tuple[dict[str, JsonValue], ...] = ({"type": "text", "text": words}, {"type": "thinking", "signature": "c2ln" * 300})
+    state = ProviderState(provider="p", model="m", parts=parts)
+    plain, kept = (most_prompt_tokens(asking((QUESTION, Message.assistant(words, state=each), QUESTION))) for each in (None, state))
+    assert plain + 300 < kept < plain + 600
