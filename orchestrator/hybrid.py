@@ -468,7 +468,7 @@ class Hybrid:
         agents = {member.name: member.side for member in self.team}
         recorded = nullcontext() if context.trace is None else context.trace.recording(task, agents)
         assert context.privacy is not None, "every task is prepared with it"
-        with recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
+        with self._billed(task, context), recorded, nullcontext() if self._cache is None else scope(scope_of(task)):
             try:
                 state = await (served(work, graph, config) if self._runs is None else self._runs.served(work, graph, config))
             except (NearfarError, asyncio.CancelledError):
@@ -478,6 +478,20 @@ class Hybrid:
                 raise
         await self._conclude_plan(task, context, context.privacy.filled_state(state, is_json=False), since)
         return state
+
+    @contextmanager
+    def _billed(self, task: Task, context: TaskContext) -> Iterator[None]:
+        """Tell the router in the end what the task was billed, also where it failed or was abandoned."""
+        account = context.account
+        assert account is not None, "every task is prepared with one"
+        before = account.spent.dollars
+        try:
+            yield
+        finally:
+            after = account.spent.dollars
+            bill = None if before is None or after is None else max(after - before, 0.0)
+            self._router.settle(task, account.commitments, bill)
+            account.commitments.clear()
 
     async def _conclude_plan(self, task: Task, context: TaskContext, state: dict[str, Any] | None, since: int | None) -> None:
         if self._plans is not None:

@@ -12,6 +12,7 @@ import anyio
 
 from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
 from ..compression.tokens import conversation_tokens, estimated_tokens
+from ..routing.budget import Commitment
 from ..routing.settings import Amounts, Limits
 from ..threads import in_thread
 from .amounts import Caps, Spent, Units
@@ -54,6 +55,8 @@ class Account:
         self._whole = whole
         is_kept = whole is None and limits.task != _NO_LIMIT
         self.spent = book.balance(self._task).spent.spent if is_kept else Spent()
+        self.commitments: list[Commitment] = [] if whole is None else whole.commitments
+        """Dollars that the router has set aside for the task and its parts, until the bill comes."""
 
     def part(self, limits: Limits) -> "Account":
         """The account of a part of the task, whose own limit for the task is its share.

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Protocol
 
@@ -29,6 +30,16 @@ _HORIZON: Final = 0.08
 """Tasks over which debt is paid back, over the window. With `_SAMPLE` chosen on simulated, normally distributed advantages."""
 _USUAL_WINDOW: Final = 500
 _HOUR: Final = 3600.0
+_MOST: Final = 1.015
+"""Bills of any hour and what is set aside, over the hourly dollars: above 1 so that chance does not hold tasks back."""
+_BURST: Final = 0.1
+"""Credit that waits at most, over the hourly dollars."""
+_WAITING: Final = 0.03
+"""Credit above which every task goes far that is worth it, over the hourly dollars: the quantile has asked for too few."""
+_BILLS: Final = 15.0
+"""Bills over which the price of a task that goes far is taken."""
+_DOUBT: Final = 2.0
+"""Usual bills that are set aside for a task whose price nobody knows."""
 
 
 class FarShareState(Value):
@@ -44,13 +55,26 @@ class DollarRateState(Value):
     """What a `DollarRateController` has learned. Its clock does not outlive the process, so time in between earns nothing."""
 
     credit: FiniteFloat = 0.0
-    """Dollars earned and not spent; negative: spent before they were earned."""
+    """Dollars earned and neither spent nor set aside; negative: spent before they were earned."""
     gap: float | None = Field(default=None, ge=0)
     """Mean seconds from one task to the next; None: no two were seen."""
     price: float | None = Field(default=None, ge=0)
     """Mean dollars of a task that goes far; None: not known of any."""
     advantages: tuple[FiniteFloat, ...] = ()
     """Those seen lately, the oldest first."""
+    paid: tuple[tuple[float, float], ...] = ()
+    """The bills of the last hour, the oldest first: how many seconds ago, and dollars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """Dollars set aside for one task until its bill comes."""
+
+    dollars: float
+    """The most that it is expected to cost."""
+    went_far: bool
+    is_guess: bool = False
+    """Nobody knew what it costs."""
 
 
 class BudgetController(Protocol):
@@ -59,6 +83,10 @@ class BudgetController(Protocol):
     @property
     def threshold(self) -> float:
         """A task goes far where its advantage is above: any number, or an infinity where the side is settled whatever the advantage."""
+        ...
+
+    def affords(self, dollars: float | None) -> bool:
+        """Return whether a task that may cost so many dollars may go far now; None: nobody knows what it costs."""
         ...
 
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
@@ -104,6 +132,10 @@ class FarShareController:
         self._debt = self._within_bounds(known.debt)
         self._lock = Lock()
 
+    def affords(self, dollars: float | None) -> bool:
+        """As `BudgetController` says: a share looks at no dollars."""
+        return True
+
     @property
     def threshold(self) -> float:
         """As `BudgetController` says."""
@@ -136,10 +168,14 @@ class FarShareController:
 class DollarRateController:
     """Holds what is spent in an hour, as far as tasks are worth it: the threshold is never below 0.
 
-    Credit is earned with the time and spent by tasks, forced ones included. The threshold is the one whose far share spends, at the
-    recent pace of tasks and the recent price of one that goes far, what is earned, and the credit over the next tasks. No task goes far
-    while more than the price of one is owed, and credit beyond what an hour earns lapses: no hour costs more than two hours' dollars and
-    a few tasks.
+    Credit is earned with the time, and tasks spend it, forced ones included. The threshold is the one whose far share spends, at the
+    recent pace of tasks and the recent bill of one that goes far, what is earned, and the credit over the next tasks. Credit beyond a
+    tenth of an hour's dollars lapses, so that no burst after a quiet time leaves the rest of the hour without any.
+
+    What a task costs is known when it has ended. Until then the most that it is expected to cost is set aside (`commit`), and its bill
+    takes the place of that (`settle`). A task is not afforded where bills and what is set aside would come to more than `_MOST` of the
+    hourly dollars in the last hour. Where nobody knows yet what tasks cost, one that goes far sets aside all that is left, so that the
+    first bill is known before a second task goes.
 
     Args:
         dollars_per_hour: the target; positive.
@@ -156,10 +192,13 @@ class DollarRateController:
         self._hourly = dollars_per_hour
         self._now = now
         self._recent = _Recent(round(_USUAL_WINDOW * _SAMPLE), known.advantages)
-        self._gap = _Average(known.gap)
-        self._price = _Average(known.price)
-        self._credit = min(known.credit, dollars_per_hour)
+        self._gap = _Average(known.gap, _USUAL_WINDOW * _HORIZON)
+        self._price = _Average(known.price, _BILLS)
+        self._credit = min(known.credit, _BURST * dollars_per_hour)
         self._earned_until = now()
+        self._paid = deque((self._earned_until - ago, dollars) for ago, dollars in known.paid)
+        self._paid_sum = sum(dollars for _, dollars in known.paid)
+        self._set_aside = 0.0
         self._last_task: float | None = None
         self._lock = Lock()
 
@@ -171,39 +210,99 @@ class DollarRateController:
             price = self._price.value
             if self._credit < -(price or 0.0):
                 return math.inf
-            if not price:
+            if not price or self._credit > _WAITING * self._hourly:
                 return 0.0
             share = (self._hourly * (self._gap.value or 0.0) / _HOUR + self._credit / (_USUAL_WINDOW * _HORIZON)) / price
             return max(self._recent.threshold(share, takes_ties=self._credit > 0), 0.0)
 
+    def affords(self, dollars: float | None) -> bool:
+        """As `BudgetController` says."""
+        with self._lock:
+            self._earn()
+            usual = self._price.value or 0.0
+            return self._left > 0 and self._left >= (usual if dollars is None else dollars)
+
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
         """As `BudgetController` says. Unknown dollars of a far task count as those of the usual one, since it was not free."""
+        usual = self._price.value if went_far and dollars is None else None
+        committed = self.commit(advantage, went_far=went_far, dollars=usual or dollars or 0.0, forced=forced)
+        self._settle(committed, usual or dollars or 0.0, is_known=dollars is not None)
+
+    def commit(self, advantage: float, *, went_far: bool, dollars: float | None, forced: bool = False) -> Commitment:
+        """Take a decision into account and set aside the most that the task is expected to cost, until `settle` gets the bill.
+
+        `dollars`: None: nobody knows. The rest as `BudgetController.observe` says.
+        """
         _check(advantage, dollars)
         with self._lock:
             self._earn()
-            if went_far and dollars is not None:
-                self._price.add(dollars)
-            usual = (self._price.value or 0.0) if went_far else 0.0
-            self._credit -= usual if dollars is None else dollars
-            if forced:
-                return
-            self._recent.add(advantage)
-            if self._last_task is not None:
-                self._gap.add(self._earned_until - self._last_task)
-            self._last_task = self._earned_until
+            most = self._unknown if dollars is None else dollars
+            self._set_aside += most
+            self._credit -= most
+            if not forced:
+                self._recent.add(advantage)
+                if self._last_task is not None:
+                    self._gap.add(self._earned_until - self._last_task)
+                self._last_task = self._earned_until
+        return Commitment(most, went_far, is_guess=dollars is None)
+
+    def settle(self, committed: Commitment | None, dollars: float | None) -> None:
+        """Put the bill of a task in the place of what was set aside for it.
+
+        Args:
+            committed: what `commit` returned; None: nothing was set aside.
+            dollars: the bill, of failed tasks too; None: unknown, so that what was set aside counts, or the usual bill
+                where that was a guess.
+
+        Raises `InvalidRequest` for a negative bill.
+        """
+        _check(0.0, dollars)
+        known = committed or Commitment(0.0, went_far=False)
+        usual = (self._price.value or 0.0) if known.is_guess else known.dollars
+        self._settle(known, usual if dollars is None else dollars, is_known=dollars is not None)
 
     @property
     def state(self) -> DollarRateState:
-        """What it has learned so far."""
+        """What it has learned so far. What is set aside counts as paid: no bill comes to a later controller."""
         with self._lock:
             self._earn()
-            advantages = self._recent.values
-            return DollarRateState(credit=self._credit, gap=self._gap.value, price=self._price.value, advantages=advantages)
+            paid = [(self._earned_until - when, dollars) for when, dollars in self._paid]
+            paid += [(0.0, self._set_aside)] if self._set_aside > 0 else []
+            return DollarRateState(
+                credit=self._credit, gap=self._gap.value, price=self._price.value, advantages=self._recent.values, paid=tuple(paid)
+            )
+
+    @property
+    def _left(self) -> float:
+        """Dollars that may still be spent or set aside in this hour."""
+        return _MOST * self._hourly - self._paid_sum - self._set_aside
+
+    @property
+    def _unknown(self) -> float:
+        """Dollars to set aside for a task of which nobody knows what it costs."""
+        usual = self._price.value
+        return max(self._left, 0.0) if usual is None else _DOUBT * usual
+
+    def _settle(self, committed: Commitment, dollars: float, *, is_known: bool) -> None:
+        with self._lock:
+            self._earn()
+            self._set_aside = max(self._set_aside - committed.dollars, 0.0)
+            self._credit += committed.dollars - dollars
+            if dollars:
+                self._paid.append((self._earned_until, dollars))
+                self._paid_sum += dollars
+            if committed.went_far and is_known:
+                self._price.add(dollars)
 
     def _earn(self) -> None:
         now = self._now()
-        self._credit = min(self._credit + self._hourly * (now - self._earned_until) / _HOUR, self._hourly)
+        burst = _BURST * self._hourly
+        self._credit = min(self._credit + self._hourly * (now - self._earned_until) / _HOUR, burst)
         self._earned_until = now
+        while self._paid and self._paid[0][0] <= now - _HOUR:
+            self._paid_sum -= self._paid.popleft()[1]
+        if not self._paid:
+            self._paid_sum = 0.0  # what rounding has left
 
 
 class _Recent:
@@ -244,14 +343,15 @@ class _Recent:
 
 
 class _Average:
-    """A mean in which what is old fades."""
+    """A mean over about so many values, in which what is old fades."""
 
-    def __init__(self, value: float | None) -> None:
+    def __init__(self, value: float | None, most: float) -> None:
         self.value = value
-        self._count = 0 if value is None else _USUAL_WINDOW * _HORIZON
+        self._most = most
+        self._count = 0.0 if value is None else most
 
     def add(self, value: float) -> None:
-        self._count = min(self._count + 1, _USUAL_WINDOW * _HORIZON)
+        self._count = min(self._count + 1, self._most)
         self.value = value if self.value is None else self.value + (value - self.value) / self._count
 
 

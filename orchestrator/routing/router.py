@@ -26,9 +26,10 @@ from ..budgets.book import BudgetBook
 from ..budgets.storage import MemoryStorage
 from ..policy import Candidate, Mode, Strategy
 from ..resilience.health import Health
-from ..results import Result
+from ..results import Call, Result
 from ..selection.profile import last_words
 from ..task import Policy, Task
+from .budget import Commitment
 from .decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
 from .eligibility import Eligible, eligible
 from .log import log_score, log_task, logged_outcomes
@@ -40,6 +41,7 @@ from .situation import Situation, estimated_tokens, language_of, primary_languag
 from .spending import Spending
 from .steering import Steering
 from .success import Success, SuccessModel
+from .task_costs import TaskKind, TaskTaken
 
 if TYPE_CHECKING:
     from ..budgets.account import Account
@@ -132,7 +134,7 @@ class Router:
         )
         remaining.reasons[:0] = [*task.reasons, *found.reasons]
         self._leave_alone(policy, remaining)
-        success, judged = self._judged(task, remaining)
+        success, judged = self._judged(task, remaining, tools)
         if policy.limits != _NO_LIMITS:
             self._hold_limits(task, remaining, judged, spent)
             judged = [each for each in judged if each.agent in remaining.agents]
@@ -156,12 +158,22 @@ class Router:
             task_class=task.task_class,
         )
 
-    def decide(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
+    def decide(
+        self,
+        task: Task,
+        agents: Sequence[Candidate],
+        *,
+        tools: Collection[str] = (),
+        spent: Spent = Spent(),  # noqa: B008 - immutable
+        commitments: list[Commitment] | None = None,
+    ) -> RouteDecision:
         """Settle who serves a task.
 
         Args:
             tools: names of those that it may call.
             spent: by the task so far.
+            commitments: takes what `dollars_per_hour` sets aside for the task, until `settle`; None: no bill will come, so that the
+                estimate counts as spent.
 
         Raises `ConfigError` where policy, strategy and agents contradict each other, `PermissionDenied` where a rule denies the task,
         `PrivacyViolation` where only far agents remain for one that has to stay, `Unsupported` where none has the capabilities,
@@ -170,7 +182,19 @@ class Router:
         decision = self.explain(task, agents, tools=tools, spent=spent)
         if decision.impression is not None:
             self.success.observe(decision.impression)
-        return self.steering.steered(decision, task.policy.router, quality=task.policy.objective.quality)
+        quality = task.policy.objective.quality
+        return self.steering.steered(decision, task.policy.router, quality=quality, commitments=commitments)
+
+    def settle(self, task: Task, commitments: Sequence[Commitment], dollars: float | None) -> None:
+        """Count what a task was billed, whether it was answered or not, against `dollars_per_hour`. None: the bill is unknown."""
+        self.steering.settle(task.policy.router, commitments, dollars)
+
+    def learn_costs(self, task: Task, agent: str, calls: Sequence[Call], *, tools: Collection[str]) -> None:
+        """Learn what a task took of an agent, over all the calls of its attempt. Answers of a cache say nothing of the agent."""
+        tokens = sum(call.usage.total_tokens for call in calls)
+        if any(call.saved is not None for call in calls) or not (tokens or any(call.dollars for call in calls)):
+            return
+        self.running.add_task(agent, _taken(calls, prompt_tokens=_tokens(task)), kind=TaskKind(task.task_class, bool(tools)))
 
     def learn(self, task: Task, decision: RouteDecision, agent: str, *, score: float) -> None:
         """Take in how well an agent did a task, 0 to 1, unless the policy wants nothing learned. Unknown outcomes are not reported here."""
@@ -236,21 +260,21 @@ class Router:
             budget_left=self.spending.share_left(task),
         )
 
-    def _judged(self, task: Task, remaining: Eligible) -> tuple[Success, list[_Judged]]:
+    def _judged(self, task: Task, remaining: Eligible, tools: Collection[str]) -> tuple[Success, list[_Judged]]:
         """What is expected of each agent that remains. A prompt is looked into only where there is a choice."""
         agents = remaining.agents
         if len(agents) > 1 and task.policy.strategy in _CHOOSING:
             success = self.success.success(last_words(task.messages), task.task_class, agents, head=task.policy.router.head)
         else:
             success = self.success.unread(agents, task.task_class)
-        tokens = _tokens(task)
-        estimates = {agent.name: self._estimate(agent, success, tokens) for agent in agents}
+        tokens, kind = _tokens(task), TaskKind(task.task_class, bool(tools))
+        estimates = {agent.name: self._estimate(agent, success, tokens, kind) for agent in agents}
         dearest = max((each.dollars.value for each in estimates.values() if each.dollars is not None), default=0.0)
         utilities = {name: _utility(task.policy.objective, each, dearest or _UNKNOWN_DOLLARS) for name, each in estimates.items()}
         return success, [_Judged(agent, estimates[agent.name], utilities[agent.name]) for agent in agents]
 
-    def _estimate(self, agent: Candidate, success: Success, tokens: int) -> AgentEstimate:
-        costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices)
+    def _estimate(self, agent: Candidate, success: Success, tokens: int, kind: TaskKind) -> AgentEstimate:
+        costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind)
         return AgentEstimate(
             success=success.estimates[agent.name],
             predicted=success.predicted[agent.name],
@@ -301,7 +325,7 @@ class Router:
         success: Success,
     ) -> RouteDecision:
         policy = task.policy
-        threshold = self.steering.threshold(policy.router)
+        threshold = self.steering.threshold(policy.router, _far_dollars(judged))
         order, is_bound = list(judged), False
         advantage = _advantage(judged)
         if policy.strategy in _CHOOSING:
@@ -420,6 +444,29 @@ def _advantage(judged: Sequence[_Judged]) -> float | None:
         side: max(each.utility for each in judged if each.agent.side is side) for side in {each.agent.side for each in judged}
     }
     return best[Side.FAR] - best[Side.NEAR] if len(best) == 2 else None
+
+
+def _far_dollars(judged: Sequence[_Judged]) -> Estimate | None:
+    """Return what the best far candidate is expected to cost; None where nobody knows, or there is none."""
+    best = max((each for each in judged if each.agent.side is Side.FAR), key=lambda each: each.utility, default=None)
+    return None if best is None else best.estimate.dollars
+
+
+def _taken(calls: Sequence[Call], *, prompt_tokens: int) -> TaskTaken:
+    dollars = [call.dollars for call in calls]
+    known = [each for each in dollars if each is not None]
+    joules = [call.energy.joules if call.side is Side.NEAR else None for call in calls]
+    measured = [each for each in joules if each is not None]
+    return TaskTaken(
+        prompt_tokens=prompt_tokens,
+        steps=len(calls),
+        input_tokens=sum(call.usage.input_tokens for call in calls),
+        cached_tokens=sum(call.usage.cached_tokens for call in calls),
+        output_tokens=sum(call.usage.output_tokens for call in calls),
+        seconds=sum(call.seconds for call in calls),
+        dollars=float(sum(known)) if len(known) == len(dollars) else None,
+        joules=sum(measured) if len(measured) == len(joules) else None,
+    )
 
 
 def _by_side(judged: Sequence[_Judged], strategy: Strategy) -> list[_Judged]:

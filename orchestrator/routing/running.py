@@ -1,4 +1,4 @@
-"""Running estimates of what each agent takes: latency by the size of the prompt, steps per task, tokens, dollars and joules."""
+"""Running estimates of what each agent takes: seconds of a step, and tokens, dollars, seconds and joules of a whole task."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -10,12 +10,12 @@ from typing import Final, Protocol
 
 from ...protocols import Prices, Side
 from .decision import Estimate, Source
+from .task_costs import TaskKind, TaskMeans, TaskTaken, TaskTallies
 
 KEPT: Final = 200
 """Latest observations of each figure; older ones no longer say how fast an agent is."""
 _LEAST: Final = 5
 """Observations of prompts of one size from which they stand for themselves."""
-_PRIOR_STEPS: Final = 1.0
 _PRIOR_OUTPUT_TOKENS: Final = 300.0
 _PRIOR_SECONDS: Final[Mapping[Side, tuple[float, float]]] = {Side.NEAR: (0.5, 4.0), Side.FAR: (1.0, 4.0)}
 """To the first token and to the end of a step, before anything was measured: typical of a laptop and of a provider."""
@@ -117,22 +117,23 @@ class _Agent:
     step: dict[int, Window] = field(default_factory=dict)
     output_tokens: Window = field(default_factory=Window)
     joules: Window = field(default_factory=Window)
-    steps: Window = field(default_factory=Window)
-    """Per task."""
     dollars_per_token: Window = field(default_factory=Window)
-    expected: "dict[int, _Expected]" = field(default_factory=dict)
-    """What follows from all this, by the size of the prompt, until something new is learned."""
+    tasks: TaskTallies = field(default_factory=TaskTallies)
+    expected: "dict[tuple[TaskKind, int], _Expected]" = field(default_factory=dict)
+    """What follows from all this, by the kind of task and the size of the prompt, until something new is learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
     """What does not depend on the prompt but by its size."""
 
-    steps: Estimate
     first_token_seconds: Estimate
     seconds: Estimate
     output_tokens: Estimate
+    """Of a step."""
     joules: Estimate | None
+    tasks: TaskMeans | None
+    """What whole tasks of this kind took; None where none was seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +181,12 @@ class RunningEstimates:
             known.expected.clear()
             known.step.setdefault(_size(tokens), Window()).add(seconds)
 
-    def add_task(self, agent: str, steps: int) -> None:
-        """Learn how many steps a task took."""
+    def add_task(self, agent: str, task: TaskTaken, *, kind: TaskKind = TaskKind()) -> None:  # noqa: B008 - immutable
+        """Learn what a whole task took, over all its steps."""
         with self._lock:
             known = self._known(agent)
             known.expected.clear()
-            known.steps.add(steps)
+            known.tasks.add(kind, task)
 
     def latency(self, agent: str, tokens: int) -> Quantiles | None:
         """Seconds of a step on prompts of about so many tokens; None where none was seen."""
@@ -194,14 +195,25 @@ class RunningEstimates:
             window = _nearest(known.step, _size(tokens)) if known is not None else None
             return window.quantiles if window is not None else None
 
-    def costs(self, agent: str, side: Side, *, tokens: int, prices: Prices | None) -> Costs:
-        """What a task with a prompt of so many tokens is expected to take. `prices` are the agent's own, where they are known."""
+    def costs(
+        self,
+        agent: str,
+        side: Side,
+        *,
+        tokens: int,
+        prices: Prices | None,
+        kind: TaskKind = TaskKind(),  # noqa: B008 - immutable
+    ) -> Costs:
+        """Return what a task with a prompt of so many tokens is expected to take, over all its steps.
+
+        `prices` are the agent's own, where they are known.
+        """
         size = _size(tokens)
         with self._lock:
             known = self._known(agent)
-            expected = known.expected.get(size)
+            expected = known.expected.get((kind, size))
             if expected is None:
-                expected = known.expected[size] = _expected(known, side, size)
+                expected = known.expected[kind, size] = _expected(known, side, kind, size)
             dollars = _dollars(known, side, expected, tokens=tokens, prices=prices)
         return Costs(expected.first_token_seconds, expected.seconds, dollars, expected.joules)
 
@@ -212,17 +224,18 @@ class RunningEstimates:
         return known
 
 
-def _expected(known: _Agent, side: Side, size: int) -> _Expected:
-    steps = _figure(known.steps, _prior(_PRIOR_STEPS))
+def _expected(known: _Agent, side: Side, kind: TaskKind, size: int) -> _Expected:
+    tasks = known.tasks.means(kind, size)
     output_tokens = _figure(known.output_tokens, _prior(_PRIOR_OUTPUT_TOKENS))
     first, whole, energy = _before_it_was_seen(known.pace, side, size, output_tokens)
     joules = _figure(known.joules, energy) if energy is not None or len(known.joules) else None
+    seconds = _figure(_nearest(known.step, size), whole)
     return _Expected(
-        steps=steps,
         first_token_seconds=_figure(_nearest(known.first_token, size), first),
-        seconds=_times(steps, _figure(_nearest(known.step, size), whole)),
+        seconds=seconds if tasks is None or tasks.seconds is None else tasks.seconds,
         output_tokens=output_tokens,
-        joules=None if joules is None else _times(steps, joules),
+        joules=joules if tasks is None or tasks.joules is None else tasks.joules,
+        tasks=tasks,
     )
 
 
@@ -267,20 +280,15 @@ def _figure(window: Window | None, prior: Estimate | None) -> Estimate:
     return Estimate(seen.mean, seen.deviation, Source.MEASURED)
 
 
-def _times(one: Estimate, other: Estimate) -> Estimate:
-    """The product of two independent figures."""
-    value = one.value * other.value
-    variance = (one.deviation * other.value) ** 2 + (other.deviation * one.value) ** 2 + (one.deviation * other.deviation) ** 2
-    return Estimate(value, sqrt(variance), other.source)
-
-
 def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, prices: Prices | None) -> Estimate | None:
-    steps, output = expected.steps, expected.output_tokens
+    """Return the dollars of a task: what such tasks were billed, else one step at the agent's prices."""
+    if expected.tasks is not None and (billed := expected.tasks.dollars_of(tokens, prices)) is not None:
+        return billed
+    output = expected.output_tokens
     if prices is not None:
         per_step = (tokens * float(prices.input) + output.value * float(prices.output)) / 1e6
-        deviation = output.deviation * float(prices.output) / 1e6
-        return _times(steps, Estimate(per_step, deviation, output.source))
+        return Estimate(per_step, max(output.deviation * float(prices.output) / 1e6, _UNSURE * per_step), Source.PRIOR)
     if len(known.dollars_per_token):
         seen = known.dollars_per_token.quantiles
-        return _times(steps, Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, Source.MEASURED))
+        return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, Source.MEASURED)
     return Estimate(0.0, 0.0, Source.PRIOR) if side is Side.NEAR else None

@@ -161,7 +161,7 @@ class RouterPolicy(Value):
     far_share: Share | None = None
     """Share of the tasks that the router is free to place, which goes far: the threshold follows it. None: the threshold stands."""
     dollars_per_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """The same for what is spent in an hour."""
+    """The same for what is billed in any 60 minutes."""
     explore_share: float = Field(default=0.0, ge=0, le=1)
     """Largest share of tasks that may go to another agent than the best known one, to learn about it."""
     learn: bool = True

@@ -6,8 +6,8 @@ from typing import Final
 
 from ...protocols import Side
 from ..policy import Mode, Strategy
-from .budget import BudgetController, DollarRateController, FarShareController
-from .decision import Considered, RouteDecision
+from .budget import BudgetController, Commitment, DollarRateController, FarShareController
+from .decision import Considered, Estimate, RouteDecision, Source
 from .exploration import ExplorationReport, Explorer, Prospect
 from .settings import RouterPolicy
 
@@ -32,17 +32,41 @@ class Steering:
         self._controllers: dict[tuple[float | None, float | None], BudgetController] = {}
         self._explorers: dict[float, Explorer] = {}
 
-    def threshold(self, settings: RouterPolicy) -> float:
-        """By how much a far agent has to be ahead at the moment; finite, since JSON has no infinity."""
-        controller = self._controller(settings)
-        return settings.threshold if controller is None else min(max(controller.threshold, -_OUT_OF_REACH), _OUT_OF_REACH)
+    def threshold(self, settings: RouterPolicy, far: Estimate | None = None) -> float:
+        """Return by how much a far agent has to be ahead at the moment; finite, since JSON has no infinity.
 
-    def steered(self, decision: RouteDecision, settings: RouterPolicy, *, quality: float) -> RouteDecision:
-        """The decision as it is carried out, which the budget takes into account. `quality` is what the objective gives for success."""
+        `far`: dollars that the far agent is expected to take; None: unknown.
+        """
+        controller = self._controller(settings)
+        if controller is None:
+            return settings.threshold
+        if not controller.affords(_most(far)):
+            return _OUT_OF_REACH
+        return min(max(controller.threshold, -_OUT_OF_REACH), _OUT_OF_REACH)
+
+    def settle(self, settings: RouterPolicy, commitments: Sequence[Commitment], dollars: float | None) -> None:
+        """Count the bill of a task in the place of what was set aside for it and its parts. None: the bill is unknown."""
+        controller = self._controller(settings)
+        if not isinstance(controller, DollarRateController):
+            return
+        first, *rest = commitments or (None,)
+        controller.settle(first, dollars)
+        for more in rest:
+            controller.settle(more, None if dollars is None else 0.0)
+
+    def steered(
+        self, decision: RouteDecision, settings: RouterPolicy, *, quality: float, commitments: list[Commitment] | None = None
+    ) -> RouteDecision:
+        """Return the decision as it is carried out, which the budget takes into account.
+
+        Args:
+            quality: what the objective gives for success.
+            commitments: takes what is set aside until `settle`; None: no bill will come, so the estimate counts as spent.
+        """
         is_free = decision.strategy is Strategy.ROUTE and decision.mode is Mode.AUTO and not decision.is_bound
         if is_free and settings.explore_share and not settings.shadow:
             decision = self._explored(decision, settings, quality)
-        self._observe(decision, settings, is_forced=not is_free)
+        self._observe(decision, settings, commitments, is_forced=not is_free)
         return _in_shadow(decision) if settings.shadow else decision
 
     def exploration(self, settings: RouterPolicy) -> ExplorationReport:
@@ -65,18 +89,19 @@ class Steering:
         changes = {"candidates": candidates, "considered": considered, "explored": True, "reasons": (*decision.reasons, note)}
         return decision.model_copy(update=changes)
 
-    def _observe(self, decision: RouteDecision, settings: RouterPolicy, *, is_forced: bool) -> None:
+    def _observe(self, decision: RouteDecision, settings: RouterPolicy, commitments: list[Commitment] | None, *, is_forced: bool) -> None:
         controller = self._controller(settings)
         if controller is None:
             return
         first = decision.considered[0]
         dollars = first.estimate.dollars if first.estimate is not None else None
-        controller.observe(
-            decision.advantage or 0.0,
-            went_far=first.side is Side.FAR,
-            dollars=None if dollars is None else dollars.value,
-            forced=is_forced or decision.advantage is None,
-        )
+        went_far, advantage = first.side is Side.FAR, decision.advantage or 0.0
+        is_forced = is_forced or decision.advantage is None
+        if commitments is not None and isinstance(controller, DollarRateController):
+            most = _most(dollars) if went_far else 0.0
+            commitments.append(controller.commit(advantage, went_far=went_far, dollars=most, forced=is_forced))
+            return
+        controller.observe(advantage, went_far=went_far, dollars=None if dollars is None else dollars.value, forced=is_forced)
 
     def _explorer(self, settings: RouterPolicy) -> Explorer:
         with self._lock:
@@ -97,6 +122,11 @@ class Steering:
             return FarShareController(settings.far_share)
         assert settings.dollars_per_hour is not None, "one of the two is given"
         return DollarRateController(settings.dollars_per_hour, now=self._monotonic)
+
+
+def _most(dollars: Estimate | None) -> float | None:
+    """Return the most that a task is likely to cost; None where no such task was ever billed."""
+    return None if dollars is None or dollars.source is Source.PRIOR else dollars.value + dollars.deviation
 
 
 def _prospect(each: Considered, threshold: float, quality: float) -> Prospect:

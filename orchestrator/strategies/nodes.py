@@ -26,7 +26,7 @@ from .exposure import after_tools, before_tools, seen_by, shown
 from .fitting import Fitting, summarizer_of
 from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
-from .reading import as_json, value_of
+from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit
 from .state import TaskState, fresh_start, label_of
 from .trust import Trust
@@ -56,7 +56,8 @@ class TaskNodes:
         if ruled != task.policy:
             task = task.model_copy(update={"policy": ruled.model_copy(update={"strategy": task.policy.strategy})})
         self._look_for_those_who_may_be_back(task, context, spent)
-        decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent)
+        commitments = None if context.account is None else context.account.commitments
+        decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent, commitments=commitments)
         emit(runtime, Routed(decision=decision))
         label = as_json(starting_label(task, context.tools))
         empty: TaskState = {
@@ -109,6 +110,7 @@ class TaskNodes:
             may_restart = fallback.hands_over(was_shown=turn.was_shown(runtime))
             if not may_restart and turn.has_successor:
                 error.add_note(SHOWN)
+            self._learn_costs(turn, log.as_json, runtime)
             is_final = not (may_restart and fallback.follows(error))
             return {**turn.give_up(error, runtime, is_final=is_final), "calls": log.as_json}
 
@@ -216,13 +218,19 @@ class TaskNodes:
             **trust.noted,
         }
 
+    def _learn_costs(self, turn: Turn, calls: Sequence[Json], runtime: TaskRuntime) -> None:
+        """Let the router learn what the attempt that has ended took, over all its steps."""
+        agent = turn.member.name
+        own = [value_of(Call, call) for call in calls if call["agent"] == agent and call["role"] == "execute"]
+        self.router.learn_costs(turn.task, agent, own, tools=self.context(runtime).tools)
+
     async def judge(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Accept the answer, or hand over to the next agent where the evidence speaks against it."""
         turn = Turn(state, self.team)
         draft = turn.draft
         assert draft is not None, "an attempt is under way"
         draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})
-        self.router.running.add_task(turn.member.name, draft.steps)
+        self._learn_costs(turn, state["calls"], runtime)
         if not turn.is_judged:
             return turn.end(draft, "accepted", "the answer stands", runtime)
         log = CallLog(state, runtime)

@@ -218,11 +218,11 @@ def test_no_dollars_are_spent_where_the_far_side_is_not_better() -> None:
         assert not decide(controller, -random.random(), 0.01)
 
 
-def test_after_a_quiet_night_no_more_than_an_hours_dollars_are_waiting() -> None:
+def test_after_a_quiet_night_no_more_than_a_tenth_of_an_hours_dollars_is_waiting() -> None:
     clock = Clock()
     controller = DollarRateController(1.5, now=clock)
     clock.now = 12 * 3600.0
-    assert controller.state.credit == 1.5
+    assert controller.state.credit == pytest.approx(0.15)
 
 
 def test_a_restart_keeps_what_is_owed_and_earns_nothing_in_between() -> None:
@@ -242,3 +242,41 @@ def test_a_restart_keeps_what_is_owed_and_earns_nothing_in_between() -> None:
 def test_a_rate_that_is_no_positive_number_is_refused(dollars: float) -> None:
     with pytest.raises(ConfigError):
         DollarRateController(dollars, now=Clock())
+
+
+def test_the_bill_takes_the_place_of_what_was_set_aside() -> None:
+    clock = Clock()
+    controller = DollarRateController(1.0, now=clock)
+    first = controller.commit(0.5, went_far=True, dollars=None)
+    assert not controller.affords(0.001)  # nobody knows what the first one costs
+    controller.settle(first, 0.2)
+    assert controller.affords(0.5)
+    assert controller.state.credit == pytest.approx(-0.2)
+    clock.now = 3601.0
+    assert controller.affords(1.0)
+
+
+def test_a_bill_that_nobody_knows_counts_as_what_was_set_aside() -> None:
+    controller = DollarRateController(1.0, now=Clock())
+    controller.settle(controller.commit(0.5, went_far=True, dollars=0.4), None)
+    controller.settle(controller.commit(0.5, went_far=True, dollars=None), None)
+    assert controller.state.credit == pytest.approx(-0.4)
+    with pytest.raises(InvalidRequest):
+        controller.settle(None, -1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 400), st.floats(0, 0.2), st.integers(0, 5)), max_size=150))
+def test_no_hour_affords_more_than_it_may_where_bills_are_as_expected(tasks: list[tuple[float, float, int]]) -> None:
+    clock = Clock()
+    controller = DollarRateController(1.0, now=clock)
+    under_way, paid = [], []
+    for gap, dollars, keep in tasks:
+        clock.now += gap
+        while len(under_way) > keep:
+            committed = under_way.pop(0)
+            controller.settle(committed, committed.dollars)
+            paid.append((clock.now, committed.dollars))
+        if controller.affords(dollars):
+            under_way.append(controller.commit(0.5, went_far=True, dollars=dollars))
+        assert sum(bill for when, bill in paid if when > clock.now - 3600) <= 1.05

@@ -7,6 +7,7 @@ from situations import priced
 
 from nearfar.orchestrator.routing.decision import Source
 from nearfar.orchestrator.routing.running import KEPT, RunningEstimates, StepTaken, Window
+from nearfar.orchestrator.routing.task_costs import MEMORY, TaskKind, TaskTaken
 from nearfar.protocols import Side
 
 finite = st.floats(min_value=0, max_value=1e6)
@@ -59,15 +60,36 @@ def test_one_odd_step_does_not_stand_for_a_size_beside_a_well_known_one() -> Non
     assert running.costs("near", Side.NEAR, tokens=200, prices=None).seconds.value == 1.0
 
 
+def taken(prompt_tokens: int, *, dollars: float | None = 0.01, seconds: float = 6.0) -> TaskTaken:
+    return TaskTaken(
+        prompt_tokens, steps=3, input_tokens=900, cached_tokens=300, output_tokens=50, seconds=seconds, dollars=dollars, joules=None
+    )
+
+
 def test_a_task_takes_the_seconds_and_dollars_of_all_its_steps() -> None:
     running = RunningEstimates()
     for _ in range(5):
         running.add_step("far", step(100, seconds=2.0))
-        running.add_task("far", 3)
-    costs = running.costs("far", Side.FAR, tokens=90, prices=priced(10))
+        running.add_task("far", taken(100))
+    costs = running.costs("far", Side.FAR, tokens=110, prices=priced(10))
     assert costs.seconds.value == pytest.approx(6.0)
     assert costs.dollars is not None
-    assert costs.dollars.value == pytest.approx(3 * (90 + 10) * 10 / 1e6)
+    assert costs.dollars.value == pytest.approx(0.01 + 3 * 10 * 10 / 1e6)
+
+
+def test_a_task_of_unknown_price_leaves_the_price_list_to_tell() -> None:
+    running = RunningEstimates()
+    running.add_task("far", taken(100, dollars=None))
+    assert running.costs("far", Side.FAR, tokens=100, prices=None).dollars is None
+
+
+def test_a_price_that_rose_is_known_after_as_many_tasks_as_are_remembered() -> None:
+    running = RunningEstimates()
+    for dollars in (0.01,) * 100 + (0.1,) * 2 * MEMORY:
+        running.add_task("far", taken(100, dollars=dollars), kind=TaskKind("search/hops", has_tools=True))
+    costs = running.costs("far", Side.FAR, tokens=100, prices=None, kind=TaskKind("search/hops", has_tools=True))
+    assert costs.dollars is not None
+    assert costs.dollars.value == pytest.approx(0.1, rel=0.15)
 
 
 def test_without_a_price_list_dollars_come_from_what_was_paid() -> None:

@@ -8,8 +8,9 @@ from ....protocols import BudgetExceeded, Capabilities, ConfigError, PermissionD
 from ...conversation import conversation
 from ...policy import Mode, Strategy
 from ...task import Policy, Task
-from ..running import RunningEstimates, StepTaken
+from ..running import RunningEstimates
 from ..situation import estimated_tokens
+from ..task_costs import TaskKind, TaskTaken
 from ..traces import AgentOutcome, Trace, agents_of
 
 LEAST_TASKS: Final = 20
@@ -78,12 +79,16 @@ def freed(policy: Policy) -> Policy:
 def learn_costs(running: RunningEstimates, case: Trace, agents: Collection[str]) -> None:
     """Report what agents took for a task, as far as it was recorded. A recorded task counts as one step."""
     for agent in agents:
-        running.add_step(agent, _step(case, case.outcomes[agent]))
+        running.add_task(agent, _taken(case, case.outcomes[agent]), kind=TaskKind(case.task_class, bool(case.tools)))
 
 
-def _step(case: Trace, outcome: AgentOutcome) -> StepTaken:
-    return StepTaken(
-        input_tokens=estimated_tokens(case.prompt) if outcome.input_tokens is None else outcome.input_tokens,
+def _taken(case: Trace, outcome: AgentOutcome) -> TaskTaken:
+    prompt_tokens = estimated_tokens(case.prompt)
+    return TaskTaken(
+        prompt_tokens=prompt_tokens,
+        steps=1,
+        input_tokens=prompt_tokens if outcome.input_tokens is None else outcome.input_tokens,
+        cached_tokens=0,
         # Where nobody counted what was written, the price is learned per token read.
         output_tokens=outcome.output_tokens or 0,
         seconds=outcome.seconds,

@@ -31,6 +31,7 @@ from ...effects.occurrences import Occurrence
 from ...guarding.run_guard import RunGuard
 from ...policy import Candidate
 from ...privacy.run_privacy import RunPrivacy
+from ...routing.budget import Commitment
 from ...routing.decision import RouteDecision
 from ...routing.router import Router
 from ...routing.settings import FALLBACK_ERRORS, RouterPolicy
@@ -164,8 +165,17 @@ class _RecordedRouter(Router):
         whole = run.task.idempotency_key
         self._decisions = {part_key(whole, scope): decision for scope, decision in run.decisions.items()}
 
-    def decide(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = _NO_SPENT) -> RouteDecision:
-        return self._decisions.get(task.idempotency_key) or super().decide(task, agents, tools=tools, spent=spent)
+    def decide(
+        self,
+        task: Task,
+        agents: Sequence[Candidate],
+        *,
+        tools: Collection[str] = (),
+        spent: Spent = _NO_SPENT,
+        commitments: list[Commitment] | None = None,
+    ) -> RouteDecision:
+        known = self._decisions.get(task.idempotency_key)
+        return known or super().decide(task, agents, tools=tools, spent=spent, commitments=commitments)
 
 
 async def replay(branch: Branch) -> str | None:

@@ -1,0 +1,201 @@
+"""How well `dollars_per_hour` holds over simulated traffic: tool loops, classes of other prices, price steps, bursts, failures.
+
+Nothing is slept: a clock of the simulation's own goes from one event to the next. The router decides, learns and settles as in a `Hybrid`.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from nearfar.orchestrator.policy import Strategy
+from nearfar.orchestrator.results import Call
+from nearfar.orchestrator.routing.budget import Commitment
+from nearfar.orchestrator.routing.decision import RouteDecision
+from nearfar.orchestrator.routing.replay.recording import RecordedAgent
+from nearfar.orchestrator.routing.router import Router
+from nearfar.orchestrator.routing.settings import Objective, RouterPolicy
+from nearfar.orchestrator.task import Policy, Task, conversation
+from nearfar.protocols import Prices, Sensitivity, Side, Usage
+
+HOURLY: Final = 10.0
+"""Dollars per hour."""
+_HOUR: Final = 3600.0
+_HOURS: Final = 4
+_PRICES: Final = Prices.model_validate({"input": 3, "output": 15, "cached_input": "0.3", "source": "made up", "as_of": "2026-11-01"})
+_AGENTS: Final = (RecordedAgent("near", Side.NEAR), RecordedAgent("far", Side.FAR, prices=_PRICES))
+_FAILING: Final = 0.1
+"""Share of far tasks that fail in the middle, and cost what they took until then."""
+
+
+def figures(_folder: Path, *, quick: bool) -> dict[str, Any]:
+    """The extremes of dollars spent over dollars allowed, over all streams, in any hour from the first one on."""
+    streams = [Stream.drawn(seed).played() for seed in range(4 if quick else 40)]
+    highest, lowest = max(found.highest for found in streams), min(found.lowest for found in streams)
+    return {
+        "dollar_rate_streams": len(streams),
+        "dollar_rate_tasks": sum(found.tasks for found in streams),
+        "dollar_rate_highest_over_allowed": round(highest, 4),
+        "dollar_rate_lowest_over_allowed": round(lowest, 4),
+        "dollar_rate_worst_share_placed_far": round(min(found.far_share for found in streams), 4),
+        "dollar_rate_longest_wait_minutes": round(max(found.longest_wait for found in streams) / 60, 2),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a stream."""
+
+    tasks: int
+    far_share: float
+    highest: float
+    """Dollars of the dearest hour over those allowed: any hour that ends with a bill, the first one included."""
+    lowest: float
+    """The same of the cheapest full hour."""
+    longest_wait: float
+    """Seconds from one task that went far to the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A class of tasks. `words` are those of its prompts."""
+
+    name: str
+    words: int
+    steps: int
+    """In the mean; each reads again what all before it have read."""
+    found: int
+    """Tokens that each step's tools return."""
+    seconds: float
+    """Of a step."""
+    gain: float
+    """Share of its tasks that only the far agent does right."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """Traffic of one kind for some hours, and the router that serves it."""
+
+    random: Random
+    kinds: tuple[_Kind, ...]
+    demand: float
+    """Dollars of all tasks if all went far, before prices rise, over those allowed."""
+    rise: float
+    """Factor by which tasks become dearer in the middle of the stream."""
+    burst: float
+    """Factor by which they come faster in bursts."""
+    now: float = 0.0
+    paid: list[tuple[float, float]] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)
+
+    @classmethod
+    def drawn(cls, seed: int) -> "Stream":
+        """Return a stream that this seed draws."""
+        random = Random(seed)
+        kinds = tuple(
+            _Kind(
+                name=f"class/{place}",
+                words=random.choice((10, 60, 400)),
+                steps=random.choice((1, 3, 8)),
+                found=random.choice((100, 400)),
+                seconds=random.uniform(0.3, 2),
+                gain=random.uniform(0.3, 0.9),
+            )
+            for place in range(random.randint(1, 5))
+        )
+        return cls(random, kinds, random.uniform(1.4, 3), random.choice((1, 10, 10)), random.choice((1, 4)))
+
+    def played(self) -> Played:
+        """Serve the stream to its end."""
+        router = Router(monotonic=lambda: self.now, seed=1)
+        running: list[tuple[float, int, Task, list[Commitment], list[Call]]] = []
+        order, tasks, far = count(), 0, 0
+        for arrival in self._arrivals():
+            while running and running[0][0] <= arrival:
+                self._end(router, *heapq.heappop(running))
+            self.now = arrival
+            tasks += 1
+            kind = self.random.choice(self.kinds)
+            task = _task(kind, tasks)
+            commitments: list[Commitment] = []
+            decision = router.decide(task, _AGENTS, tools=_tools(kind), commitments=commitments)
+            agent = decision.candidates[0]
+            far += agent == "far"
+            self.sent += [arrival] if agent == "far" else []
+            calls = self._calls(kind, agent)
+            heapq.heappush(running, (arrival + sum(call.seconds for call in calls), next(order), task, commitments, calls))
+            self._score(router, task, decision, agent, kind)
+        return self._found(tasks, far)
+
+    def _end(self, router: Router, when: float, _order: int, task: Task, commitments: list[Commitment], calls: list[Call]) -> None:
+        self.now = when
+        bill = sum(float(call.dollars or 0) for call in calls)
+        router.learn_costs(task, calls[0].agent, calls, tools=task.tags)
+        router.settle(task, commitments, bill)
+        self.paid.append((when, bill))
+
+    def _score(self, router: Router, task: Task, decision: RouteDecision, agent: str, kind: _Kind) -> None:
+        is_right = agent == "far" or self.random.random() > kind.gain
+        router.learn(task, decision, agent, score=float(is_right))
+
+    def _arrivals(self) -> Iterator[float]:
+        mean = sum(_mean_dollars(kind) for kind in self.kinds) / len(self.kinds)
+        rate = self.demand * HOURLY / mean / _HOUR
+        now, end = 0.0, _HOURS * _HOUR
+        while now < end:
+            is_burst = now % 1200 < 180
+            now += self.random.expovariate(rate * (self.burst if is_burst else 1))
+            yield now
+
+    def _calls(self, kind: _Kind, agent: str) -> list[Call]:
+        """Return the calls of one task; of some the last ones are missing, since they fail."""
+        steps = max(1, round(self.random.gauss(kind.steps, kind.steps / 4)))
+        steps = self.random.randint(1, steps) if self.random.random() < _FAILING else steps
+        factor = self.rise if agent == "far" and self.now > _HOURS * _HOUR / 2 else 1
+        calls = []
+        for step in range(steps):
+            usage = _usage(kind, step, self.random.uniform(0.5, 1.5))
+            dollars = _PRICES.dollars(usage) * factor if agent == "far" else Decimal(0)
+            side = Side(agent)
+            seconds = kind.seconds * self.random.uniform(0.5, 1.5)
+            calls.append(Call(role="execute", agent=agent, side=side, model="m", turn=step, usage=usage, dollars=dollars, seconds=seconds))
+        return calls
+
+    def _found(self, tasks: int, far: int) -> Played:
+        sums, first, highest, lowest = 0.0, 0, 0.0, float("inf")
+        for when, dollars in self.paid:
+            sums += dollars
+            while self.paid[first][0] <= when - _HOUR:
+                sums -= self.paid[first][1]
+                first += 1
+            highest = max(highest, sums)
+            if when >= _HOUR:
+                lowest = min(lowest, sums)
+        waits = (later - sooner for sooner, later in zip(self.sent, self.sent[1:], strict=False))
+        return Played(tasks, far / tasks, highest / HOURLY, lowest / HOURLY, max(waits))
+
+
+def _task(kind: _Kind, number: int) -> Task:
+    router = RouterPolicy(dollars_per_hour=HOURLY)
+    # What a task is worth stands far above its price, so that the budget alone holds tasks back.
+    policy = Policy(strategy=Strategy.ROUTE, sensitivity=Sensitivity.PUBLIC, router=router, objective=Objective(dollars=0.001))
+    prompt = "word " * kind.words
+    return Task(messages=conversation(prompt), task_class=kind.name, policy=policy, tags=_tools(kind), idempotency_key=str(number))
+
+
+def _tools(kind: _Kind) -> tuple[str, ...]:
+    return ("search",) if kind.steps > 1 else ()
+
+
+def _usage(kind: _Kind, step: int, luck: float) -> Usage:
+    read = round(kind.words * 1.25) + 3000
+    before = read + step * (kind.found + 100)
+    return Usage(input_tokens=before, cached_tokens=before - kind.found if step else 0, output_tokens=round(100 * luck))
+
+
+def _mean_dollars(kind: _Kind) -> float:
+    return float(sum((_PRICES.dollars(_usage(kind, step, 1.0)) for step in range(kind.steps)), Decimal(0)))
