@@ -12,21 +12,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from ...protocols import ConfigError, NotFound
+from ...protocols import ConfigError, InvalidRequest, NotFound, Unsupported
 from ...protocols.address import parse_address
 from ...protocols.channel import client_tls
 from ...protocols.pairing import read_pairing
 from ...protocols.pinning import pinned_tls
 from ..compose import find_secret, secret
 from ..escaping import printable
-from ..memory.item import Namespace
+from ..memory.item import Namespace, Tier
 from ..memory.namespace_text import namespace_text
 from ..memory.settings import MemoryConfig, PeerConfig
 from ..memory.sync.peer import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from .cache_file import forget_answers
 from .console import agreed, execute, notes, output, print_json, reported, warn
-from .memory_store import chosen_memory, opened
+from .memory_store import chosen_memory, items_of, opened
 from .memory_text import counted, one_line, size_text
 from .options import StoreChoice
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _AGREED = "agreed to synchronise with {}"
 """The setting of a store that says that its user has seen what would leave for a peer."""
+_OTHER_USER = "of another user than"
+"""How a hub begins to refuse items that were written under another name than it knows the device by."""
 _LARGE_SKEW = 60.0
 """Seconds between two clocks that are worth a word."""
 
@@ -59,7 +61,7 @@ def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_jso
     async def work() -> None:
         config = chosen_memory(choice)
         neighbour = await _neighbour(way, config)
-        with opened(choice, creates=True) as store, _forgetting_answers(choice.config, store):
+        with opened(choice, creates=True) as store, _forgetting_answers(choice.config, store), _in_our_words(neighbour, config.user):
             leaving = None
             if dry_run or not _has_agreed(store, neighbour):
                 leaving = await plan(store, neighbour)
@@ -75,7 +77,8 @@ def sync_with(way: Way, choice: StoreChoice, *, yes: bool, dry_run: bool, as_jso
             with _progress(total, shown=not as_json) as report:
                 done = await sync_once(store, neighbour, report=report)
             await store.aindex_pending()  # what came from elsewhere has no vectors yet
-        _tell(done, as_json=as_json)
+            staying = sum(1 for _ in items_of(store, (), Tier.DEVICE))
+        _tell(done, staying, as_json=as_json)
 
     execute(work(), as_json=as_json)
 
@@ -137,6 +140,21 @@ def _forgetting_answers(config: Path | None, store: "MemoryStore") -> Iterator[N
         forget_answers(config, store)
 
 
+@contextmanager
+def _in_our_words(neighbour: Neighbour, user: str) -> Iterator[None]:
+    """Say of a refusal that comes from the two configurations what to change in which."""
+    try:
+        yield
+    except Unsupported as error:
+        raise Unsupported(f"the hub at {neighbour.address} keeps no memory", hint="in its nearfar.toml: [hub] memory = true") from error
+    except InvalidRequest as error:
+        if _OTHER_USER not in error.message:
+            raise
+        known = f"as {user!r}" if user else "without a user"
+        hint = "in nearfar.toml of this device: [memory] user as [hub.workers] has it on the hub; then export, and import into a new store"
+        raise ConfigError(f"items were written here {known}, and the hub knows this device as another user's", hint=hint) from error
+
+
 def _has_agreed(store: "MemoryStore", neighbour: Neighbour) -> bool:
     with store.engine.transaction() as transaction:
         return transaction.setting(_AGREED.format(neighbour.peer.name)) == neighbour.address
@@ -190,12 +208,14 @@ def _progress(total: int | None, *, shown: bool) -> "Iterator[Callable[[Exchange
         yield report
 
 
-def _tell(done: Synchronised, *, as_json: bool) -> None:
+def _tell(done: Synchronised, staying: int, *, as_json: bool) -> None:
     if as_json:
         sides = {"received": done.received._asdict(), "sent": done.sent._asdict()}
-        print_json({"device": done.device, **sides, "skew_seconds": done.skew})
+        print_json({"device": done.device, **sides, "stay_here": staying, "skew_seconds": done.skew})
         return
     output.print(f"sent {counted(done.sent.operations, 'item')}, received {counted(done.received.operations, 'item')}: in step")
+    if staying:
+        notes.print(f'{counted(staying, "item")} of tier device stay here: [memory] tier = "user" lets what is written later travel')
     if done.received.conflicts:
         notes.print(f"{counted(done.received.conflicts, 'conflict')} to decide on: nearfar memory conflicts", style="yellow")
     if done.received.refused:

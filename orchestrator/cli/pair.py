@@ -52,6 +52,9 @@ def _show(pairing: Pairing, hub: HubConfig) -> None:
     notes.print("  nearfar worker attach --pairing-file -", soft_wrap=True)
     files = f"--tokens {hub.tokens} --certificate {hub.certificate or _CERTIFICATE} --key {hub.key or _KEY}"
     notes.print(f"Here: nearfar serve hub --address {hub.address} {files}", style="dim", soft_wrap=True)
+    worker = hub.workers.get(pairing.name)
+    if hub.memory and (worker is None or worker.user is None):
+        warn(f'to synchronise its memory, too, say whose it is: [hub.workers.{pairing.name}] user = "..." in nearfar.toml')
     if parse_address(pairing.address).is_local:
         warn(f"only this machine can reach {pairing.address}; give another one with --address or in [hub]")
 

@@ -219,3 +219,37 @@ def test_without_a_hub_the_devices_work_on(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("TOKEN_OF_LAPTOP")
     assert "TOKEN_OF_LAPTOP" in told("laptop", "sync", "hub", "--yes")["error"]["hint"]
     assert notes("laptop") == {"milk": "oat"}
+
+
+def test_a_hub_that_knows_no_user_of_a_device_says_where_to_name_them() -> None:
+    with hub():
+        error = told("printer", "sync", "hub", "--yes")["error"]
+    assert "does not say whose device printer is" in error["message"]
+    assert "[hub.workers.printer] user" in error["hint"]
+
+
+def test_items_that_were_written_without_a_user_are_told_with_what_to_do(folder: Path) -> None:
+    config = folder / "laptop.toml"
+    whole = config.read_text(encoding="utf-8")
+    config.write_text(whole.replace('user = "ana"\n', ""), encoding="utf-8")
+    write("laptop", "milk", "oat")
+    with hub():
+        error = told("laptop", "sync", "hub", "--yes")["error"]
+        assert error["type"] == "ConfigError"
+        assert "[memory] user" in error["hint"]
+        assert memory("laptop", "export", "all.jsonl").exit_code == 0
+        config.write_text(whole.replace("laptop.db", "new.db"), encoding="utf-8")
+        assert memory("laptop", "import", "all.jsonl").exit_code == 0
+        sync("laptop")
+        sync("phone")
+    assert notes("phone") == {"milk": "oat"}
+
+
+def test_items_that_stay_behind_are_counted_each_time(folder: Path) -> None:
+    config = folder / "laptop.toml"
+    config.write_text(config.read_text(encoding="utf-8").replace('tier = "user"', 'tier = "device"'), encoding="utf-8")
+    write("laptop", "milk", "oat")
+    with hub():
+        for _ in range(2):
+            assert told("laptop", "sync", "hub", "--yes")["stay_here"] == 1
+        assert "1 item of tier device stay" in memory("laptop", "sync", "hub", "--yes").output

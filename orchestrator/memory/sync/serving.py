@@ -34,7 +34,8 @@ def peers_of(users: Mapping[str, str]) -> Identify:
 
     def identify(name: str) -> Peer:
         if name not in users:
-            raise PermissionDenied(f"{name or 'a caller without a token'} has no part in this memory", hint="say whose device it is")
+            hint = f'in nearfar.toml of the hub, then start it again: [hub.workers.{name or "NAME"}] user = "..."'
+            raise PermissionDenied(f"the hub does not say whose device {name or 'a caller without a token'} is", hint=hint)
         return Peer(name, users[name])
 
     return identify
