@@ -308,7 +308,7 @@ class Hybrid:
     def traces(self) -> TraceStore:
         """What happened in each run. Raises `ConfigError` where that is not kept."""
         if self._traces is None:
-            raise ConfigError("no traces are kept", hint="[runs] in nearfar.toml, or Hybrid(runs=RunsConfig())")
+            raise ConfigError("no traces are kept", hint='in nearfar.toml: [runs]; in Python: Hybrid(runs="runs")')
         return self._traces
 
     async def cancel(self, run: str, *, user: str = "") -> None:
@@ -361,7 +361,7 @@ class Hybrid:
     @property
     def _durable(self) -> DurableRuns:
         if self._runs is None:
-            raise ConfigError("no runs are kept", hint="[runs] in nearfar.toml, or Hybrid(runs=RunsConfig())")
+            raise ConfigError("no runs are kept", hint='in nearfar.toml: [runs]; in Python: Hybrid(runs="runs")')
         return self._runs
 
     async def stream(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> AsyncGenerator[TaskEvent, None]:
