@@ -397,7 +397,9 @@ class Hybrid:
         """What `auto` would choose for a task, among what, and why; nothing is run. Raises what `run` raises before its first step."""
         task = self._with_memory(self._asked(prompt, options), options)
         task = self._router.ruled(task, tools=list(self._context(options).tools))
-        return self._selector.explain(task, tools=list(self._context(options).tools), sides=self._sides)
+        tools = list(self._context(options).tools)
+        dollars = self._router.dollars_by_side(task, list(self.team), tools=tools)
+        return self._selector.explain(task, tools=tools, sides=self._sides, dollars=dollars)
 
     def explain_route(self, prompt: Prompt, **options: Unpack[TaskOptions]) -> RouteDecision:
         """Who would serve a task, what is expected of each agent, and why; nothing is run.
@@ -500,7 +502,10 @@ class Hybrid:
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: what the rules say, and where that leaves the choice open, what `auto` chooses."""
         tools = list(context.tools)
-        return self._selector.settle(self._router.ruled(task, tools=tools), tools=tools, sides=self._sides)
+        if task.policy.strategy is not Strategy.AUTO and not task.policy.rules:
+            return task
+        dollars = self._router.dollars_by_side(task, list(self.team), tools=tools)
+        return self._selector.settle(self._router.ruled(task, tools=tools), tools=tools, sides=self._sides, dollars=dollars)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
         """The result, of which router and memory take note, and the runs in the end."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from nearfar.orchestrator.conversation import conversation
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.results import Call
 from nearfar.orchestrator.routing.budget import Commitment
@@ -19,7 +20,7 @@ from nearfar.orchestrator.routing.decision import RouteDecision
 from nearfar.orchestrator.routing.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.settings import Objective, RouterPolicy
-from nearfar.orchestrator.task import Policy, Task, conversation
+from nearfar.orchestrator.task import Policy, Task
 from nearfar.protocols import Prices, Sensitivity, Side, Usage
 
 HOURLY: Final = 10.0
@@ -83,8 +84,8 @@ class Stream:
     random: Random
     kinds: tuple[_Kind, ...]
     demand: float
-    """Dollars of all tasks if all went far, before prices rise, over those allowed."""
-    rise: float
+    """Dollars of all tasks if all went far, before tasks become dearer, over those allowed."""
+    rise: int
     """Factor by which tasks become dearer in the middle of the stream."""
     burst: float
     """Factor by which they come faster in bursts."""
@@ -107,7 +108,7 @@ class Stream:
             )
             for place in range(random.randint(1, 5))
         )
-        return cls(random, kinds, random.uniform(1.4, 3), random.choice((1, 10, 10)), random.choice((1, 4)))
+        return cls(random, kinds, random.uniform(1.4, 3), random.choice((1, 10)), random.choice((1, 4)))
 
     def played(self) -> Played:
         """Serve the stream to its end."""
@@ -159,7 +160,7 @@ class Stream:
         calls = []
         for step in range(steps):
             usage = _usage(kind, step, self.random.uniform(0.5, 1.5))
-            dollars = _PRICES.dollars(usage) * factor if agent == "far" else Decimal(0)
+            dollars = _PRICES.dollars(usage) * Decimal(factor) if agent == "far" else Decimal(0)
             side = Side(agent)
             seconds = kind.seconds * self.random.uniform(0.5, 1.5)
             calls.append(Call(role="execute", agent=agent, side=side, model="m", turn=step, usage=usage, dollars=dollars, seconds=seconds))

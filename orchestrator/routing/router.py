@@ -189,6 +189,20 @@ class Router:
         """Count what a task was billed, whether it was answered or not, against `dollars_per_hour`. None: the bill is unknown."""
         self.steering.settle(task.policy.router, commitments, dollars)
 
+    def dollars_by_side(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str]) -> dict[Side, float | None]:
+        """Return the dollars that such a task was seen to take of the cheapest agent of each side. None: no such task was billed.
+
+        Near agents without a price are free.
+        """
+        tokens, kind = _tokens(task), TaskKind(task.task_class, bool(tools))
+        found: dict[Side, float | None] = {}
+        for agent in agents:
+            dollars = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind).dollars
+            is_known = dollars is not None and (dollars.source is not Source.PRIOR or not dollars.value)
+            value, other = dollars.value if dollars is not None and is_known else None, found.get(agent.side)
+            found[agent.side] = value if other is None else other if value is None else min(value, other)
+        return found
+
     def learn_costs(self, task: Task, agent: str, calls: Sequence[Call], *, tools: Collection[str]) -> None:
         """Learn what a task took of an agent, over all the calls of its attempt. Answers of a cache say nothing of the agent."""
         tokens = sum(call.usage.total_tokens for call in calls)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from random import Random
+from typing import Final
 
 from ...protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 from ..task import Policy
@@ -15,6 +16,9 @@ from .profile import Shape, TaskProfile
 from .rules import is_preferred, objection_to
 from .settings import AutoPolicy
 from .tallies import Group, Tallies
+from .unmeasured import SideDollars, unmeasured_dollars
+
+_NO_DOLLARS: Final[SideDollars] = {}
 
 
 class Chooser:
@@ -53,12 +57,14 @@ class Chooser:
         """Make an arm a candidate, measured or not."""
         self._known.setdefault(arm.key, (arm, label or arm.key))
 
-    def choose(self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side)) -> SelectionDecision:
-        """Settle one task.
+    def choose(
+        self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
+    ) -> SelectionDecision:
+        """Settle one task. `dollars`: what whole tasks were seen to take of the agents.
 
         Raises `PrivacyViolation` where only far agents could serve a private task, `ConfigError` where nothing can serve it.
         """
-        best = self.explain(profile, policy, sides=sides)
+        best = self.explain(profile, policy, sides=sides, dollars=dollars)
         self._served += 1
         allowed = _allowed(best.candidates, policy)
         chosen = self._drawn(allowed) if self._may_explore else allowed[0]
@@ -68,10 +74,12 @@ class Chooser:
         reasons = (best.reasons[0], _why(profile, chosen, allowed))
         return best.model_copy(update={"chosen": chosen.arm, "explored": True, "reasons": reasons})
 
-    def explain(self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side)) -> SelectionDecision:
+    def explain(
+        self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
+    ) -> SelectionDecision:
         """The best choice known, which `choose` makes unless it explores. Raises what `choose` raises."""
         guess = self._classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
-        candidates = self._candidates(profile, guess, policy, sides)
+        candidates = self._candidates(profile, guess, policy, sides, dollars)
         allowed = _allowed(candidates, policy)
         return SelectionDecision(
             profile=profile if policy.sensitivity is Sensitivity.PUBLIC else profile.model_copy(update={"prompt": ""}),
@@ -87,15 +95,18 @@ class Chooser:
     def _may_explore(self) -> bool:
         return self._explored + 1 <= self.settings.explore_share * self._served
 
-    def _candidates(self, profile: TaskProfile, guess: ClassGuess, policy: Policy, sides: Collection[Side]) -> tuple[Candidate, ...]:
+    def _candidates(
+        self, profile: TaskProfile, guess: ClassGuess, policy: Policy, sides: Collection[Side], dollars: SideDollars
+    ) -> tuple[Candidate, ...]:
         """Every arm as it is judged for the task, the best first."""
         arms = self._arms(profile)
         priors = {key: _prior(key, profile.shape) for key in arms}
         shares = guess.shares or {guess.name: 1.0}
         beliefs = mixed([(share, estimates(self._tallies, priors, _groups(profile, name))) for name, share in shares.items()])
-        dearest = max((belief.dollars for belief in beliefs.values() if belief.dollars is not None), default=0.0)
+        measured = {key: belief.dollars for key, belief in beliefs.items() if belief.dollars is not None}
+        expected = {**unmeasured_dollars({key: arm for key, (arm, _) in arms.items()}, measured, dollars), **measured}
         judged = (
-            self._judged(arm, label, beliefs[key], dearest=dearest, objection=objection_to(arm, profile, policy, sides=sides))
+            self._judged(arm, label, beliefs[key], dollars=expected[key], objection=objection_to(arm, profile, policy, sides=sides))
             for key, (arm, label) in arms.items()
         )
         return tuple(sorted(judged, key=_rank))
@@ -105,9 +116,7 @@ class Chooser:
         defaults = starting_points(profile.shape) if self._has_defaults else ()
         return {**{default.key: (default, default.key) for default in defaults}, **self._known}
 
-    def _judged(self, arm: Arm, label: str, belief: Estimate, *, dearest: float, objection: str | None) -> Candidate:
-        # An unknown price counts as the dearest one that is known, since it is not free.
-        dollars = dearest if belief.dollars is None else belief.dollars
+    def _judged(self, arm: Arm, label: str, belief: Estimate, *, dollars: float, objection: str | None) -> Candidate:
         return Candidate(
             arm=arm,
             label=label,

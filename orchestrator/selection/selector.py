@@ -14,6 +14,7 @@ from .decision import SelectionDecision
 from .outcomes import Outcome, ReportLog, read_outcomes
 from .profile import TaskProfile, last_words
 from .settings import AutoPolicy
+from .unmeasured import SideDollars
 
 logger = logging.getLogger(__name__)
 
@@ -28,20 +29,20 @@ class Selector:
         self._choosers: dict[AutoPolicy, Chooser] = {}
         self._lock = Lock()
 
-    def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side]) -> Task:
-        """The task with a strategy, its knobs, and the reasons for them.
+    def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> Task:
+        """Return the task with a strategy, its knobs, and the reasons for them. `dollars`: what whole tasks were seen to take.
 
         Raises `ConfigError` for outcomes that cannot be read or used, `PrivacyViolation` where only a far agent is left for a private task.
         """
         if task.policy.strategy is not Strategy.AUTO:
             return task
-        decision = self._decision(task, tools, sides, explores=True)
+        decision = self._decision(task, tools, sides, dollars, explores=True)
         settled = {"policy": applied(decision.chosen, task.policy), "reasons": (*task.reasons, *decision.reasons), "selection": decision}
         return task.model_copy(update=settled)
 
-    def explain(self, task: Task, *, tools: Sequence[str], sides: Collection[Side]) -> SelectionDecision:
+    def explain(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> SelectionDecision:
         """What the task would be settled to, whatever its strategy. Raises what `settle` raises."""
-        return self._decision(task, tools, sides, explores=False)
+        return self._decision(task, tools, sides, dollars, explores=False)
 
     def report(self, result: Result, settings: AutoPolicy, *, score: float, task_class: str = "") -> None:
         """Learn how well a result was whose strategy `auto` chose, and keep it where the settings name a file.
@@ -56,14 +57,16 @@ class Selector:
                 ReportLog(settings.reports).append(outcome)
             chooser.learn(outcome)
 
-    def _decision(self, task: Task, tools: Sequence[str], sides: Collection[Side], *, explores: bool) -> SelectionDecision:
+    def _decision(
+        self, task: Task, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars, *, explores: bool
+    ) -> SelectionDecision:
         """Return the chooser's decision, or the documented default where the chooser fails for a reason that is not the user's."""
         profile = _profile(task, tools)
         try:
             with self._lock:
                 chooser = self._chooser(task.policy.auto)
                 decide = chooser.choose if explores else chooser.explain
-                return decide(profile, task.policy, sides=sides)
+                return decide(profile, task.policy, sides=sides, dollars=dollars)
         except NearfarError:
             raise
         except Exception as error:  # the boundary of a task: what was learned may not keep it from being served

@@ -14,6 +14,7 @@ from nearfar.orchestrator.routing.budget import (
     LEAST_WINDOW,
     TOLERANCE,
     BudgetController,
+    Commitment,
     DollarRateController,
     DollarRateState,
     FarShareController,
@@ -270,7 +271,8 @@ def test_a_bill_that_nobody_knows_counts_as_what_was_set_aside() -> None:
 def test_no_hour_affords_more_than_it_may_where_bills_are_as_expected(tasks: list[tuple[float, float, int]]) -> None:
     clock = Clock()
     controller = DollarRateController(1.0, now=clock)
-    under_way, paid = [], []
+    under_way: list[Commitment] = []
+    paid: list[tuple[float, float]] = []
     for gap, dollars, keep in tasks:
         clock.now += gap
         while len(under_way) > keep:
