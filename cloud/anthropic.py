@@ -35,7 +35,7 @@ from .dialect import (
     own_parts,
     said_in,
 )
-from .models import claude_thinking, claude_traits
+from .models import bare_name, claude_thinking, claude_traits
 
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 8192
@@ -115,12 +115,12 @@ class AnthropicDialect:
         }
         if system := "\n\n".join(message.text for message in request.messages if message.role == "system"):
             body["system"] = system
-        is_forced = request.tool_choice is ToolChoice.REQUIRED and _TAKES_FORCE.match(model) is not None
+        is_forced = request.tool_choice is ToolChoice.REQUIRED and _TAKES_FORCE.match(bare_name(model)) is not None
         thinking = claude_thinking(model, request.effort or self._effort, is_forced=is_forced)
         config = {name: thinking[name] for name in ("effort",) if name in thinking}
         if "thinking" in thinking:
             body["thinking"] = thinking["thinking"]
-        takes_temperature = claude_traits(model).samples and not thinking if self._temperature is None else self._temperature
+        takes_temperature = claude_traits(model).temperature and not thinking if self._temperature is None else self._temperature
         if request.temperature is not None and takes_temperature:
             body["temperature"] = min(request.temperature, 1.0)
         if request.stop:

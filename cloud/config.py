@@ -94,7 +94,7 @@ class ProviderConfig(BaseModel):
         if self.provider != "openai" or self.api is not None:
             return self.api == "responses"
         is_chat_only = self.base_url is not None or self.logprobs or self.seed or self.json_schema == "llama"
-        return not is_chat_only and not openai_traits(self.model, hosted=True, reasoning=self.reasoning).samples
+        return not is_chat_only and not openai_traits(self.model, hosted=True, reasoning=self.reasoning).stops
 
 
 def build_provider(config: ProviderConfig) -> "ProviderAgent":

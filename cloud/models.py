@@ -19,8 +19,10 @@ class Traits:
 
     efforts: tuple[Effort, ...] = ()
     """The levels of effort that it knows; none: it has no such choice."""
-    samples: bool = True
-    """It takes a temperature, stop sequences and `max_tokens`, all of which OpenAI's reasoning models refuse."""
+    temperature: bool = True
+    """It takes a temperature."""
+    stops: bool = True
+    """It takes stop sequences, and `max_tokens` bounds its answer. OpenAI's reasoning models refuse both."""
 
     def nearest(self, effort: Effort | None) -> Effort | None:
         """The level nearest to `effort`, the lower one of two; None where the model has no choice or none is wanted."""
@@ -32,21 +34,26 @@ class Traits:
 
 PLAIN = Traits()
 """A model that does not reason, or whose server hides it."""
-REASONING = Traits((_NONE, _LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), samples=False)
+REASONING = Traits((_NONE, _LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), temperature=False, stops=False)
 """OpenAI's models from GPT-5.6 on."""
+
+
+def _reasoning(*efforts: Effort) -> Traits:
+    return Traits(efforts, temperature=False, stops=False)
+
 
 _OPENAI: tuple[tuple[str, Traits], ...] = (
     (r"gpt-3\.5|gpt-4|chatgpt-4o|davinci|babbage", PLAIN),
     (r"gpt-oss", Traits((_LOW, _MEDIUM, _HIGH))),
-    (r"gpt-\d.*-chat(-|$)", Traits(samples=False)),
-    (r"o[1-9](-|$)|codex-mini|gpt-5-codex", Traits((_LOW, _MEDIUM, _HIGH), samples=False)),
-    (r"gpt-5-pro", Traits((_HIGH,), samples=False)),
-    (r"gpt-5\.\d+-pro", Traits((_MEDIUM, _HIGH, _XHIGH), samples=False)),
-    (r"gpt-5(-|$)", Traits((_MINIMAL, _LOW, _MEDIUM, _HIGH), samples=False)),
-    (r"gpt-5\.1-codex-max|gpt-5\.[2-5]-codex", Traits((_LOW, _MEDIUM, _HIGH, _XHIGH), samples=False)),
-    (r"gpt-5\.1-codex", Traits((_LOW, _MEDIUM, _HIGH), samples=False)),
-    (r"gpt-5\.1(-|$)", Traits((_NONE, _LOW, _MEDIUM, _HIGH), samples=False)),
-    (r"gpt-5\.[2-5](-|$)", Traits((_NONE, _LOW, _MEDIUM, _HIGH, _XHIGH), samples=False)),
+    (r"gpt-\d.*-chat(-|$)", _reasoning()),
+    (r"o[1-9](-|$)|codex-mini|gpt-5-codex", _reasoning(_LOW, _MEDIUM, _HIGH)),
+    (r"gpt-5-pro", _reasoning(_HIGH)),
+    (r"gpt-5\.\d+-pro", _reasoning(_MEDIUM, _HIGH, _XHIGH)),
+    (r"gpt-5(-|$)", _reasoning(_MINIMAL, _LOW, _MEDIUM, _HIGH)),
+    (r"gpt-5\.1-codex-max|gpt-5\.[2-5]-codex", _reasoning(_LOW, _MEDIUM, _HIGH, _XHIGH)),
+    (r"gpt-5\.1-codex", _reasoning(_LOW, _MEDIUM, _HIGH)),
+    (r"gpt-5\.1(-|$)", _reasoning(_NONE, _LOW, _MEDIUM, _HIGH)),
+    (r"gpt-5\.[2-5](-|$)", _reasoning(_NONE, _LOW, _MEDIUM, _HIGH, _XHIGH)),
     (r"gpt-[5-9]", REASONING),
 )
 _REFUSES_EFFORT_WITH_TOOLS = re.compile(r"gpt-5\.(?:[4-9]|\d\d)|gpt-[6-9]")
@@ -54,10 +61,10 @@ _BEFORE_EFFORT = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4)")
 _CLAUDE: tuple[tuple[str, Traits], ...] = (
     (r"claude-opus-4-5", Traits((_LOW, _MEDIUM, _HIGH))),
     (r"claude-(?:opus|sonnet)-4-6", Traits((_LOW, _MEDIUM, _HIGH, _MAX))),
-    (r"claude-opus-4-[78]", Traits((_LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), samples=False)),
+    (r"claude-opus-4-[78]", Traits((_LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), temperature=False)),
     (r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?(?:-\d{8}|-latest)?$)", PLAIN),
 )
-_NEW_CLAUDE = Traits((_LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), samples=False)
+_NEW_CLAUDE = Traits((_LOW, _MEDIUM, _HIGH, _XHIGH, _MAX), temperature=False)
 _THINKS_WHEN_TOLD = re.compile(r"claude-(?:opus|sonnet)-4-[5-8]")
 _ADAPTS_WHEN_TOLD = re.compile(r"claude-(?:opus|sonnet)-4-[6-8]")
 _RESTS_WHEN_TOLD = re.compile(r"claude-(?:opus|sonnet)-5(?:-\d{8})?$")
@@ -85,12 +92,13 @@ def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits
         hosted: it is at OpenAI itself, so that a name which is not known here is a newer model.
         reasoning: whether it is a reasoning model of OpenAI's, where its name does not tell.
     """
-    known = _look_up(_OPENAI, bare_name(model))
+    name = bare_name(model)
+    known = claude_traits(name.replace(".", "-")) if name.startswith("claude-") else _look_up(_OPENAI, name)
     if reasoning is None:
         return known or (REASONING if hosted else PLAIN)
     if not reasoning:
         return PLAIN
-    return known if known is not None and not known.samples else REASONING
+    return known if known is not None and not known.stops else REASONING
 
 
 def refuses_effort_with_tools(model: str) -> bool:

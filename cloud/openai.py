@@ -113,7 +113,7 @@ class OpenAIDialect:
         return bearer_headers(key, idempotency_key)
 
     def takes_stop(self, model: str) -> bool:
-        return self._traits(model).samples
+        return self._traits(model).stops
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
@@ -143,12 +143,12 @@ class OpenAIDialect:
         traits = self._traits(model)
         fields: JsonObject = {}
         if max_output_tokens is not None:
-            fields["max_completion_tokens" if self._hosted or not traits.samples else "max_tokens"] = max_output_tokens
-        if request.temperature is not None and (traits.samples if self._temperature is None else self._temperature):
+            fields["max_completion_tokens" if self._hosted or not traits.stops else "max_tokens"] = max_output_tokens
+        if request.temperature is not None and (traits.temperature if self._temperature is None else self._temperature):
             fields["temperature"] = request.temperature
         if request.seed is not None:
             fields["seed"] = request.seed
-        if request.stop and traits.samples:
+        if request.stop and traits.stops:
             fields["stop"] = list(request.stop)
         if self._effort is not None and traits == PLAIN and self._reasoning is None and not self._hosted:
             traits = Traits(tuple(Effort))

@@ -83,7 +83,7 @@ class ResponsesDialect:
         }
         if max_output_tokens is not None:
             body["max_output_tokens"] = max_output_tokens
-        if request.temperature is not None and (traits.samples if self._temperature is None else self._temperature):
+        if request.temperature is not None and (traits.temperature if self._temperature is None else self._temperature):
             body["temperature"] = request.temperature
         if request.tools:
             # Left out, `strict` means that the API rewrites the schema, and refuses what it cannot rewrite.
@@ -100,7 +100,7 @@ class ResponsesDialect:
         return ResponsesDecoder()
 
     def _thinking(self, request: StepRequest, traits: Traits) -> JsonObject:
-        if traits.samples:
+        if traits.stops:
             return {}  # a model that does not reason refuses both
         level = traits.nearest(request.effort or self._effort)
         thinking: JsonObject = {"include": ["reasoning.encrypted_content"]}

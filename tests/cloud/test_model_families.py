@@ -48,6 +48,13 @@ def test_models_of_compatible_servers_keep_their_plain_parameters(model: str) ->
     assert (written["max_tokens"], written["temperature"], written["stop"]) == (100, 0.0, ["END"])
 
 
+@pytest.mark.parametrize("model", ["anthropic/claude-opus-4.7", "claude-sonnet-5-5"])
+def test_claude_behind_a_proxy_keeps_its_own_rules(model: str) -> None:
+    written = body(OpenAIDialect(hosted=False), asking(temperature=0.0, stop=("END",), effort="minimal"), model)
+    assert (written["max_tokens"], written["stop"], written["reasoning_effort"]) == (100, ["END"], "low")
+    assert "temperature" not in written
+
+
 @pytest.mark.parametrize(
     ("model", "effort", "sent"),
     [
@@ -233,4 +240,4 @@ async def test_reasoning_tokens_are_counted() -> None:
 
 def test_a_model_is_known_by_its_name_alone() -> None:
     assert bare_name("openrouter/openai/gpt-5.5") == bare_name("ft:gpt-5.5") == "gpt-5.5"
-    assert openai_traits("something-new", hosted=True, reasoning=None).samples is False
+    assert openai_traits("something-new", hosted=True, reasoning=None).stops is False

@@ -21,7 +21,9 @@ from streams import (
     responses_stream,
 )
 
-from nearfar.protocols import InvalidRequest, Message, ProviderState, StepReply, ToolResult, complete
+from nearfar.orchestrator import Hybrid, tool
+from nearfar.orchestrator.task import Policy
+from nearfar.protocols import InvalidRequest, Message, ProviderState, Sensitivity, StepReply, ToolResult, complete
 
 pytestmark = pytest.mark.anyio
 QUESTION = Message.user("Weather in Paris?")
@@ -178,6 +180,28 @@ async def test_thoughts_that_the_provider_cannot_read_any_more_are_left_out(dial
         await agent.aclose()
     assert "c2ln" not in str(server.exchanges[2].body)
     assert "gAAAA" not in str(server.exchanges[2].body)
+
+
+async def test_a_run_with_tools_carries_its_reasoning_along() -> None:
+    @tool
+    def weather(city: str) -> str:
+        """Today's weather."""
+        return f"sunny in {city}"
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([STREAMS["responses"] if len(server.exchanges) == 1 else TEXTS["responses"]("Sunny.")])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, "responses")
+        async with Hybrid(far=agent, tools=[weather], policy=Policy(sensitivity=Sensitivity.PUBLIC)) as hybrid:
+            assert (await hybrid.run("Weather in Paris?")).text == "Sunny."
+        await agent.aclose()
+    first, second = (exchange.body for exchange in server.exchanges)
+    assert second["input"] == [
+        *first["input"],
+        *RESPONSES,
+        {"type": "function_call_output", "call_id": "call_4", "output": "sunny in Paris"},
+    ]
 
 
 async def test_any_other_refusal_of_a_turn_is_told_at_once() -> None:
