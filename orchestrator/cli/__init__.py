@@ -73,6 +73,20 @@ auto = typer.Typer(help="What the strategy auto chooses, and why.", no_args_is_h
 app.add_typer(auto, name="auto")
 
 
+def _task_text(prompt: str, *, as_json: bool) -> str:
+    """Return the task; `-` reads it from standard input. Text that is not UTF-8 is reported."""
+    from ...protocols import InvalidRequest
+    from .console import reported
+
+    with reported(as_json=as_json):
+        try:
+            text = sys.stdin.read() if prompt == "-" else prompt
+            text.encode()
+        except UnicodeError as error:
+            raise InvalidRequest("the task is not text in UTF-8", hint="convert it first") from error
+        return text
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -111,7 +125,7 @@ def run(
     selection = options.Selection(config, near, far, strategy, mode, public, tools)
     files = options.Files(context=context, schema=schema)
     known: TaskOptions = {"timeout": timeout, "task_class": task_class, "tags": tag or ()}
-    run_task(sys.stdin.read() if prompt == "-" else prompt, selection, files, known, as_json=as_json)
+    run_task(_task_text(prompt, as_json=as_json), selection, files, known, as_json=as_json)
 
 
 @app.command()
@@ -198,7 +212,7 @@ def explain_auto(
     from .auto import explain_choice
 
     selection = options.Selection(config, near, far, None, mode, public, tools)
-    explain_choice(sys.stdin.read() if prompt == "-" else prompt, selection, outcomes=outcomes, as_json=as_json)
+    explain_choice(_task_text(prompt, as_json=as_json), selection, outcomes=outcomes, as_json=as_json)
 
 
 @policy.command("check")
@@ -236,7 +250,7 @@ def explain_policy(
     from .policy import explain_route
 
     selection = options.Selection(config, near, far, strategy, mode, public, tools)
-    task = sys.stdin.read() if prompt == "-" else prompt
+    task = _task_text(prompt, as_json=as_json)
     explain_route(task, selection, {"task_class": task_class, "tags": tag or ()}, run=run, as_json=as_json)
 
 

@@ -118,6 +118,8 @@ def warn(text: str) -> None:
 
 def print_json(value: object) -> None:
     """Print one line of JSON on standard output, at once."""
+    if sys.stdout is None:  # the caller closed it
+        return
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 

@@ -171,3 +171,8 @@ def test_the_last_of_no_runs_is_told(empty_folder: Path) -> None:
 def test_a_done_run_is_resumed_by_the_beginning_of_its_id(runs: list[str]) -> None:
     assert json.loads(nearfar("runs", "resume", "abc2", "--near", "near", "--json").stdout)["text"] == "hi"
     assert json.loads(nearfar("runs", "resume", "--last", "--near", "near", "--json").stdout)["id"] == "xyz-2"
+
+
+def test_a_task_that_is_not_utf_8_is_told() -> None:
+    result = CliRunner().invoke(app, ["run", "-", "--json"], input=b"\xff\xfe")
+    assert (result.exit_code, json.loads(result.stdout)["error"]["message"]) == (2, "the task is not text in UTF-8")
