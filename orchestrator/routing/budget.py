@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final, Protocol
 
@@ -39,7 +39,7 @@ _WAITING: Final = 0.03
 _BILLS: Final = 15.0
 """Bills over which the price of a task that goes far is taken."""
 _DOUBT: Final = 2.0
-"""Usual bills that are set aside for a task whose price nobody knows."""
+"""Set aside for a task of which nobody knows what it will cost, over the usual bill or what it has taken so far."""
 
 
 class FarShareState(Value):
@@ -245,6 +245,17 @@ class DollarRateController:
                     self._gap.add(self._earned_until - self._last_task)
                 self._last_task = self._earned_until
         return Commitment(most, went_far, is_guess=dollars is None)
+
+    def extend(self, committed: Commitment, dollars: float) -> Commitment:
+        """Set more aside for a task that has taken so many dollars so far, where that is more than it was expected to take in all."""
+        if dollars <= committed.dollars:
+            return committed
+        with self._lock:
+            self._earn()
+            most = _DOUBT * dollars
+            self._set_aside += most - committed.dollars
+            self._credit -= most - committed.dollars
+        return replace(committed, dollars=most)
 
     def settle(self, committed: Commitment | None, dollars: float | None) -> None:
         """Put the bill of a task in the place of what was set aside for it.

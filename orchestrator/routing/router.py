@@ -185,6 +185,10 @@ class Router:
         quality = task.policy.objective.quality
         return self.steering.steered(decision, task.policy.router, quality=quality, commitments=commitments)
 
+    def extend(self, task: Task, commitments: list[Commitment], dollars: float | None) -> None:
+        """Tell what a task under way has taken so far, so that `dollars_per_hour` knows early where it is dearer than expected."""
+        self.steering.extend(task.policy.router, commitments, dollars)
+
     def settle(self, task: Task, commitments: Sequence[Commitment], dollars: float | None) -> None:
         """Count what a task was billed, whether it was answered or not, against `dollars_per_hour`. None: the bill is unknown."""
         self.steering.settle(task.policy.router, commitments, dollars)

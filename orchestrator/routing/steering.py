@@ -44,6 +44,12 @@ class Steering:
             return _OUT_OF_REACH
         return min(max(controller.threshold, -_OUT_OF_REACH), _OUT_OF_REACH)
 
+    def extend(self, settings: RouterPolicy, commitments: list[Commitment], dollars: float | None) -> None:
+        """Set more aside for a task under way that has already taken more than was expected. None: unknown dollars."""
+        controller = self._controller(settings)
+        if isinstance(controller, DollarRateController) and dollars is not None and len(commitments) == 1:
+            commitments[0] = controller.extend(commitments[0], dollars)
+
     def settle(self, settings: RouterPolicy, commitments: Sequence[Commitment], dollars: float | None) -> None:
         """Count the bill of a task in the place of what was set aside for it and its parts. None: the bill is unknown."""
         controller = self._controller(settings)

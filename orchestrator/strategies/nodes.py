@@ -144,6 +144,8 @@ class TaskNodes:
         turn.count(call)
         if call.saved is None:  # what a cache takes says nothing of the agent
             self.router.running.add_step(turn.member.name, _taken(call))
+        if (account := self.context(runtime).account) is not None:
+            self.router.extend(turn.task, account.commitments, account.spent.dollars)
         turn.check(reply)
         if reply.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}

@@ -257,6 +257,18 @@ def test_the_bill_takes_the_place_of_what_was_set_aside() -> None:
     assert controller.affords(1.0)
 
 
+def test_a_task_that_turns_out_dear_holds_others_back_before_its_bill_comes() -> None:
+    controller = DollarRateController(1.0, now=Clock())
+    committed = controller.commit(0.5, went_far=True, dollars=0.1)
+    assert controller.extend(committed, 0.05) == committed
+    dearer = controller.extend(committed, 0.4)
+    assert dearer.dollars > 0.4
+    assert not controller.affords(0.3)
+    controller.settle(dearer, 0.5)
+    assert controller.affords(0.3)
+    assert controller.state.credit == pytest.approx(-0.5)
+
+
 def test_a_bill_that_nobody_knows_counts_as_what_was_set_aside() -> None:
     controller = DollarRateController(1.0, now=Clock())
     controller.settle(controller.commit(0.5, went_far=True, dollars=0.4), None)
