@@ -117,9 +117,7 @@ class AnthropicDialect:
             body["system"] = system
         is_forced = request.tool_choice is ToolChoice.REQUIRED and _TAKES_FORCE.match(bare_name(model)) is not None
         thinking = claude_thinking(model, request.effort or self._effort, is_forced=is_forced)
-        config = {name: thinking[name] for name in ("effort",) if name in thinking}
-        if "thinking" in thinking:
-            body["thinking"] = thinking["thinking"]
+        body |= thinking
         takes_temperature = claude_traits(model).temperature and not thinking if self._temperature is None else self._temperature
         if request.temperature is not None and takes_temperature:
             body["temperature"] = min(request.temperature, 1.0)
@@ -132,8 +130,9 @@ class AnthropicDialect:
             asks = request.tool_choice is ToolChoice.REQUIRED and not is_forced
             body["tool_choice"] = {"type": _CHOICES[ToolChoice.AUTO if asks else request.tool_choice]}
         if request.output_schema is not None:
-            config["format"] = {"type": "json_schema", "schema": _closed(request.output_schema)}
-        return body | ({"output_config": config} if config else {})
+            form: JsonObject = {"format": {"type": "json_schema", "schema": _closed(request.output_schema)}}
+            body["output_config"] = as_object(body.get("output_config")) | form
+        return body
 
     def decoder(self) -> "AnthropicDecoder":
         return AnthropicDecoder()

@@ -113,7 +113,7 @@ def claude_traits(model: str) -> Traits:
 
 
 def claude_thinking(model: str, effort: Effort | None, *, is_forced: bool) -> JsonObject:
-    """The fields `thinking` and `effort` that stand for `effort`; empty where the model's default stays.
+    """The fields of a request that stand for `effort`: `thinking`, `output_config`; empty where the model's default stays.
 
     `is_forced`: a tool has to be called, which the API refuses together with thinking.
     """
@@ -125,7 +125,7 @@ def claude_thinking(model: str, effort: Effort | None, *, is_forced: bool) -> Js
     if effort is Effort.NONE and _RESTS_WHEN_TOLD.match(name):
         return {"thinking": {"type": "disabled"}}
     thinking: JsonObject = {"thinking": {"type": "adaptive"}} if _ADAPTS_WHEN_TOLD.match(name) and not is_forced else {}
-    return thinking | {"effort": level.value}
+    return thinking | {"output_config": {"effort": level.value}}
 
 
 def gemini_thinking(model: str, effort: Effort | None) -> JsonObject:

@@ -1,6 +1,8 @@
 """A provider's own form of a turn comes back to that provider within a run, and to nobody else."""
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -14,8 +16,10 @@ from nearfar.orchestrator.labels import Label
 from nearfar.orchestrator.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.privacy.settings import PrivacyPolicy
 from nearfar.orchestrator.privacy.texts import with_texts
+from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.team import Member
+from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import (
     Finished,
     FinishReason,
@@ -113,3 +117,14 @@ def test_thoughts_that_go_back_count_as_prompt_once() -> None:
     state = ProviderState(provider="p", model="m", parts=parts)
     plain, kept = (most_prompt_tokens(asking((QUESTION, Message.assistant(words, state=each), QUESTION))) for each in (None, state))
     assert plain + 300 < kept < plain + 600
+
+
+async def test_no_trace_keeps_a_providers_thoughts(tmp_path: Path) -> None:
+    agent = agent_of(Side.FAR, called("far-1"), "north")
+    with closing(open_traces(RunsConfig(folder=tmp_path))) as traces:
+        async with Hybrid(far=agent, tools=[look], policy=PUBLIC, traces=traces) as hybrid:
+            await hybrid.run("Which way?", idempotency_key="run-1")
+        traces.flush()
+        kept = "".join(entry.model_dump_json() for entry in traces.entries("run-1"))
+    assert "north" in kept
+    assert "gAAAA" not in kept
