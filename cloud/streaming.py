@@ -91,7 +91,7 @@ class SurrogateJoiner:
 
 
 class StopCutter:
-    """Ends a text before the first of some stop sequences, where the provider does not. Holds back what may begin one."""
+    """Ends a text before the stop sequence that is complete first, where the provider does not. Holds back what may begin one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -103,10 +103,10 @@ class StopCutter:
         if not self._stops or self.has_stopped:
             return "" if self.has_stopped else text
         text = self._held + text
-        places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
-        self.has_stopped = bool(places)
-        end = min(places) if places else len(text) - self._length_of_a_beginning(text)
-        self._held = "" if places else text[end:]
+        found = [(place + len(stop), place) for stop in self._stops if (place := text.find(stop)) >= 0]
+        self.has_stopped = bool(found)
+        end = min(found)[1] if found else len(text) - self._length_of_a_beginning(text)
+        self._held = "" if found else text[end:]
         return text[:end]
 
     def rest(self) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streams import DIALECTS, TEXTS, anthropic_call, gemini_call, openai_call, responses_call
 
 from nearfar.cloud.dialect import Ending
-from nearfar.cloud.streaming import SurrogateJoiner, json_events
+from nearfar.cloud.streaming import StopCutter, SurrogateJoiner, json_events
 
 ODD = "na\N{LATIN SMALL LETTER I WITH DIAERESIS}ve \N{GRINNING FACE}\u2028\u0085 \N{CJK UNIFIED IDEOGRAPH-6F22}"
 STREAMS = [(name, write(ODD, "\\r\n", "end")) for name, write in TEXTS.items()] + [
@@ -70,3 +70,13 @@ def test_text_cut_between_utf16_units_is_joined(text: str, cuts: list[int]) -> N
     joiner = SurrogateJoiner()
     pieces = [joiner.join(units[start:end].decode("utf-16-le", "surrogatepass")) for start, end in pairwise(places)]
     assert "".join(pieces) + joiner.rest() == text
+
+
+@given(st.text("abc", max_size=12), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.lists(st.integers(0, 12), max_size=6))
+def test_a_text_ends_at_the_same_stop_sequence_however_it_is_cut(text: str, stops: list[str], cuts: list[int]) -> None:
+    places = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+    cutter = StopCutter(stops)
+    shown = "".join(cutter.cut(text[begin:end]) for begin, end in pairwise(places)) + cutter.rest()
+    ends = [(place + len(stop), place) for stop in stops if (place := text.find(stop)) >= 0]
+    assert shown == (text[: min(ends)[1]] if ends else text)
+    assert cutter.has_stopped is bool(ends)
