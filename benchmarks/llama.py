@@ -32,6 +32,7 @@ import psutil
 from llama_cpp.llama_types import CreateCompletionStreamResponse
 
 from nearfar.device.llama import LlamaAgent
+from nearfar.device.llama.library import prepare_library
 from nearfar.protocols import Agent, Message, StepRequest, complete
 
 ROOT = Path(__file__).parent.parent
@@ -85,6 +86,7 @@ class Library:
 
     def __init__(self, model: Path, *, threads: int, context: int) -> None:
         cores = psutil.cpu_count(logical=False) or 1
+        prepare_library()
         self._llama = llama_cpp.Llama(str(model), n_ctx=context, n_threads=threads, n_threads_batch=cores, verbose=False)
 
     def tokens_per_second(self, question: str, tokens: int) -> float:

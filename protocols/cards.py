@@ -91,6 +91,8 @@ class Execution(Value):
     """Those of `layers` that do not run on the CPU; None: the engine does not tell."""
     threads: int | None = Field(default=None, gt=0)
     """CPU threads that compute a single token."""
+    extra_buffers_off: str = ""
+    """Why llama.cpp's extra buffer types, which hold weights rearranged for the CPU, are off; empty where they are not."""
 
 
 class AgentCard(Value):

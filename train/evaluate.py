@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from llama_cpp import Llama
 
+from nearfar.device.llama.library import prepare_library
 from nearfar.orchestrator.strategies.prompts import CONTINUE, with_guidance, with_plan
 from nearfar.orchestrator.worlds.apps.world import grade_state
 from nearfar.orchestrator.worlds.oracle import guidance
@@ -47,6 +48,7 @@ class Model:
     """An exported model that continues text, greedily and on one thread; what it has read of a text before is not read again."""
 
     def __init__(self, path: Path) -> None:
+        prepare_library()
         self._llama = Llama(str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False)
         self._end = self._llama.token_eos()
 

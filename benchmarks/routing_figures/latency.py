@@ -41,6 +41,8 @@ WARM_UP: Final = 30
 
 _GENERATE: Final = """
 import sys, llama_cpp
+from nearfar.device.llama.library import prepare_library
+prepare_library()
 model = llama_cpp.Llama(sys.argv[1], n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
 print("busy", flush=True)
 while True:

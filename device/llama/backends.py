@@ -88,7 +88,9 @@ def _call(name: str, *arguments: Any, result: Any = _Handle) -> Any:  # noqa: AN
     return function(*arguments)
 
 
-def execution_of(layers: Sequence[str] | None, devices: Sequence[BackendDevice], *, threads: int) -> Execution | None:
+def execution_of(
+    layers: Sequence[str] | None, devices: Sequence[BackendDevice], *, threads: int, extra_buffers_off: str = ""
+) -> Execution | None:
     """What runs a model whose `layers` llama.cpp has put on the devices of these names; None where its log did not say.
 
     The provider is the one that has most of the layers that left the CPU.
@@ -106,4 +108,5 @@ def execution_of(layers: Sequence[str] | None, devices: Sequence[BackendDevice],
         layers=len(layers),
         offloaded_layers=len(offloaded),
         threads=threads,
+        extra_buffers_off=extra_buffers_off,
     )

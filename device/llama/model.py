@@ -20,6 +20,7 @@ from ..worker.cpus import Threads
 from ..worker.reasoning import REASONING_END, REASONING_START
 from ..worker.sampling import Logits
 from .adapters import Adapters
+from .extra_buffers import extra_buffers
 from .log import explanation, keep_log
 from .placement import Placement
 from .threads import ThreadTuner
@@ -47,6 +48,7 @@ class Model:
     def __init__(self, path: str, placement: Placement) -> None:
         parameters = llama_cpp.llama_model_default_params()
         parameters.n_gpu_layers = placement.layers
+        parameters.use_extra_bufts = extra_buffers().usable
         devices = (ctypes.c_void_p * (len(placement.devices) + 1))(*(device.handle for device in placement.devices), None)
         parameters.devices = ctypes.addressof(devices)
         handle = llama_cpp.llama_model_load_from_file(path.encode(), parameters)

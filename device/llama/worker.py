@@ -19,6 +19,7 @@ from ..worker.scheduler import Scheduler
 from ..worker.serving import serve_parent
 from .adapters import Adapters
 from .backends import backend_devices, execution_of
+from .extra_buffers import extra_buffers
 from .log import layer_devices
 from .model import Context, Model, start_backend
 from .options import LlamaOptions, cache_cells
@@ -37,6 +38,7 @@ _ANOTHER_KERNEL: Final = 0.6
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
     """The model and its scheduler. Raises `ModelError` if it cannot be loaded, `ConfigError` if what it is to compute on is absent."""
     options = LlamaOptions(**values)
+    buffers = extra_buffers()  # before memory is limited: a child would inherit the limit
     start_backend()
     devices = backend_devices()
     placement = place(options, devices)
@@ -50,7 +52,7 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
             _check_memory(cells, options.kv_bytes_per_token or 0)
         adapters = Adapters(model.handle, options.adapters)
         context = Context(model, cells=cells, sequences=options.parallel, threads=threads, adapters=adapters)
-    execution = execution_of(layer_devices(model.layers), devices, threads=threads.single)
+    execution = execution_of(layer_devices(model.layers), devices, threads=threads.single, extra_buffers_off=buffers.reason)
     measuring = measuring_of(Path(options.path), execution, kv_bytes_per_token=options.kv_bytes_per_token)
     tolerance = _ANOTHER_KERNEL if placement.layers or threads.single > 1 else _ROUNDING
     drafting = Drafting(model.vocabulary, tolerance=tolerance) if model.forgets else None

@@ -7,7 +7,7 @@ from typing import Final
 import anyio
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ...protocols import ConfigError, Unavailable
+from ...protocols import ConfigError, Unavailable, WorkerCrashed
 from ..compose import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
 from ..study.figures import require_matplotlib
 from ..study.outcomes import Outcomes
@@ -23,6 +23,11 @@ from .sweep import print_tables
 CASCADE: Final = f"cascade:minimum_confidence={EMBEDDED_CONFIDENCE}"
 PLAN: Final = "pevr/inf"
 CONFIGURATIONS: Final = ("device", "cloud", CASCADE, PLAN, "pevr/events", "eva/events")
+
+_CRASH_HINT: Final = (
+    "look at `nearfar doctor`; an engine that dies at its first step mostly does not suit this CPU, so build it here: "
+    "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+)
 
 
 def run_demo(*, tasks: int, seed: int, report: Path, as_json: bool) -> None:
@@ -80,13 +85,24 @@ async def _made(study: Study) -> list[RunRecord]:
         async def make(item: Item) -> None:
             async with limit:
                 records.append(await bench.run(item))
+            if _crashed_at_once(records):
+                running.cancel_scope.cancel()
             solved = sum(record.success for record in records)
             progress.update(line, advance=1, state=f"{solved} solved, {sum(record.far_calls for record in records)} far calls")
 
         async with Workbench(study) as bench, anyio.create_task_group() as running:
             for run in runs:
                 running.start_soon(make, run.item)
+    if _crashed_at_once(records):
+        raise Unavailable(
+            f"the first task ended with a crash: {next(record.error for record in records if record.error)}", hint=_CRASH_HINT
+        )
     return records
+
+
+def _crashed_at_once(records: Sequence[RunRecord]) -> bool:
+    """No run went through so far and an engine died: the further ones would end no better."""
+    return all(record.error for record in records) and any((record.error or "").startswith(WorkerCrashed.__name__) for record in records)
 
 
 def _refuse_total_failure(records: Sequence[RunRecord]) -> None:

@@ -143,7 +143,8 @@ async def _member(member: Member) -> Finding:
 def _running(execution: Execution) -> str:
     """What really runs a model."""
     offloaded = f", {execution.offloaded_layers} of {execution.layers} layers" if execution.offloaded_layers else ""
-    return f"{execution.provider} ({execution.engine}{offloaded})"
+    without = f", extra buffer types are off: {execution.extra_buffers_off}" if execution.extra_buffers_off else ""
+    return f"{execution.provider} ({execution.engine}{offloaded}){without}"
 
 
 _PROBE = StepRequest(

@@ -287,20 +287,22 @@ class AgentCard(_message.Message):
     def __init__(self, name: _Optional[str] = ..., side: _Optional[_Union[Side, str]] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., world: _Optional[str] = ..., capabilities: _Optional[_Union[Capabilities, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., prices: _Optional[_Union[Prices, _Mapping]] = ..., parameters: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., adapters: _Optional[_Iterable[str]] = ..., execution: _Optional[_Union[Execution, _Mapping]] = ...) -> None: ...
 
 class Execution(_message.Message):
-    __slots__ = ("engine", "provider", "device", "layers", "offloaded_layers", "threads")
+    __slots__ = ("engine", "provider", "device", "layers", "offloaded_layers", "threads", "extra_buffers_off")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     OFFLOADED_LAYERS_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_BUFFERS_OFF_FIELD_NUMBER: _ClassVar[int]
     engine: str
     provider: str
     device: str
     layers: int
     offloaded_layers: int
     threads: int
-    def __init__(self, engine: _Optional[str] = ..., provider: _Optional[str] = ..., device: _Optional[str] = ..., layers: _Optional[int] = ..., offloaded_layers: _Optional[int] = ..., threads: _Optional[int] = ...) -> None: ...
+    extra_buffers_off: str
+    def __init__(self, engine: _Optional[str] = ..., provider: _Optional[str] = ..., device: _Optional[str] = ..., layers: _Optional[int] = ..., offloaded_layers: _Optional[int] = ..., threads: _Optional[int] = ..., extra_buffers_off: _Optional[str] = ...) -> None: ...
 
 class Capabilities(_message.Message):
     __slots__ = ("tools", "json_schema", "confidence", "seed", "cancellation")

@@ -28,7 +28,7 @@ def llama_server(log: Path) -> Iterator[str]:
     arguments = [part for name, value in (options | flags).items() for part in (f"--{name}", str(value))]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "llama_cpp.server", *arguments],
+            [sys.executable, "-m", "nearfar.device.llama.library", "llama_cpp.server", *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "NO_PROXY": "127.0.0.1"},

@@ -13,6 +13,7 @@ pytest.importorskip("llama_cpp", reason="running models needs llama.cpp: pip ins
 import jinja2
 from llama_cpp import Llama
 
+from nearfar.device.llama.library import prepare_library
 from nearfar.orchestrator.worlds.search import SearchWorld
 from train.enlarge import enlarge
 
@@ -21,6 +22,7 @@ QUESTION = "What is the employer of Mira Falk's sister?"
 
 
 def opened(path: Path) -> Llama:
+    prepare_library()
     return Llama(str(path), n_ctx=256, n_threads=1, verbose=False)
 
 

@@ -1,0 +1,134 @@
+"""Find out once per build of llama.cpp and CPU whether its extra buffer types work, which hold weights rearranged for the CPU.
+
+The answer is kept as a small file in nearfar's home folder. Whatever loads a model with llama.cpp in its own process asks here first.
+"""
+
+import hashlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from ...protocols import ModelError
+from ...protocols.messages import Value
+from ..hardware.cpu import read_cpu
+from ..profiles import profiles_folder
+
+logger = logging.getLogger(__name__)
+
+_SECONDS: Final = 60
+"""Two passes through the shipped model take well below one second; one that takes this long hangs."""
+_SPARE_SECONDS: Final = 10
+_KEY_LENGTH: Final = 32
+_CRASHES: Final = frozenset(
+    {signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGALRM, signal.SIGSYS}
+)
+"""Signals that a build which does not suit the CPU dies of. Others, as of a system without memory, say nothing about the build."""
+_REBUILD: Final = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+
+
+class ExtraBuffers(Value):
+    """The answer for one build on one CPU."""
+
+    usable: bool
+    reason: str = ""
+    """Why they are off; empty where they are usable."""
+
+
+class _Inconclusive(Exception):
+    """The first pass failed for a reason that is not the build's."""
+
+
+@cache
+def extra_buffers() -> ExtraBuffers:
+    """Look up the answer, or try a first pass in a child process and keep what came of it.
+
+    Raises `ModelError` if llama.cpp also dies without the extra buffer types.
+    """
+    path = profiles_folder().parent / "engines" / f"llama.cpp-{_identity()}.json"
+    kept = _kept(path)
+    if kept is not None:
+        return kept
+    try:
+        found = _tried()
+    except _Inconclusive as error:
+        logger.warning("whether llama.cpp's extra buffer types work here could not be tried: %s", error)
+        return ExtraBuffers(usable=True)
+    _keep(path, found)
+    return found
+
+
+def _tried() -> ExtraBuffers:
+    death = _first_pass("on")
+    if not death:
+        return ExtraBuffers(usable=True)
+    if second := _first_pass("off"):
+        message = f"llama.cpp cannot compute on this CPU: its first pass {second}, also without extra buffer types"
+        raise ModelError(message, hint=f"build it on this machine: {_REBUILD}")
+    return ExtraBuffers(usable=False, reason=f"with them, the first pass of this build of llama.cpp on this CPU {death}")
+
+
+def _first_pass(setting: str) -> str:
+    """How the child died; empty if all went well."""
+    # -P: the user's working folder may hold a json.py.
+    command = [sys.executable, "-P", "-m", "nearfar.device.llama.first_pass", setting, str(_SECONDS)]
+    try:
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS + _SPARE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"did not end within {_SECONDS} s"
+    except OSError as error:
+        raise _Inconclusive(str(error)) from error
+    if not ended.returncode:
+        return ""
+    if -ended.returncode not in _CRASHES:
+        words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise _Inconclusive(words[-1] if words else f"exit code {ended.returncode}")
+    died = signal.Signals(-ended.returncode)
+    return f"did not end within {_SECONDS} s" if died is signal.SIGALRM else f"died of {died.name}"
+
+
+def _identity() -> str:
+    """Which build on which CPU: the library's files with sizes and times, the processor's model and its instruction sets."""
+    spec = find_spec("llama_cpp")
+    folder = Path(spec.origin).parent if spec is not None and spec.origin is not None else Path()
+    libraries = sorted(path for path in (folder / "lib").glob("*") if path.is_file())
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in libraries]
+    cpu = read_cpu()
+    parts = (files, cpu.model, cpu.architecture, cpu.features)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def _kept(path: Path) -> ExtraBuffers | None:
+    try:
+        return ExtraBuffers.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        logger.warning("%s cannot be read, so llama.cpp is tried again: %s", path, error)
+        return None
+
+
+def _keep(path: Path, found: ExtraBuffers) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{uuid4().hex}")  # Another process may be keeping the same.
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(found.model_dump_json(), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        logger.warning("%s cannot be written, so llama.cpp is tried again at the next start: %s", path, error)
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("%s cannot be removed: %s", path, error)

@@ -1,0 +1,68 @@
+"""One pass through the shipped model in each weight format: `python -m nearfar.device.llama.first_pass on|off SECONDS`.
+
+llama.cpp can die in its first matrix product, as a wheel built by GCC 12 does on a CPU with AMX, so this is tried in a process of its own.
+`on` or `off` says whether the weights may go into llama.cpp's extra buffer types, which hold them rearranged for such instructions.
+"""
+
+import ctypes
+import signal
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import llama_cpp
+
+from .log import keep_log
+
+_MODEL: Final = Path(__file__).parents[1] / "models" / "near.gguf"
+_TOKENS: Final = 64
+"""Kernels for whole matrices start above 32."""
+
+
+def main() -> None:
+    """Exit with 0 once every pass is through."""
+    # The signal's default action ends the process even inside a pass that hangs, and after the parent is gone.
+    signal.alarm(int(sys.argv[2]))
+    keep_log()
+    llama_cpp.llama_backend_init()
+    with TemporaryDirectory() as folder:
+        smaller = Path(folder) / "q4_0.gguf"
+        _quantize(_MODEL, smaller)
+        for model in (_MODEL, smaller):
+            _pass(model, extra_buffers=sys.argv[1] == "on")
+
+
+def _quantize(source: Path, target: Path) -> None:
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters.nthread = 1
+    parameters.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0
+    parameters.allow_requantize = parameters.pure = True
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), parameters):
+        sys.exit("llama.cpp cannot write its shipped model as q4_0")
+
+
+def _pass(path: Path, *, extra_buffers: bool) -> None:
+    """Decode one batch, then a single token, which has kernels of its own."""
+    parameters = llama_cpp.llama_model_default_params()
+    parameters.n_gpu_layers = 0
+    parameters.use_extra_bufts = extra_buffers
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
+    if not model:
+        sys.exit(f"llama.cpp cannot load {path}")
+    options = llama_cpp.llama_context_default_params()
+    options.n_ctx = options.n_batch = options.n_ubatch = 2 * _TOKENS
+    options.n_threads = options.n_threads_batch = 1
+    context = llama_cpp.llama_init_from_model(model, options)
+    if not context:
+        sys.exit("llama.cpp cannot make a context")
+    for count in (_TOKENS, 1):
+        tokens = (llama_cpp.llama_token * count)(*range(3, 3 + count))
+        if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(ctypes.cast(tokens, ctypes.POINTER(ctypes.c_int32)), count)):
+            sys.exit("llama.cpp cannot decode")
+    llama_cpp.llama_free(context)
+    llama_cpp.llama_model_free(model)
+
+
+if __name__ == "__main__":
+    main()

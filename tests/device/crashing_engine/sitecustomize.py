@@ -1,0 +1,44 @@
+"""Makes llama.cpp die of a real signal, in every Python process that has this folder on PYTHONPATH.
+
+CRASHING_ENGINE says when: `extra` as a build that does not suit its CPU does, in a batch of more than 32 tokens with extra buffer types;
+`always` in any batch; `hang` never ends such a batch; `later` dies in any batch outside the first pass. FIRST_PASSES is a file that gets
+a line for each first pass.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import llama_cpp
+
+_WHEN = os.environ.get("CRASHING_ENGINE", "")
+_LONG = 32
+_load, _decode = llama_cpp.llama_model_load_from_file, llama_cpp.llama_decode
+_extra = True
+
+
+def _loading(path: bytes, parameters: llama_cpp.llama_model_params) -> object:
+    global _extra
+    _extra = bool(parameters.use_extra_bufts)
+    return _load(path, parameters)
+
+
+def _decoding(context: object, batch: llama_cpp.llama_batch) -> object:
+    suffers = _extra and batch.n_tokens > _LONG
+    if _WHEN == "always" or (_WHEN == "extra" and suffers) or (_WHEN == "later" and not _tries_first_pass()):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if _WHEN == "hang" and suffers:
+        signal.pause()
+    return _decode(context, batch)
+
+
+def _tries_first_pass() -> bool:
+    return "nearfar.device.llama.first_pass" in sys.orig_argv
+
+
+if _tries_first_pass():
+    with Path(os.environ["FIRST_PASSES"]).open("a", encoding="utf-8") as file:
+        file.write(sys.orig_argv[-2] + "\n")
+for module in (llama_cpp, llama_cpp.llama_cpp):
+    module.llama_model_load_from_file, module.llama_decode = _loading, _decoding  # type: ignore[attr-defined]
