@@ -17,7 +17,7 @@ def prepare_library() -> None:
     default = llama_cpp.llama_cpp.llama_model_default_params
 
     def parameters() -> llama_cpp.llama_cpp.llama_model_params:
-        made = default()
+        made: llama_cpp.llama_cpp.llama_model_params = default()
         made.use_extra_bufts = False
         return made
 
