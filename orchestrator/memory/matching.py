@@ -35,7 +35,7 @@ def is_valid(row: Row, moment: float) -> bool:
 
 def meets(condition: Condition, value: object) -> bool:
     """Whether the value is as the condition wants it."""
-    found = _at(condition.path, value)
+    found = next((one for path in condition.paths if (one := _at(path, value)) is not _MISSING), _MISSING)
     match condition.comparison:
         case Comparison.EQUAL:
             return found is not _MISSING and json_equal(found, condition.operand)

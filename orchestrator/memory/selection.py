@@ -22,11 +22,18 @@ class Condition:
     """What a field of the value must be like. A missing field meets `NOT_EQUAL` only."""
 
     path: tuple[str, ...]
-    """Names of objects' fields from the outermost on; any text may be a name. Lists are not entered."""
+    """Names of objects' fields from the outermost on; any text may be a name. Lists are not entered. Where no field has a name with
+    periods in it, they part names of fields inside each other."""
     comparison: Comparison
     operand: object
     """A JSON value, or an infinite number. Equal are values of the same JSON type, numbers of any kind being one type, lists in order and
     objects in any. Order is known between numbers and between texts, by code point; any other pair is in no order, and does not match."""
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The paths to look at: the first one that leads to a field counts."""
+        parted = tuple(part for name in self.path for part in name.split("."))
+        return (self.path,) if parted == self.path else (self.path, parted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,12 @@ def _meant_for(principal: Principal) -> list[_Term]:
 
 def _meets(condition: Condition) -> _Term:
     # Unlike `#>`, this operator does not take a name for a place in a list.
-    field = "(fields" + " -> %s::text" * len(condition.path) + ")"
-    path: list[object] = list(condition.path)
+    fields = ["(fields" + " -> %s::text" * len(path) + ")" for path in condition.paths]
+    field = fields[0] if len(fields) == 1 else f"coalesce({', '.join(fields)})"
+    path: list[object] = [name for path in condition.paths for name in path]
     match condition.comparison:
         case Comparison.EQUAL:
-            return _equals(field, path, condition.operand)
+            return _equals(field, path, condition)
         case Comparison.NOT_EQUAL:
             operand = as_json(condition.operand)
             return ("TRUE", []) if operand is None else (f"{field} IS DISTINCT FROM %s::jsonb", [*path, operand])
@@ -83,15 +84,20 @@ def _meets(condition: Condition) -> _Term:
             return _compares(field, path, _ORDERS[order], condition.operand)
 
 
-def _equals(field: str, path: list[object], operand: object) -> _Term:
-    text = as_json(operand)
+def _equals(field: str, path: list[object], condition: Condition) -> _Term:
+    text = as_json(condition.operand)
     if text is None:
         return "FALSE", []
-    containing = text
-    for name in reversed(path):
-        containing = f"{{{as_json(name)}: {containing}}}"
+    containing = [_object(names, text) for names in condition.paths]
     # The index finds what contains it, which is not always equal to it.
-    return f"(fields @> %s::jsonb AND {field} = %s::jsonb)", [containing, *path, text]
+    contains = " OR ".join("fields @> %s::jsonb" for _ in containing)
+    return f"(({contains}) AND {field} = %s::jsonb)", [*containing, *path, text]
+
+
+def _object(path: tuple[str, ...], text: str) -> str:
+    for name in reversed(path):
+        text = f"{{{as_json(name)}: {text}}}"
+    return text
 
 
 def _compares(field: str, path: list[object], order: str, operand: object) -> _Term:

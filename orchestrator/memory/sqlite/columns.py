@@ -1,6 +1,7 @@
 """How items are written into columns."""
 
 import re
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -21,6 +22,21 @@ _PLAIN: Final = {escaped: plain for plain, escaped in _ESCAPED.items()}
 _TABLE: Final = str.maketrans(_ESCAPED)
 _SURROGATES: Final = range(0xD800, 0xE000)
 _CHECKSUM_BYTES: Final = 4
+_HEADER_BYTES: Final = _CHECKSUM_BYTES + 1
+_PLAIN_DATA: Final = b"\x00"
+_DEFLATED: Final = b"\x01"
+_WORTH_DEFLATING: Final = 640
+"""Bytes. To deflate fewer takes a good part of the time of a write."""
+_LEVEL: Final = 3
+_WINDOW: Final = -12
+"""4 KiB, without a header; more memory takes longer to clear than what is kept takes to deflate."""
+_DEFLATING_MEMORY: Final = 5
+_USUAL: Final = (
+    b'[{"session":"","kind":"outcome","kind":"tool_call","kind":"tool_result","kind":"message","speaker":"assistant","speaker":"user",'
+    b'"at":"2026-01-01T00:00:00+00:00","text":"","searchable":["the and you that is was for to of in it"]},["","","internal_tool",0.8,'
+    b'"shared","user","device","",[],1700000000.0,null,null,null,["searchable[*]"],[]],null,null,{},[],"device",[],null],["episodic","turn"],'
+)
+"""What is in most rows. It is part of the format: another one needs another version of the tables."""
 
 
 @lru_cache(maxsize=1024)
@@ -67,24 +83,35 @@ def seed_of(address: Address) -> int:
     return crc32("\0".join((*namespace, key)).encode())
 
 
-def pack(seed: int, data: bytes) -> bytes:
-    """The data behind its checksum, which begins with the seed of the address that it belongs to."""
-    return crc32(data, seed).to_bytes(_CHECKSUM_BYTES, "big") + data
+def pack(seed: int, data: bytes, like: bytes = _USUAL) -> bytes:
+    """The data behind its checksum, which begins with the seed of the address that it belongs to. It is deflated where that is worth it:
+    as what differs from data that it is `like`."""
+    checksum = crc32(data, seed).to_bytes(_CHECKSUM_BYTES, "big")
+    if len(data) < _WORTH_DEFLATING:
+        return checksum + _PLAIN_DATA + data
+    deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _DEFLATING_MEMORY, zdict=like)
+    return checksum + _DEFLATED + deflating.compress(data) + deflating.flush()
 
 
-def unpack(address: Address, packed: bytes) -> bytes:
+def unpack(address: Address, packed: bytes, like: bytes = _USUAL) -> bytes:
     """Raises `StoreCorrupt` where it is not what was packed for this address."""
-    payload = payload_of(packed)
+    payload = payload_of(packed, like)
     if int.from_bytes(packed[:_CHECKSUM_BYTES], "big") != crc32(payload, seed_of(address)):
         raise damaged("what is kept of an item")
     return payload
 
 
-def payload_of(packed: bytes) -> bytes:
+def payload_of(packed: bytes, like: bytes = _USUAL) -> bytes:
     """What was packed, unchecked. Raises `StoreCorrupt` where there can be nothing."""
     if not isinstance(packed, bytes):
         raise damaged("what is kept of an item")
-    return packed[_CHECKSUM_BYTES:]
+    how, data = packed[_CHECKSUM_BYTES:_HEADER_BYTES], packed[_HEADER_BYTES:]
+    if how != _DEFLATED:
+        return data
+    try:
+        return zlib.decompressobj(_WINDOW, zdict=like).decompress(data)
+    except zlib.error as error:
+        raise damaged("what is kept of an item") from error
 
 
 def encode_row(row: Row, seed: int) -> bytes:
@@ -99,13 +126,13 @@ def decode_row(namespace: str, key: str, content: bytes, expires_at: float | Non
     return Row(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
 
 
-def encode_texts(texts: Sequence[str], seed: int) -> bytes | None:
-    """Packed. The seed is that of the item's address."""
-    return pack(seed, orjson.dumps(texts)) if texts else None
+def encode_texts(texts: Sequence[str], seed: int, content: bytes) -> bytes | None:
+    """Packed. The seed is that of the item's address; `content` is its row as `encode_row` made it, which says mostly the same."""
+    return pack(seed, orjson.dumps(texts), payload_of(content)) if texts else None
 
 
-def decode_texts(address: Address, packed: bytes) -> tuple[str, ...]:
-    return tuple(orjson.loads(unpack(address, packed)))
+def decode_texts(address: Address, packed: bytes, content: bytes) -> tuple[str, ...]:
+    return tuple(orjson.loads(unpack(address, packed, payload_of(content))))
 
 
 def value_of(content: bytes) -> dict[str, Any]:

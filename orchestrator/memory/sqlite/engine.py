@@ -211,8 +211,11 @@ class SqliteEngine:
         with self._connections.reading() as connection:
             embedder, _ = self._vectors.registered(connection) or (None, 0)
             found = connection.execute(query, (embedder, limit))
-            rows = ((item, texts, decode_row(*columns)) for item, texts, *columns in found)
-            return [Unembedded(item, row.version, decode_texts(row.address, texts)) for item, texts, row in rows]
+            rows = (
+                (item, texts, content, decode_row(namespace, key, content, expires_at))
+                for item, texts, namespace, key, content, expires_at in found
+            )
+            return [Unembedded(item, row.version, decode_texts(row.address, texts, content)) for item, texts, content, row in rows]
 
     def embed(self, rows: "Sequence[tuple[Unembedded, Sequence[Vector]]]") -> None:
         with self.transaction() as transaction:

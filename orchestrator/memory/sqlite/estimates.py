@@ -1,4 +1,8 @@
-"""Similarities from vectors of one byte a number, with a bound on their error: few vectors then need an exact look, in less memory."""
+"""Vectors of one byte a number, and how the most similar of many are found among them.
+
+Up to `FEW` vectors are all compared. Of more, an outline is compared first: the directions in which the vectors differ most (principal
+components), in a third of the bytes. Only the best by that are compared as a whole.
+"""
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,8 +14,6 @@ except ImportError:  # it only makes searches faster; whoever brings an embedder
     numkong = None  # type: ignore[assignment]  # there is no other name for what is not there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from ..engine import Vector
@@ -19,53 +21,123 @@ if TYPE_CHECKING:
 IS_AVAILABLE: Final = numkong is not None
 BLOCK: Final = 2048
 """Vectors that are arranged at a time; the last ones, which are fewer, are left as they are."""
+FEW: Final = 1 << 16
+"""Vectors that are all compared in about 3 ms."""
+_OUTLINE_BLOCK: Final = 1 << 14
+_DIRECTIONS: Final = 128
+_SAMPLE: Final = 1 << 14
+"""Vectors from which the directions are learned."""
+_CANDIDATES: Final = 2048
+"""Vectors that are compared as a whole, at least."""
+_SHARE: Final = 400
+"""One in so many of a large store is compared as a whole."""
+_EVERY: Final = 64
+"""One in so many estimates is looked at to choose what the candidates have to reach."""
+_AT_ONCE: Final = 4096
+"""Vectors that are made numbers of four bytes at a time."""
 _LEVELS: Final = 127
 _ROUNDING: Final = 1e-5
 """At most, of exact similarities of unit vectors in float32."""
 
 
+class Outline(NamedTuple):
+    """The vectors in few directions."""
+
+    directions: "NDArray[numpy.float32]"
+    """Of shape (width, number of directions)."""
+    scale: float
+    blocks: "tuple[numkong.PackedMatrix, ...]" = ()
+
+    def coded(self, vectors: "NDArray[numpy.float32]") -> "NDArray[numpy.int8]":
+        """The part of vectors in these directions."""
+        rounded = numpy.rint(vectors @ self.directions / self.scale)
+        made: NDArray[numpy.int8] = numpy.clip(rounded, -_LEVELS, _LEVELS).astype(numpy.int8)
+        return made
+
+
 class Codes(NamedTuple):
-    """Vectors as `codes * scales`, nearly."""
+    """Vectors as `codes * scales`."""
 
     codes: "NDArray[numpy.int8]"
     """Of shape (vectors, width)."""
     scales: "NDArray[numpy.float32]"
-    error: float
-    """The length of the largest difference to a vector."""
     length: float
     """Of the longest vector."""
     blocks: "tuple[numkong.PackedMatrix, ...]" = ()
-    """The first codes once more, in the order in which the processor compares them three times as fast."""
+    """The first codes once more, in the order in which the processor compares them three times as fast; none where there is an outline."""
+    outline: Outline | None = None
+
+    def first(self, count: int) -> "Codes":
+        """The first ones."""
+        return self._replace(codes=self.codes[:count], scales=self.scales[:count])
+
+    def vectors(self, slots: "NDArray[numpy.intp] | slice") -> "NDArray[numpy.float32]":
+        """The vectors of these numbers."""
+        return self.codes[slots].astype(numpy.float32) * self.scales[slots][:, None]
+
+    def similarities(self, slots: "NDArray[numpy.intp]", vector: "Vector") -> "NDArray[numpy.float32]":
+        """Return the similarities of these slots, each the same whichever others there are."""
+        parts = [slots[start : start + _AT_ONCE] for start in range(0, len(slots), _AT_ONCE)]
+        found = [numpy.einsum("ij,j->i", self.codes[part].astype(numpy.float32), vector) * self.scales[part] for part in parts]
+        return numpy.concatenate(found) if found else numpy.zeros(0, numpy.float32)
 
     def arranged(self, count: int) -> "Codes":
         """With blocks of as many of the first `count` codes as fill some."""
-        starts = range(len(self.blocks) * BLOCK, count - BLOCK + 1, BLOCK) if IS_AVAILABLE else ()
+        if not IS_AVAILABLE:
+            return self
+        if count > FEW and self.codes.shape[1] > _DIRECTIONS:
+            return self._outlined(count)
+        starts = range(len(self.blocks) * BLOCK, count - BLOCK + 1, BLOCK)
         return self._replace(blocks=(*self.blocks, *(numkong.dots_pack(self.codes[start : start + BLOCK]) for start in starts)))
+
+    def _outlined(self, count: int) -> "Codes":
+        outline = self.outline or _learned(self.vectors(slice(0, _SAMPLE)))
+        starts = range(len(outline.blocks) * _OUTLINE_BLOCK, count - _OUTLINE_BLOCK + 1, _OUTLINE_BLOCK)
+        new = [numkong.dots_pack(outline.coded(self.vectors(slice(start, start + _OUTLINE_BLOCK)))) for start in starts]
+        return self._replace(blocks=(), outline=outline._replace(blocks=(*outline.blocks, *new)))
+
+
+def _learned(sample: "NDArray[numpy.float32]") -> Outline:
+    """Directions that keep most of the similarities of vectors such as these."""
+    _, directions = numpy.linalg.eigh(sample.T @ sample)
+    chosen = numpy.ascontiguousarray(directions[:, -_DIRECTIONS:], dtype=numpy.float32)
+    return Outline(chosen, float(numpy.abs(sample @ chosen).max()) / _LEVELS or 1.0)
 
 
 def coded(vectors: "NDArray[numpy.float32]") -> Codes:
-    """Of at least one vector. Each fills the range of a byte by itself."""
-    scales = numpy.abs(vectors).max(axis=1, initial=0.0) / _LEVELS
-    rounded = numpy.rint(vectors / numpy.where(scales > 0, scales, 1.0)[:, None])
-    errors = numpy.linalg.norm(vectors - rounded * scales[:, None], axis=1)
-    lengths = numpy.linalg.norm(vectors, axis=1)
-    return Codes(rounded.astype(numpy.int8), scales, float(errors.max()), float(lengths.max()))
+    """Of at least one vector. Each fills the range of a byte by itself, and is scaled so that as little of it as can be is left over."""
+    largest = numpy.abs(vectors).max(axis=1, initial=0.0, keepdims=True)
+    rounded = numpy.rint(vectors * (_LEVELS / numpy.where(largest > 0, largest, 1.0)))
+    squares = numpy.einsum("ij,ij->i", rounded, rounded)
+    scales = numpy.einsum("ij,ij->i", vectors, rounded) / numpy.where(squares > 0, squares, 1.0)
+    length = float((numpy.sqrt(squares) * scales).max())
+    return Codes(rounded.astype(numpy.int8), scales.astype(numpy.float32), length)
 
 
-def promising(
-    stored: Codes, vector: "Vector", count: int, exact: "Callable[[NDArray[numpy.intp]], NDArray[numpy.float32]]"
-) -> "NDArray[numpy.intp]":
-    """The numbers of the stored vectors that may be among the `count` most similar ones: those surely are among them.
+def promising(stored: Codes, vector: "Vector", count: int) -> "NDArray[numpy.intp]":
+    """The numbers of the stored vectors that may be among the `count` most similar ones. Up to `FEW`, those surely are among them.
 
-    A similarity x·y is off by at most |x - x'| |y| + |x'| |y - y'|, so that what is estimated to be further than that below the least of
-    any `count` exact ones is not above it. `exact` are the similarities of vectors of these numbers.
+    A similarity x·y is off by at most |x| |y - y'|, so that what is estimated to be further than that below the least of any `count`
+    exact ones is not above it.
     """
     query = coded(vector[None])
-    estimates = _dots(query, stored) * (stored.scales * query.scales[0])
-    bound = stored.error * query.length + (stored.length + stored.error) * query.error + _ROUNDING
-    least = exact(numpy.argpartition(estimates, -count)[-count:]).min()
-    found: NDArray[numpy.intp] = numpy.flatnonzero(estimates >= least - bound)
-    return found
+    slots = None if stored.outline is None else _candidates(stored, stored.outline, vector)
+    few = stored if slots is None else Codes(stored.codes[slots], stored.scales[slots], stored.length)
+    estimates = _dots(query, few) * (few.scales * query.scales[0])
+    bound = stored.length * float(numpy.linalg.norm(vector - query.vectors(slice(None))[0])) + _ROUNDING
+    best = numpy.argpartition(estimates, -count)[-count:]
+    found: NDArray[numpy.intp] = numpy.flatnonzero(estimates >= few.similarities(best, vector).min() - bound)
+    return found if slots is None else slots[found]
+
+
+def _candidates(stored: Codes, outline: Outline, vector: "Vector") -> "NDArray[numpy.intp]":
+    """The best by the outline, and those that are in no block of it yet."""
+    part = coded((vector @ outline.directions)[None])
+    dots = numpy.concatenate([numpy.asarray(numkong.dots_packed(part.codes, block))[0] for block in outline.blocks])
+    wanted = max(_CANDIDATES, len(dots) // _SHARE) // _EVERY
+    sample = dots[::_EVERY]
+    best = numpy.flatnonzero(dots >= numpy.partition(sample, -wanted)[-wanted])
+    return numpy.concatenate([best, numpy.arange(len(dots), len(stored.codes))])
 
 
 def _dots(query: Codes, stored: Codes) -> "NDArray[numpy.float64]":

@@ -2,16 +2,15 @@
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
-from itertools import accumulate, pairwise, starmap
+from itertools import starmap
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy
 
 from ...sqlite.connections import Connection
 from ..engine import Hit
-from .errors import damaged
-from .estimates import IS_AVAILABLE, Codes, coded, promising
+from .estimates import IS_AVAILABLE, Codes, promising
+from .vectors import unpacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from ..engine import Vector
 
 _Number = TypeVar("_Number", bound=numpy.generic)
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 4096
 """Rows."""
 NOBODY: Final = 0
 """No item has this number."""
@@ -33,13 +32,7 @@ class Passages(NamedTuple):
 
     items: "NDArray[numpy.int64]"
     """Whose passage it is; `NOBODY`'s, if it is gone."""
-    matrix: "NDArray[numpy.float32]"
     codes: Codes
-
-    def scores(self, slots: "NDArray[numpy.intp]", vector: "Vector") -> "NDArray[numpy.float32]":
-        """The similarities of these slots, each the same whichever others there are."""
-        found: NDArray[numpy.float32] = numpy.einsum("ij,j->i", self.matrix[slots], vector)
-        return found
 
 
 class VectorCache:
@@ -54,19 +47,16 @@ class VectorCache:
         """As of what the connection sees."""
         with self._lock:
             self._follow(connection, embedder)
-            used, codes = self._used, self._codes
-            codes = codes._replace(codes=codes.codes[:used], scales=codes.scales[:used])
-            return Passages(self._items[:used], self._matrix[:used], codes)
+            return Passages(self._items[: self._used], self._codes.first(self._used))
 
     def _forget(self) -> None:
         self._position = 0
         self._generation = -1
         self._used = 0
-        self._matrix = numpy.zeros((0, self._width), numpy.float32)
+        self._newest = NOBODY
+        """The greatest number of an item."""
         self._items = numpy.zeros(0, numpy.int64)
-        self._codes = Codes(numpy.zeros((0, self._width), numpy.int8), numpy.zeros(0, numpy.float32), 0.0, 0.0)
-        self._slots: dict[int, tuple[int, int]] = {}
-        """By item, its first slot and the one behind its last."""
+        self._codes = Codes(numpy.zeros((0, self._width), numpy.int8), numpy.zeros(0, numpy.float32), 0.0)
 
     def _follow(self, connection: Connection, embedder: int) -> None:
         """Take over what changed since the last time."""
@@ -76,57 +66,46 @@ class VectorCache:
             self._generation = generation
         if position <= self._position:  # a reader that began before another one
             return
-        for (item,) in connection.execute("SELECT item FROM removals WHERE position > ?", (self._position,)):
-            self._drop(item)
+        self._drop([item for (item,) in connection.execute("SELECT item FROM removals WHERE position > ?", (self._position,))])
         # Whatever is there was put behind all removals of the same item.
         added = "SELECT item, passages FROM vectors WHERE position > ? AND embedder = ?"
         rows = connection.execute(added, (self._position, embedder))
         while batch := rows.fetchmany(_AT_ONCE):
             self._add(*zip(*batch, strict=True))
+        self._codes = self._codes.arranged(self._used)
         self._position = position
 
-    def _drop(self, item: int) -> None:
-        slots = self._slots.pop(item, None)
-        if slots is not None:
-            self._items[slice(*slots)] = NOBODY
-            self._matrix[slice(*slots)] = 0.0
-            self._codes.scales[slice(*slots)] = 0.0
+    def _drop(self, items: Sequence[int]) -> None:
+        """Forget the passages of items that may have some."""
+        known = [item for item in items if item <= self._newest]
+        if known:
+            present = self._items[: self._used]
+            slots = numpy.flatnonzero(present == known[0] if len(known) == 1 else numpy.isin(present, known))
+            self._items[slots] = NOBODY
+            self._codes.codes[slots] = 0
+            self._codes.scales[slots] = 0.0
 
     def _add(self, items: Sequence[int], passages: Sequence[bytes]) -> None:
-        size = numpy.dtype(numpy.float32).itemsize * self._width
-        if any(not isinstance(one, bytes) or len(one) % size for one in passages):
-            raise damaged("the size of a vector")
-        vectors = numpy.frombuffer(b"".join(passages), "<f4").reshape(-1, self._width)
-        if not numpy.isfinite(vectors).all():
-            raise damaged("a vector")
-        for item in items:
-            self._drop(item)
-        if self._used + len(vectors) > len(self._items):
-            self._grow(self._used + len(vectors))
-        first, self._used = self._used, self._used + len(vectors)
-        self._matrix[first : self._used] = vectors
-        self._code(first, vectors)
-        self._items[first : self._used] = numpy.repeat(items, [len(one) // size for one in passages])
-        ends = accumulate((len(one) // size for one in passages), initial=first)
-        self._slots.update(zip(items, pairwise(ends), strict=True))
-
-    def _code(self, first: int, vectors: "NDArray[numpy.float32]") -> None:
-        if not len(vectors):
-            return
-        new, old = coded(vectors), self._codes
-        old.codes[first : first + len(vectors)] = new.codes
-        old.scales[first : first + len(vectors)] = new.scales
-        self._codes = old._replace(error=max(old.error, new.error), length=max(old.length, new.length)).arranged(self._used)
+        new, counts = unpacked(passages, self._width)
+        self._drop(items)
+        count = len(new.codes)
+        if self._used + count > len(self._items):
+            self._grow(self._used + count)
+        added, self._used = slice(self._used, self._used + count), self._used + count
+        self._codes.codes[added], self._codes.scales[added] = new.codes, new.scales
+        self._codes = self._codes._replace(length=max(self._codes.length, new.length))
+        self._items[added] = numpy.repeat(items, counts)
+        self._newest = max(self._newest, *items)
 
     def _grow(self, least: int) -> None:
         """Move to larger arrays, leaving out slots that nobody has; searches that run keep the old ones."""
         present = numpy.flatnonzero(self._items[: self._used])
         size = max(_FEWEST_SLOTS, 2 * (len(present) + least - self._used))
-        moved = {int(old): new for new, old in enumerate(present)}
-        self._slots = {item: (moved[first], moved[first] + end - first) for item, (first, end) in self._slots.items()}
-        self._matrix, self._items = _moved(self._matrix, present, size), _moved(self._items, present, size)
+        self._items = _moved(self._items, present, size)
         codes, scales = _moved(self._codes.codes, present, size), _moved(self._codes.scales, present, size)
-        self._codes, self._used = self._codes._replace(codes=codes, scales=scales, blocks=()), len(present)
+        outline = None if self._codes.outline is None else self._codes.outline._replace(blocks=())
+        self._codes = self._codes._replace(codes=codes, scales=scales, blocks=(), outline=outline)
+        self._used = len(present)
 
 
 def _moved(array: "NDArray[_Number]", present: "NDArray[numpy.intp]", size: int) -> "NDArray[_Number]":
@@ -160,13 +139,13 @@ def best(
 def _first(passages: Passages, vector: "Vector", count: int) -> "NDArray[numpy.intp]":
     """The slots of the `count` best passages, and maybe more."""
     if IS_AVAILABLE:
-        return promising(passages.codes, vector, count, partial(passages.scores, vector=vector))
-    return numpy.argpartition(passages.matrix @ vector, -count)[-count:]
+        return promising(passages.codes, vector, count)
+    return numpy.argpartition(passages.codes.similarities(numpy.arange(len(passages.items)), vector), -count)[-count:]
 
 
 def _ranked(passages: Passages, slots: "NDArray[numpy.intp]", vector: "Vector", most: int) -> dict[int, float]:
     """The first items of these slots with their scores, the best first; of equals, the older one."""
-    items, scores = passages.items[slots], passages.scores(slots, vector)
+    items, scores = passages.items[slots], passages.codes.similarities(slots, vector)
     order = numpy.lexsort((items, -scores))
     best_of: dict[int, float] = {}
     for item, score in zip(items[order].tolist(), scores[order].tolist(), strict=True):

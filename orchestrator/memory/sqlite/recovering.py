@@ -134,7 +134,7 @@ class _Salvage:
     def _add_content(self, address: Address, expires_at: float | None, content: bytes, texts: bytes | None) -> None:
         remains = self.items[address]
         row = decode_row(encode_namespace(address.namespace), address.key, content, expires_at)
-        remains.texts = () if texts is None else decode_texts(address, texts)
+        remains.texts = () if texts is None else decode_texts(address, texts, content)
         remains.row = row
 
     def _add_head(self, device: str, sequence: int, packed: bytes) -> None:

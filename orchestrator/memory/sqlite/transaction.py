@@ -19,9 +19,10 @@ from .vectors import Passages, VectorTable
 if TYPE_CHECKING:
     from ..engine import Vector
 
-_FIND: Final = "SELECT item, texts FROM items LEFT JOIN contents USING (item) WHERE namespace = ? AND key = ?"
+_FIND: Final = "SELECT item, texts, content FROM items LEFT JOIN contents USING (item) WHERE namespace = ? AND key = ?"
 _FIND_ALL: Final = (
-    "SELECT key, item, texts FROM items LEFT JOIN contents USING (item) WHERE namespace = ? AND key IN (SELECT value FROM json_each(?))"
+    "SELECT key, item, texts, content FROM items LEFT JOIN contents USING (item) "
+    "WHERE namespace = ? AND key IN (SELECT value FROM json_each(?))"
 )
 _COLUMNS: Final = "item, namespace, key, position, conflicts, is_deleted, user, device, tier, trust, updated_at"
 _TIMES: Final = "valid_from, invalid_from, ttl, expires_at"
@@ -39,7 +40,7 @@ class SqliteTransaction:
         query = "SELECT device, sequence, clock, position, is_dirty FROM replica"
         self._device, *counters = connection.execute(query).fetchone()
         self._sequence, self._clock, self._position, self._is_dirty = self._before = tuple(counters)
-        self._found: dict[Address, tuple[int, bytes | None] | None] = {}
+        self._found: dict[Address, tuple[int, bytes | None, bytes] | None] = {}
         """What was looked up since the last change."""
         self._searched: dict[int, tuple[str, ...]] = {}
         """Texts of items whose words come into the index at the end: it writes a segment whenever it is left for another table."""
@@ -125,11 +126,11 @@ class SqliteTransaction:
             for key, *found in self._connection.execute(_FIND_ALL, (encode_namespace(namespace), orjson.dumps(some).decode())):
                 self._found[Address(namespace, key)] = tuple(found)
 
-    def _find(self, address: Address) -> tuple[int, bytes | None] | None:
-        """The number and the texts of an item that there is."""
+    def _find(self, address: Address) -> tuple[int, bytes | None, bytes] | None:
+        """The number of an item that there is, its texts and its row, as they are kept."""
         if address not in self._found:
             self._found[address] = self._connection.execute(_FIND, (encode_namespace(address.namespace), address.key)).fetchone()
-        found: tuple[int, bytes | None] | None = self._found[address]
+        found: tuple[int, bytes | None, bytes] | None = self._found[address]
         return found
 
     def _heads(self, address: Address) -> Heads:
@@ -143,10 +144,10 @@ class SqliteTransaction:
             return State(self._next_position(), seed, {}, change)
         return State(found[0], seed, self._operations.of_item(self._connection, change.address, found[0]), change)
 
-    def _leave(self, address: Address, item: int, texts: bytes | None) -> None:
+    def _leave(self, address: Address, item: int, texts: bytes | None, content: bytes) -> None:
         """Take back all that is kept of the item beside its heads."""
         if self._searched.pop(item, None) is None and texts is not None:
-            words.remove(self._connection, item, decode_texts(address, texts))
+            words.remove(self._connection, item, decode_texts(address, texts, content))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
             self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
         self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
@@ -181,10 +182,13 @@ class SqliteTransaction:
         searched: list[tuple[int, bytearray, bytearray]] = []
         others: list[tuple[int, bytearray]] = []
         for item, seed, _, change in states:
-            row, texts = change.row, encode_texts(change.texts, seed)
-            if row is not None and texts is not None:
-                searched.append((item, bytearray(encode_row(row, seed)), bytearray(texts)))
-            elif row is not None:
-                others.append((item, bytearray(encode_row(row, seed))))
+            if change.row is None:
+                continue
+            content = encode_row(change.row, seed)
+            texts = encode_texts(change.texts, seed, content)
+            if texts is None:
+                others.append((item, bytearray(content)))
+            else:
+                searched.append((item, bytearray(content), bytearray(texts)))
         insert(self._connection, "contents (item, content, texts)", searched)
         insert(self._connection, "contents (item, content)", others)

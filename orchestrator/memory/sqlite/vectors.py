@@ -1,13 +1,17 @@
-"""Where vectors are kept: one row for all passages of an item."""
+"""Where vectors are kept: one row for all passages of an item, each a scale and one byte for each number."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....protocols import InvalidRequest
 from ...sqlite.connections import Connection
+from .errors import damaged
 
 if TYPE_CHECKING:
+    import numpy
+
     from ..engine import Vector
+    from .estimates import Codes
 
 
 class Passages(NamedTuple):
@@ -16,6 +20,42 @@ class Passages(NamedTuple):
     item: int
     texts: int
     vectors: "Sequence[Vector]"
+
+
+def packed(vectors: "Sequence[Vector]") -> bytes:
+    """The vectors as they are kept."""
+    import numpy
+
+    from .estimates import coded
+
+    made = coded(numpy.stack(vectors))
+    kept = numpy.empty(len(made.codes), _passage(made.codes.shape[1]))
+    kept["scale"], kept["codes"] = made.scales, made.codes
+    return kept.tobytes()
+
+
+def unpacked(passages: Sequence[bytes], width: int) -> "tuple[Codes, list[int]]":
+    """The vectors of several rows, and how many each has. Raises `StoreCorrupt` for what `packed` never makes."""
+    import numpy
+
+    from .estimates import Codes
+
+    passage = _passage(width)
+    if any(not isinstance(one, bytes) or len(one) % passage.itemsize for one in passages):
+        raise damaged("the size of a vector")
+    kept = numpy.frombuffer(b"".join(passages), passage)
+    scales = kept["scale"].astype(numpy.float32)
+    if not (numpy.isfinite(scales).all() and (scales >= 0).all()):
+        raise damaged("a vector")
+    codes = kept["codes"].reshape(-1, width)
+    lengths = numpy.linalg.norm(codes.astype(numpy.float32), axis=1) * scales
+    return Codes(codes, scales, float(lengths.max(initial=0.0))), [len(one) // passage.itemsize for one in passages]
+
+
+def _passage(width: int) -> "numpy.dtype[Any]":
+    import numpy
+
+    return numpy.dtype([("scale", "<f4"), ("codes", "i1", (width,))])
 
 
 class VectorTable:
@@ -55,7 +95,7 @@ class VectorTable:
             raise InvalidRequest(f"an item with {row.texts} texts cannot have {len(row.vectors)} vectors")
         for vector in row.vectors:
             self.check(vector, width)
-        return b"".join(vector.astype("<f4", copy=False).tobytes() for vector in row.vectors)
+        return packed(row.vectors)
 
     def check(self, vector: "Vector", width: int) -> None:
         """Raises `InvalidRequest` where a vector is not of the embedder's width."""

@@ -75,7 +75,7 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
     ({"a": {"$ne": "\0"}}, " ".join(VALUES)),
     ({"a": {"$ne": 1}}, "two half text word umlaut true false null list nested empty missing dotted odd"),
     ({"a": {"$ne": None}}, "one float two half text word umlaut true false list nested empty missing dotted odd"),
-    ({"a.b": 1}, "dotted"),
+    ({"a.b": 1}, "dotted nested"),
     ({'say "a"': 1}, "odd"),
     ({"it's": {"$gt": 2}}, "odd"),
     ({"$a": 2}, "odd"),

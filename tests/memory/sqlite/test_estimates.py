@@ -1,10 +1,12 @@
-"""What estimates of similarities promise: whatever they leave out is not among the best."""
+"""How the most similar of many vectors are found: for certain among few, and almost for certain among many."""
 
 import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from nearfar.orchestrator.memory.sqlite import estimates
 from nearfar.orchestrator.memory.sqlite.estimates import BLOCK, IS_AVAILABLE, coded, promising
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="numkong is not installed")
@@ -13,31 +15,53 @@ pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="numkong is not install
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 200), width=st.integers(1, 400), spread=st.sampled_from([0.0, 1e-4, 0.1, 10.0]))
 def test_the_most_similar_vectors_are_among_the_promising_ones(seed: int, count: int, width: int, spread: float) -> None:
     numbers = numpy.random.default_rng(seed)
-    made = (numbers.standard_normal(width) + spread * numbers.standard_normal((200, width))).astype(numpy.float32)
-    made /= numpy.linalg.norm(made, axis=1, keepdims=True)
-    query = made[numbers.integers(200)]
-    similarities = numpy.einsum("ij,j->i", made, query)
-    found = promising(coded(made), query, count, lambda slots: similarities[slots])
+    made = unit(numbers.standard_normal(width) + spread * numbers.standard_normal((200, width)))
+    codes, query = coded(made), made[numbers.integers(200)]
+    similarities = codes.similarities(numpy.arange(200), query)
+    found = promising(codes, query, count)
     best = numpy.flatnonzero(similarities > numpy.partition(similarities, -count)[-count])
     assert set(best.tolist()) <= set(found.tolist())
     assert len(found) >= count
 
 
+def test_a_byte_for_each_number_keeps_similarities_to_a_thousandth() -> None:
+    made = unit(numpy.random.default_rng(1).standard_normal((2_000, 384)))
+    kept = coded(made).similarities(numpy.arange(2_000), made[0])
+    assert float(numpy.abs(kept - made @ made[0]).max()) < 0.003
+    assert float(numpy.abs(kept - made @ made[0]).mean()) < 0.0005
+
+
 def test_few_of_vectors_that_differ_are_promising() -> None:
-    numbers = numpy.random.default_rng(0)
-    made = numbers.standard_normal((5_000, 384), dtype=numpy.float32)
-    made /= numpy.linalg.norm(made, axis=1, keepdims=True)
-    found = promising(coded(made), made[0], 10, lambda slots: made[slots] @ made[0])
-    assert len(found) < 100
+    made = unit(numpy.random.default_rng(0).standard_normal((5_000, 384)))
+    assert len(promising(coded(made), made[0], 10)) < 100
 
 
 @pytest.mark.parametrize("count", [1, BLOCK - 1, BLOCK, 2 * BLOCK + 1])
 def test_codes_that_are_arranged_in_blocks_say_the_same(count: int) -> None:
-    numbers = numpy.random.default_rng(count)
-    made = numbers.standard_normal((count, 40), dtype=numpy.float32)
+    made = unit(numpy.random.default_rng(count).standard_normal((count, 40)))
     plain = coded(made)
     arranged = plain.arranged(count // 2).arranged(count)
     assert len(arranged.blocks) == count // BLOCK
-    least = min(count, 5)
-    found, expected = (promising(one, made[-1], least, lambda slots: made[slots] @ made[-1]) for one in (arranged, plain))
+    found, expected = (promising(one, made[-1], min(count, 5)) for one in (arranged, plain))
     assert found.tolist() == expected.tolist()
+
+
+def test_of_many_vectors_about_some_topics_the_nearest_are_found_by_an_outline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "FEW", 10_000)
+    numbers = numpy.random.default_rng(0)
+    topics = numbers.standard_normal((300, 384))
+    made = unit(
+        topics[numbers.integers(0, 300, 40_000)] + topics[numbers.integers(0, 300, 40_000)] + numbers.standard_normal((40_000, 384))
+    )
+    codes = coded(made).arranged(20_000).arranged(40_000)
+    assert (codes.outline is None, codes.blocks) == (False, ())
+    hits = 0
+    for query in made[:50]:
+        exact = numpy.argsort(-codes.similarities(numpy.arange(40_000), query))[:10]
+        hits += len({*exact.tolist()} & {*promising(codes, query, 10).tolist()})
+    assert hits >= 0.99 * 500
+
+
+def unit(vectors: NDArray[numpy.float64]) -> NDArray[numpy.float32]:
+    made: NDArray[numpy.float32] = (vectors / numpy.linalg.norm(vectors, axis=1, keepdims=True)).astype(numpy.float32)
+    return made
