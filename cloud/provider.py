@@ -30,6 +30,7 @@ from ..protocols import (
     Unavailable,
 )
 from ..protocols.address import Address
+from ..protocols.event_loop import LoopBound
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
 from .conclusion import check_text, checked_calls, estimated_usage, finished
@@ -92,6 +93,7 @@ class ProviderAgent:
             prices=prices,
         )
         self._client: httpx.AsyncClient | None = None
+        self._home = LoopBound()
         self._closed = False
         self._deadlines: set[Deadline] = set()
 
@@ -145,6 +147,7 @@ class ProviderAgent:
         for deadline in tuple(self._deadlines):
             deadline.abort(self._closed_error(StepLost))
         if self._client is not None:
+            self._home.require(f"agent {self._card.name!r}")
             await self._client.aclose()
 
     async def _call(self, request: StepRequest, key: str | None, deadline: Deadline, answer: "_Answer") -> AsyncGenerator[StepEvent, None]:
@@ -238,6 +241,7 @@ class ProviderAgent:
         return f"{self._dialect.name} provider of agent {self._card.name!r}"
 
     def _connected(self) -> httpx.AsyncClient:
+        self._home.require(f"agent {self._card.name!r}")
         if self._client is None:
             timeout = httpx.Timeout(self._timeouts.idle, connect=self._timeouts.connect, pool=None)
             most = self._card.limits.concurrency

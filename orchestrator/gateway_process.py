@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 from ..protocols import AgentCard, DeadlineExceeded, NearfarError, StepEvent, StepRequest, Unavailable, stream
 from ..protocols.client import RemoteAgent
 from ..protocols.errors import BY_REASON
+from ..protocols.event_loop import LoopBound
 from .compose import FarConfig, GatewayLimits, open_far_in_process, serve_far
 
 _START_SECONDS = 120.0
@@ -53,6 +54,7 @@ class GatewayProcess:
         """Known from the first connection on, also while a child that died is replaced."""
         self._starting = anyio.Lock()
         self._is_closed = False
+        self._home = LoopBound()
 
     @classmethod
     async def start(cls, config: FarConfig, *, address: str | None = None) -> "GatewayProcess":
@@ -96,7 +98,16 @@ class GatewayProcess:
         await self._stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def abandon(self) -> None:
+        """End the child where the event loop that it belongs to is closed."""
+        self._is_closed = True
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     async def _connected(self) -> RemoteAgent:
+        self._home.require("the gateway process")
         async with self._starting:
             if self._remote is not None and self.process_id is not None:
                 return self._remote

@@ -100,7 +100,9 @@ class Hybrid:
     """A near and a far agent that serve tasks together.
 
     Use it as an async context manager: agents, models and gateway processes that it opens are closed with it, agents that were
-    passed in are not. Everything is opened on first use, so a task that stays on the device needs no key and no network.
+    passed in are not. Everything is opened on first use, so a task that stays on the device needs no key and no network. It works in
+    one event loop at a time: what it opened is closed with the loop and opened anew in the next one. Raises `ConfigError` at once where
+    a second loop uses it while the first is not closed.
 
     Args:
         near: the model on this device: a GGUF file, `"near"` (the small one that ships with nearfar), a `NearConfig`, or any `Agent`.
@@ -182,10 +184,16 @@ class Hybrid:
             failing.pop_all()
         self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
+        self._move_with_the_loop()
         self._store = store if self._memory is None else self._memory.store
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
             self._runs.store.forgetting.append(self._traces.forget_all)  # behind what is still to be written
         self._checkpointer = checkpointer
+
+    def _move_with_the_loop(self) -> None:
+        """Have what waits in an event loop begin anew in the next one."""
+        further = (self._rest and self._rest.move, self._runs and self._runs.forget)
+        self.team.home.forgetting += [forget for forget in further if forget is not None]
 
     @classmethod
     def from_config(
@@ -215,6 +223,7 @@ class Hybrid:
         return cls(**agents, **parts, tools=tools, approver=approver, checkpointer=checkpointer, store=store)
 
     async def __aenter__(self) -> Self:
+        await self.team.home.enter()
         if self._rest is not None:
             self._rest.begin()
         return self
@@ -224,6 +233,7 @@ class Hybrid:
 
     async def aclose(self) -> None:
         """Close the agents that were opened; shielded, so that Ctrl-C leaves no process behind."""
+        await self.team.home.enter()
         with anyio.CancelScope(shield=True):
             if self._rest is not None:
                 await self._rest.end()
@@ -290,6 +300,7 @@ class Hybrid:
         """
         require_run(run, user, approvals)
         check_approver(options.get("approver"), InvalidRequest)
+        await self.team.home.enter()
         if approvals:
             await self._durable.decide(run, user, approvals)
         given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
@@ -318,6 +329,7 @@ class Hybrid:
     @asynccontextmanager
     async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
         """What is to be served, and when it was asked for."""
+        await self.team.home.enter()
         self._load_graphs()
         started = time.monotonic()
 
@@ -618,12 +630,21 @@ def _rest(events: "asyncio.Queue[TaskEvent | None]") -> Iterator[TaskEvent]:
             yield event
 
 
+def _doubt(policy: Policy, accepted: Attempt) -> str | None:
+    """Say that an answer is less sure than its cascade wants; None where it is sure enough, or nobody wants to know."""
+    found, wanted = accepted.confidence, policy.minimum_confidence
+    if policy.strategy is not Strategy.CASCADE or found is None or found >= wanted:
+        return None
+    return f"{accepted.agent}: confidence {found:.2f} is below {wanted:.2f}, and stands because no other agent may be asked, or did better"
+
+
 def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
     attempts = tuple(value_of(Attempt, attempt) for attempt in state["attempts"])
     calls = tuple(value_of(Call, call) for call in state["calls"])
     text = state["messages"][-1]["text"]
     accepted = next(attempt for attempt in attempts if attempt.outcome == "accepted")
     given_up = [f"{attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts]
+    doubt = _doubt(task.policy, accepted)
     return Result(
         id=task.idempotency_key,
         text=text,
@@ -639,9 +660,10 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
         decision=value_of(RouteDecision, state["decision"]),
         selection=task.selection,
-        reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up),
+        reasons=(*state["decision"]["reasons"], *state["reasons"], *given_up, *([] if doubt is None else [doubt])),
         label=value_of(Label, state["label"]),
         confidence=accepted.confidence,
+        low_confidence=doubt is not None,
         near=spent(calls, Side.NEAR),
         far=spent(calls, Side.FAR),
         seconds=seconds,

@@ -32,18 +32,28 @@ class Rest:
         self._policy = policy
         self._team = team
         self._device_state = device_state
+        self._running: asyncio.Task[None] | None = None
+        self._prepare()
+        self._position = -1
+        """Of the store's last change, as it was seen last."""
+        self._unchanged_since = 0.0
+        self._in_order_at = -1
+        """The position at which all that there was to do had been done."""
+
+    def _prepare(self) -> None:
         self._tasks = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._whole = anyio.CancelScope()
         self._pause = anyio.CancelScope()
         """Of the time since the last task."""
-        self._running: asyncio.Task[None] | None = None
-        self._position = -1
-        """Of the store's last change, as it was seen last."""
-        self._unchanged_since = 0.0
-        self._in_order_at = -1
-        """The position at which all that there was to do had been done."""
+
+    def move(self) -> None:
+        """Go on in the running event loop, where the one before is closed."""
+        was_begun, self._running = self._running is not None, None
+        self._prepare()
+        if was_begun:
+            self.begin()
 
     def begin(self) -> None:
         """Consolidate from now on, in the running event loop."""

@@ -156,6 +156,9 @@ class Result(Value):
     label: Label = Label()
     """Of all that any agent was told: how far the answer may go, and whether strangers had a hand in it."""
     confidence: float | None
+    low_confidence: bool = False
+    """The answer of a cascade stands although its confidence is below the policy's `minimum_confidence`: no other agent may be asked, or
+    none could do better. `reasons` says so."""
     near: SideUsage
     far: SideUsage
     seconds: float

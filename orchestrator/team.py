@@ -10,6 +10,7 @@ import anyio
 from ..protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, NearfarError, Prices, Side, Unavailable
 from ..protocols.defects import log_defect
 from .cancellation import end
+from .event_loops import HomeLoop
 from .resilience.health import Health, Trial
 from .routing.running import Pace
 
@@ -49,6 +50,8 @@ class Member:
         """The last failure, for those who waited for it; a new list each time."""
         self._is_closed = False
         self._wrapper: Callable[[Agent], Agent] = _as_it_is
+        self.entering: Callable[[], Awaitable[None]] | None = None
+        """Makes the running event loop the one that agents are opened in; None: the member has no team."""
 
     def wrap(self, wrapper: Callable[[Agent], Agent]) -> None:
         """Put a wrapper in front of the agent, which closes the agent with itself. To be called before the first task."""
@@ -83,6 +86,8 @@ class Member:
         """
         if self._agent is not None and not self._is_closed:
             return self._agent
+        if self.entering is not None:
+            await self.entering()
         before = self._failed_to_open
         async with self._opening:
             if self._is_closed:
@@ -132,13 +137,28 @@ class Member:
 
     async def aclose(self) -> None:
         """Close the agent if this member opened it; a failure to do so is logged, since nobody could act on it."""
+        self._is_closed = True
+        await self.release()
+
+    def forget(self) -> None:
+        """Drop what belongs to an event loop that is closed: what this member opened is ended, and opened anew by the next task."""
+        self._looking, self._opening, self._failed_to_open = None, anyio.Lock(), []
+        if isinstance(self._source, Agent):
+            self._keep(self._source)
+        elif self._unwrapped is not None:
+            abandon: Callable[[], None] | None = getattr(self._unwrapped, "abandon", None)
+            self._unwrapped = self._agent = None
+            if abandon is not None:
+                abandon()
+
+    async def release(self) -> None:
+        """The same as `aclose`, but the next task opens the agent anew."""
         if self._looking is not None:
             await end(self._looking)
         async with self._opening:
-            self._is_closed = True
             if self._agent is None or isinstance(self._source, Agent):
                 return
-            agent, self._agent = self._agent, None
+            agent, self._agent, self._unwrapped = self._agent, None, None
             try:
                 await agent.aclose()
             except Exception as defect:  # a task boundary: the other agents are still to be closed
@@ -163,6 +183,9 @@ class Team:
             names = [member.name for member in members]
             taken = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two agents are called {taken!r}", hint="give them different names")
+        self.home = HomeLoop(self._release, self._forget)
+        for member in members:
+            member.entering = self.home.enter
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -183,8 +206,18 @@ class Team:
         member = self._members.get(name)
         return None if member is None else member.health
 
+    async def _release(self) -> None:
+        async with anyio.create_task_group() as closing:
+            for member in self:
+                closing.start_soon(member.release)
+
+    def _forget(self) -> None:
+        for member in self:
+            member.forget()
+
     async def aclose(self) -> None:
         """Close every agent that was opened."""
         async with anyio.create_task_group() as closing:
             for member in self:
                 closing.start_soon(member.aclose)
+        await self.home.leave()

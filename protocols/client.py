@@ -10,6 +10,7 @@ from .address import parse_address
 from .cards import AgentCard, Side
 from .channel import ClientTls, open_channel
 from .errors import ConfigError, NotFound, StepLost, Unavailable
+from .event_loop import LoopBound
 from .remote_step import Connection, RemoteStep
 from .security import bearer_metadata
 from .steps import StepEvent, StepRequest
@@ -65,6 +66,7 @@ class RemoteAgent:
         self._card: AgentCard | None = None
         self._steps: set[RemoteStep] = set()
         self._is_closed = False
+        self._home = LoopBound()
 
     @classmethod
     async def connect(
@@ -127,6 +129,8 @@ class RemoteAgent:
 
     async def aclose(self) -> None:
         """Close the connection. Steps under way are stopped on the server and raise `StepLost`."""
+        if self._channels:
+            self._home.require(f"the connection to {self._address}")
         self._is_closed = True
         await asyncio.gather(*(step.abort(self._closed(StepLost)) for step in tuple(self._steps)))
         if self._connection is not None and self._connection.leaving:
@@ -136,6 +140,7 @@ class RemoteAgent:
     def _connected(self) -> Connection:
         if self._is_closed:
             raise self._closed()
+        self._home.require(f"the connection to {self._address}")
         files = None if self._tls is None else self._tls.look()
         if self._connection is None:
             self._connection = self._open()

@@ -30,6 +30,7 @@ from ...protocols import (
     Usage,
     WorkerCrashed,
 )
+from ...protocols.event_loop import LoopBound
 from ...protocols.validation import check_arguments, check_request, parse_output
 from .process import WorkerProcess
 from .protocol import StepEventKind, WorkerOptions, WorkerStatistics, error_from_frame
@@ -66,6 +67,8 @@ class LocalAgent(ABC):
         self._options = options
         self._worker = worker
         self._starting = anyio.Lock()
+        self._home = LoopBound()
+        self._home.require(card.name)
         self._closed = False
         self._crashes = 0
         self._crashed: WorkerProcess | None = None
@@ -91,6 +94,7 @@ class LocalAgent(ABC):
         if self._adapters and request.adapter is request.call_adapter is None:
             request = request.model_copy(update=self._adapters)
         check_request(self.card, request)
+        self._home.require(f"agent {self.card.name!r}")
         begin = time.monotonic()
         worker = await self._living_worker(request.timeout)
         timeout = None if request.timeout is None else request.timeout - (time.monotonic() - begin)
@@ -115,9 +119,15 @@ class LocalAgent(ABC):
 
     async def aclose(self) -> None:
         """End the worker process; steps under way raise `Unavailable`."""
+        self._home.require(f"agent {self.card.name!r}")
         self._closed = True
         async with self._starting:  # A worker that is just being started would be left behind.
             await self._worker.close()
+
+    def abandon(self) -> None:
+        """End the worker process where the event loop that it belongs to is closed."""
+        self._closed = True
+        self._worker.kill()
 
     async def __aenter__(self) -> Self:
         return self

@@ -117,9 +117,18 @@ class WorkerProcess:
         try:
             await asyncio.wait([self._watch], timeout=_EXIT_SECONDS)
         finally:
-            if not self._watch.done():
+            if not self._watch.done() or (self._watch.cancelled() and self._process.returncode is None):
                 self._process.kill()
-        await self._watch
+        if self._watch.cancelled():  # as asyncio.run does with every task before it closes the loop
+            await self._process.wait()
+        else:
+            await self._watch
+
+    def kill(self) -> None:
+        """End the process at once, also where its event loop is closed."""
+        self._closing = True
+        with suppress(ProcessLookupError):
+            self._process.kill()
 
     def received(self, frame: Frame) -> None:
         """Pass on a frame from the worker."""

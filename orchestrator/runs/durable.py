@@ -66,6 +66,11 @@ class DurableRuns:
         """Runs that this `Hybrid` works on."""
         self._ended = 0
 
+    def forget(self) -> None:
+        """Drop what belongs to an event loop that is closed."""
+        self._busy.clear()
+        self._cancelling = Cancelling(self.store)
+
     @cached_property
     def checkpointer(self) -> "RunCheckpointer":
         return self.store.checkpointer

@@ -1,0 +1,27 @@
+"""Objects that belong to one event loop, and a clear error where another one uses them."""
+
+import asyncio
+
+from .errors import ConfigError
+
+_HINT = "use it in one event loop (call asyncio.run once), or make one per loop"
+
+
+class LoopBound:
+    """The event loop in which connections were first opened: in another one they would wait for ever."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def require(self, name: str) -> None:
+        """Bind to the running loop. Raises `ConfigError` where it was bound to another one; `name` says what was."""
+        running = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = running
+        elif self._loop is not running:
+            raise other_loop(name)
+
+
+def other_loop(name: str) -> ConfigError:
+    """Make the error for something that is used in two event loops."""
+    return ConfigError(f"{name} belongs to another event loop", hint=_HINT)
