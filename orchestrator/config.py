@@ -4,6 +4,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -25,6 +26,7 @@ from .task import Policy
 
 Section = TypeVar("Section", bound=Value)
 
+_MODEL_HINT = 'name a GGUF file, a folder with an ONNX model or a stored model; "near" and "far" are small demonstration models'
 _PROVIDERS = "openai, anthropic, gemini, llama, gateway"
 
 
@@ -101,11 +103,22 @@ def parse_config(text: str, source: str) -> Config:
         raise ConfigError(f"{source} is not valid TOML: {error}") from error
     if secrets := [_at(text, source, secret.path, secret.advice) for secret in literal_secrets(document, Config)]:
         raise ConfigError("\n".join(dict.fromkeys(secrets)), hint="whoever could read the file may know it: get a new one")
+    _require_models(document, text, source)
     try:
         return Config.model_validate(document)
     except ValidationError as error:
         problems = [_describe(text, source, item) for item in error.errors(include_url=False)]
         raise ConfigError("\n".join(problems)) from error
+
+
+def _require_models(document: Mapping[str, object], text: str, source: str) -> None:
+    """Raise `ConfigError` for a section of a local model that names none: the models that ship with nearfar are no default."""
+    places = [(name,) for name in ("near", "far")]
+    places += [(kind, name) for kind in ("other_near", "other_far") if isinstance(agents := document.get(kind), dict) for name in agents]
+    for path in places:
+        section = reduce(lambda found, key: found.get(key) if isinstance(found, dict) else None, path, document)
+        if isinstance(section, dict) and "model" not in section and ("near" in path[0] or section.get("provider") == "llama"):
+            raise ConfigError(_at(text, source, [*path, "model"]) + " is missing", hint=_MODEL_HINT)
 
 
 def _anchored(config: Config, folder: Path) -> Config:

@@ -50,6 +50,7 @@ from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit
 from .state import TaskState, label_of
 from .supervision import Cause, Verdict
+from .toys import require_own_tools
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)
 """Failures that may come after the model has worked, also where nothing was heard of it."""
@@ -136,6 +137,7 @@ class CallLog:
             label: of what the request holds; None: it may be anything that the run has seen.
         """
         agent = await member.open()
+        require_own_tools(agent.card, request.tools)
         patience = self._patience(member, request)
         departing = await self._privacy.departing(member, _with_own_states(request, agent.card), label or self._label, role=role)
         allowance = await self._reserved(departing.request, agent.card)
