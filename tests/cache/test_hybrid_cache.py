@@ -106,7 +106,9 @@ async def test_a_verifier_has_to_be_on_this_device(tmp_path: Path) -> None:
 
 
 def test_the_section_is_read_and_mistakes_in_it_are_named() -> None:
-    config = parse_config('[near]\n[cache]\nsides = ["near"]\n[cache.categories.billing]\nthreshold = 0.95\nentries = 10\n', "a.toml")
+    config = parse_config(
+        '[near]\nmodel = "near"\n[cache]\nsides = ["near"]\n[cache.categories.billing]\nthreshold = 0.95\nentries = 10\n', "a.toml"
+    )
     assert config.cache is not None
     rules = config.cache.of_category("billing")
     assert (rules.threshold, rules.entries, rules.time_to_live) == (0.95, 10, config.cache.time_to_live)

@@ -31,7 +31,8 @@ async def test_near_does_errands_with_the_adapters_of_the_configuration(tmp_path
     """One ships with nearfar, the other lies beside the file."""
     shutil.copy(model_path("near-calls"), tmp_path / "calls.gguf")
     (tmp_path / "nearfar.toml").write_text(
-        '[near]\nadapters = { text = "near-text", calls = "calls.gguf" }\nadapter = "text"\ncall_adapter = "calls"\n', encoding="utf-8"
+        '[near]\nmodel = "near"\nadapters = { text = "near-text", calls = "calls.gguf" }\nadapter = "text"\ncall_adapter = "calls"\n',
+        encoding="utf-8",
     )
     near = load_config(tmp_path / "nearfar.toml").near
     assert near is not None

@@ -47,7 +47,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     """The folder of the hub's machine, paired with one phone."""
     monkeypatch.chdir(tmp_path)
     hub = f'[hub]\naddress = "127.0.0.1:{port}"\ncertificate = "hub.pem"\nkey = "hub-key.pem"\n'
-    (tmp_path / "nearfar.toml").write_text(f'[far]\nprovider = "llama"\n{hub}[hub.workers.phone]\ntrust = "near"\n', encoding="utf-8")
+    (tmp_path / "nearfar.toml").write_text(
+        f'[far]\nprovider = "llama"\nmodel = "far"\n{hub}[hub.workers.phone]\ntrust = "near"\n', encoding="utf-8"
+    )
     return tmp_path
 
 

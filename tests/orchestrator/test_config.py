@@ -162,7 +162,7 @@ def test_relative_paths_start_at_the_files_own_folder(tmp_path: Path) -> None:
 
 def test_a_certificate_is_found_beside_the_file_and_shipped_models_keep_their_names(tmp_path: Path) -> None:
     path = tmp_path / "nearfar.toml"
-    path.write_text('[near]\n[far]\nprovider = "gateway"\naddress = "h:1"\ncertificate = "ca.pem"\n', encoding="utf-8")
+    path.write_text('[near]\nmodel = "near"\n[far]\nprovider = "gateway"\naddress = "h:1"\ncertificate = "ca.pem"\n', encoding="utf-8")
     config = load_config(path)
     assert config.near is not None
     assert config.near.model == "near"

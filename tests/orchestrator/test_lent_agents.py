@@ -185,7 +185,7 @@ async def test_low_battery_sends_the_task_elsewhere(config: HubConfig, token: st
 
 def test_hub_section_makes_its_workers_agents(tmp_path: Path) -> None:
     file = tmp_path / "nearfar.toml"
-    file.write_text('[near]\n[hub]\ntokens = "w.toml"\n[hub.workers.phone]\ntrust = "near"\n[hub.workers.neighbour]\n')
+    file.write_text('[near]\nmodel = "near"\n[hub]\ntokens = "w.toml"\n[hub.workers.phone]\ntrust = "near"\n[hub.workers.neighbour]\n')
     loaded = load_config(file)
     assert loaded.agents == {"near": Side.NEAR, "phone": Side.NEAR, "neighbour": Side.FAR}
     assert loaded.hub is not None

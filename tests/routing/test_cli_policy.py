@@ -11,9 +11,11 @@ from nearfar.orchestrator.cli import app
 
 POLICY = """
 [near]
+model = "near"
 
 [far]
 provider = "llama"
+model = "far"
 
 [policy]
 strategy = "route"

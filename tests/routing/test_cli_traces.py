@@ -75,7 +75,7 @@ async def test_a_head_that_was_trained_here_routes_here(folder: Path) -> None:
     assert pair["recovered"]["low"] > 0.6
     assert Path(trained["escalation"]).is_file()
     policy = f'[policy]\nstrategy = "route"\nsensitivity = "public"\n[policy.router]\nhead = "{trained["head"]}"\nthreshold = 0.2\n'
-    (folder / "nearfar.toml").write_text(f'[near]\n[far]\nprovider = "llama"\n{policy}', encoding="utf-8")
+    (folder / "nearfar.toml").write_text(f'[near]\nmodel = "near"\n[far]\nprovider = "llama"\nmodel = "far"\n{policy}', encoding="utf-8")
     async with Hybrid.from_config("nearfar.toml") as hybrid:
         assert hybrid.explain_route("Prove the theorem of Ada for 12 points.").candidates[0] == "far"
         assert hybrid.explain_route("Tom has 7 apples and buys 3. How many?").candidates[0] == "near"
@@ -93,7 +93,9 @@ def test_training_prints_a_held_out_report_and_what_to_put_into_the_file() -> No
 
 def test_a_head_of_other_agents_is_refused(folder: Path) -> None:
     in_json("router", "train", "--near-agent", "second", "--far-agent", "far")
-    (folder / "nearfar.toml").write_text('[near]\n[far]\nprovider = "llama"\n[policy.router]\nhead = "head"\n', encoding="utf-8")
+    (folder / "nearfar.toml").write_text(
+        '[near]\nmodel = "near"\n[far]\nprovider = "llama"\nmodel = "far"\n[policy.router]\nhead = "head"\n', encoding="utf-8"
+    )
     checked = CliRunner().invoke(app, ["policy", "check"])
     assert checked.exit_code == 2
     assert "was not trained for near" in checked.stderr
