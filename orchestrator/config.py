@@ -4,7 +4,6 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -113,10 +112,11 @@ def parse_config(text: str, source: str) -> Config:
 
 def _require_models(document: Mapping[str, object], text: str, source: str) -> None:
     """Raise `ConfigError` for a section of a local model that names none: the models that ship with nearfar are no default."""
-    places = [(name,) for name in ("near", "far")]
-    places += [(kind, name) for kind in ("other_near", "other_far") if isinstance(agents := document.get(kind), dict) for name in agents]
-    for path in places:
-        section = reduce(lambda found, key: found.get(key) if isinstance(found, dict) else None, path, document)
+    sections: dict[tuple[str, ...], object] = {(name,): document.get(name) for name in ("near", "far")}
+    for kind in ("other_near", "other_far"):
+        agents = document.get(kind)
+        sections |= {(kind, name): section for name, section in agents.items()} if isinstance(agents, dict) else {}
+    for path, section in sections.items():
         if isinstance(section, dict) and "model" not in section and ("near" in path[0] or section.get("provider") == "llama"):
             raise ConfigError(_at(text, source, [*path, "model"]) + " is missing", hint=_MODEL_HINT)
 

@@ -192,8 +192,10 @@ class Hybrid:
 
     def _move_with_the_loop(self) -> None:
         """Have what waits in an event loop begin anew in the next one."""
-        further = (self._rest and self._rest.move, self._runs and self._runs.forget)
-        self.team.home.forgetting += [forget for forget in further if forget is not None]
+        if self._rest is not None:
+            self.team.home.forgetting.append(self._rest.move)
+        if self._runs is not None:
+            self.team.home.forgetting.append(self._runs.forget)
 
     @classmethod
     def from_config(
