@@ -3,7 +3,7 @@
 # make check   ruff, mypy --strict on the installed wheel, generated code up to date
 # make bench   all benchmarks; they take a while
 # make pictures   the graphs in docs/strategies.md anew from the strategies
-# make generate   the gRPC code anew from protocols/v1/*.proto
+# make generate   the gRPC code anew from protocols/proto/nearfar/v1/*.proto
 #
 # Each target sets up what it needs and does so again when pyproject.toml has changed.
 

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from nearfar.protocols.v1 import agent_pb2 as nearfar_dot_protocols_dot_v1_dot_agent__pb2
+from . import agent_pb2 as nearfar_dot_v1_dot_agent__pb2
 
 GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in nearfar/protocols/v1/agent_pb2_grpc.py depends on'
+        + f' but the generated code in nearfar/v1/agent_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,18 +37,18 @@ class AgentServiceStub(object):
         """
         self.Describe = channel.unary_unary(
                 '/nearfar.v1.AgentService/Describe',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.DescribeRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.DescribeResponse.FromString,
+                request_serializer=nearfar_dot_v1_dot_agent__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_agent__pb2.DescribeResponse.FromString,
                 _registered_method=True)
         self.Step = channel.unary_stream(
                 '/nearfar.v1.AgentService/Step',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.StepCall.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.StepEvent.FromString,
+                request_serializer=nearfar_dot_v1_dot_agent__pb2.StepCall.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_agent__pb2.StepEvent.FromString,
                 _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/nearfar.v1.AgentService/Cancel',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.CancelRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.CancelResponse.FromString,
+                request_serializer=nearfar_dot_v1_dot_agent__pb2.CancelRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_agent__pb2.CancelResponse.FromString,
                 _registered_method=True)
 
 
@@ -83,18 +83,18 @@ def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.DescribeRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.DescribeResponse.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_agent__pb2.DescribeRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_agent__pb2.DescribeResponse.SerializeToString,
             ),
             'Step': grpc.unary_stream_rpc_method_handler(
                     servicer.Step,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.StepCall.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.StepEvent.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_agent__pb2.StepCall.FromString,
+                    response_serializer=nearfar_dot_v1_dot_agent__pb2.StepEvent.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.CancelRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_agent__pb2.CancelResponse.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_agent__pb2.CancelRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_agent__pb2.CancelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -123,8 +123,8 @@ class AgentService(object):
             request,
             target,
             '/nearfar.v1.AgentService/Describe',
-            nearfar_dot_protocols_dot_v1_dot_agent__pb2.DescribeRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_agent__pb2.DescribeResponse.FromString,
+            nearfar_dot_v1_dot_agent__pb2.DescribeRequest.SerializeToString,
+            nearfar_dot_v1_dot_agent__pb2.DescribeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -150,8 +150,8 @@ class AgentService(object):
             request,
             target,
             '/nearfar.v1.AgentService/Step',
-            nearfar_dot_protocols_dot_v1_dot_agent__pb2.StepCall.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_agent__pb2.StepEvent.FromString,
+            nearfar_dot_v1_dot_agent__pb2.StepCall.SerializeToString,
+            nearfar_dot_v1_dot_agent__pb2.StepEvent.FromString,
             options,
             channel_credentials,
             insecure,
@@ -177,8 +177,8 @@ class AgentService(object):
             request,
             target,
             '/nearfar.v1.AgentService/Cancel',
-            nearfar_dot_protocols_dot_v1_dot_agent__pb2.CancelRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_agent__pb2.CancelResponse.FromString,
+            nearfar_dot_v1_dot_agent__pb2.CancelRequest.SerializeToString,
+            nearfar_dot_v1_dot_agent__pb2.CancelResponse.FromString,
             options,
             channel_credentials,
             insecure,

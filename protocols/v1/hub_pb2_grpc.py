@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from nearfar.protocols.v1 import hub_pb2 as nearfar_dot_protocols_dot_v1_dot_hub__pb2
+from . import hub_pb2 as nearfar_dot_v1_dot_hub__pb2
 
 GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in nearfar/protocols/v1/hub_pb2_grpc.py depends on'
+        + f' but the generated code in nearfar/v1/hub_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,13 +37,13 @@ class HubServiceStub(object):
         """
         self.Attach = channel.stream_stream(
                 '/nearfar.v1.HubService/Attach',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.WorkerMessage.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.HubMessage.FromString,
+                request_serializer=nearfar_dot_v1_dot_hub__pb2.WorkerMessage.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_hub__pb2.HubMessage.FromString,
                 _registered_method=True)
         self.List = channel.unary_unary(
                 '/nearfar.v1.HubService/List',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListResponse.FromString,
+                request_serializer=nearfar_dot_v1_dot_hub__pb2.ListRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_hub__pb2.ListResponse.FromString,
                 _registered_method=True)
 
 
@@ -72,13 +72,13 @@ def add_HubServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Attach': grpc.stream_stream_rpc_method_handler(
                     servicer.Attach,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.WorkerMessage.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.HubMessage.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_hub__pb2.WorkerMessage.FromString,
+                    response_serializer=nearfar_dot_v1_dot_hub__pb2.HubMessage.SerializeToString,
             ),
             'List': grpc.unary_unary_rpc_method_handler(
                     servicer.List,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListResponse.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_hub__pb2.ListRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_hub__pb2.ListResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -107,8 +107,8 @@ class HubService(object):
             request_iterator,
             target,
             '/nearfar.v1.HubService/Attach',
-            nearfar_dot_protocols_dot_v1_dot_hub__pb2.WorkerMessage.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_hub__pb2.HubMessage.FromString,
+            nearfar_dot_v1_dot_hub__pb2.WorkerMessage.SerializeToString,
+            nearfar_dot_v1_dot_hub__pb2.HubMessage.FromString,
             options,
             channel_credentials,
             insecure,
@@ -134,8 +134,8 @@ class HubService(object):
             request,
             target,
             '/nearfar.v1.HubService/List',
-            nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_hub__pb2.ListResponse.FromString,
+            nearfar_dot_v1_dot_hub__pb2.ListRequest.SerializeToString,
+            nearfar_dot_v1_dot_hub__pb2.ListResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from nearfar.protocols.v1 import memory_pb2 as nearfar_dot_protocols_dot_v1_dot_memory__pb2
+from . import memory_pb2 as nearfar_dot_v1_dot_memory__pb2
 
 GRPC_GENERATED_VERSION = '1.75.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in nearfar/protocols/v1/memory_pb2_grpc.py depends on'
+        + f' but the generated code in nearfar/v1/memory_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -38,48 +38,48 @@ class MemoryServiceStub(object):
         """
         self.Put = channel.unary_unary(
                 '/nearfar.v1.MemoryService/Put',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PutRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PutResponse.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.PutRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.PutResponse.FromString,
                 _registered_method=True)
         self.Get = channel.unary_unary(
                 '/nearfar.v1.MemoryService/Get',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.GetRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.GetResponse.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.GetRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.GetResponse.FromString,
                 _registered_method=True)
         self.Search = channel.unary_unary(
                 '/nearfar.v1.MemoryService/Search',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.SearchRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.SearchResponse.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.SearchRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.SearchResponse.FromString,
                 _registered_method=True)
         self.Delete = channel.unary_unary(
                 '/nearfar.v1.MemoryService/Delete',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.DeleteRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.DeleteResponse.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.DeleteRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.DeleteResponse.FromString,
                 _registered_method=True)
         self.Erase = channel.unary_unary(
                 '/nearfar.v1.MemoryService/Erase',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.EraseRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.EraseResponse.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.EraseRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.EraseResponse.FromString,
                 _registered_method=True)
         self.Greet = channel.unary_unary(
                 '/nearfar.v1.MemoryService/Greet',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.Hello.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.Hello.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.Hello.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.Hello.FromString,
                 _registered_method=True)
         self.Pull = channel.unary_stream(
                 '/nearfar.v1.MemoryService/Pull',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PullRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.Batch.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.PullRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.Batch.FromString,
                 _registered_method=True)
         self.Push = channel.stream_stream(
                 '/nearfar.v1.MemoryService/Push',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PushMessage.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PushReply.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.PushMessage.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.PushReply.FromString,
                 _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/nearfar.v1.MemoryService/Watch',
-                request_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.WatchRequest.SerializeToString,
-                response_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.Changed.FromString,
+                request_serializer=nearfar_dot_v1_dot_memory__pb2.WatchRequest.SerializeToString,
+                response_deserializer=nearfar_dot_v1_dot_memory__pb2.Changed.FromString,
                 _registered_method=True)
 
 
@@ -152,48 +152,48 @@ def add_MemoryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Put': grpc.unary_unary_rpc_method_handler(
                     servicer.Put,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PutRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PutResponse.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.PutRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.PutResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.GetRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.GetResponse.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.GetRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.GetResponse.SerializeToString,
             ),
             'Search': grpc.unary_unary_rpc_method_handler(
                     servicer.Search,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.SearchRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.SearchResponse.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.SearchRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.SearchResponse.SerializeToString,
             ),
             'Delete': grpc.unary_unary_rpc_method_handler(
                     servicer.Delete,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.DeleteRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.DeleteResponse.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.DeleteRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.DeleteResponse.SerializeToString,
             ),
             'Erase': grpc.unary_unary_rpc_method_handler(
                     servicer.Erase,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.EraseRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.EraseResponse.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.EraseRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.EraseResponse.SerializeToString,
             ),
             'Greet': grpc.unary_unary_rpc_method_handler(
                     servicer.Greet,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.Hello.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.Hello.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.Hello.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.Hello.SerializeToString,
             ),
             'Pull': grpc.unary_stream_rpc_method_handler(
                     servicer.Pull,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PullRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.Batch.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.PullRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.Batch.SerializeToString,
             ),
             'Push': grpc.stream_stream_rpc_method_handler(
                     servicer.Push,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PushMessage.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.PushReply.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.PushMessage.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.PushReply.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
-                    request_deserializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.WatchRequest.FromString,
-                    response_serializer=nearfar_dot_protocols_dot_v1_dot_memory__pb2.Changed.SerializeToString,
+                    request_deserializer=nearfar_dot_v1_dot_memory__pb2.WatchRequest.FromString,
+                    response_serializer=nearfar_dot_v1_dot_memory__pb2.Changed.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -223,8 +223,8 @@ class MemoryService(object):
             request,
             target,
             '/nearfar.v1.MemoryService/Put',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.PutRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.PutResponse.FromString,
+            nearfar_dot_v1_dot_memory__pb2.PutRequest.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.PutResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -250,8 +250,8 @@ class MemoryService(object):
             request,
             target,
             '/nearfar.v1.MemoryService/Get',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.GetRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.GetResponse.FromString,
+            nearfar_dot_v1_dot_memory__pb2.GetRequest.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.GetResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -277,8 +277,8 @@ class MemoryService(object):
             request,
             target,
             '/nearfar.v1.MemoryService/Search',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.SearchRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.SearchResponse.FromString,
+            nearfar_dot_v1_dot_memory__pb2.SearchRequest.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.SearchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -304,8 +304,8 @@ class MemoryService(object):
             request,
             target,
             '/nearfar.v1.MemoryService/Delete',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.DeleteRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.DeleteResponse.FromString,
+            nearfar_dot_v1_dot_memory__pb2.DeleteRequest.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.DeleteResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -331,8 +331,8 @@ class MemoryService(object):
             request,
             target,
             '/nearfar.v1.MemoryService/Erase',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.EraseRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.EraseResponse.FromString,
+            nearfar_dot_v1_dot_memory__pb2.EraseRequest.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.EraseResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -358,8 +358,8 @@ class MemoryService(object):
             request,
             target,
             '/nearfar.v1.MemoryService/Greet',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.Hello.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.Hello.FromString,
+            nearfar_dot_v1_dot_memory__pb2.Hello.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.Hello.FromString,
             options,
             channel_credentials,
             insecure,
@@ -385,8 +385,8 @@ class MemoryService(object):
             request,
             target,
             '/nearfar.v1.MemoryService/Pull',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.PullRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.Batch.FromString,
+            nearfar_dot_v1_dot_memory__pb2.PullRequest.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.Batch.FromString,
             options,
             channel_credentials,
             insecure,
@@ -412,8 +412,8 @@ class MemoryService(object):
             request_iterator,
             target,
             '/nearfar.v1.MemoryService/Push',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.PushMessage.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.PushReply.FromString,
+            nearfar_dot_v1_dot_memory__pb2.PushMessage.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.PushReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -439,8 +439,8 @@ class MemoryService(object):
             request,
             target,
             '/nearfar.v1.MemoryService/Watch',
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.WatchRequest.SerializeToString,
-            nearfar_dot_protocols_dot_v1_dot_memory__pb2.Changed.FromString,
+            nearfar_dot_v1_dot_memory__pb2.WatchRequest.SerializeToString,
+            nearfar_dot_v1_dot_memory__pb2.Changed.FromString,
             options,
             channel_credentials,
             insecure,

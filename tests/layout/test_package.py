@@ -60,7 +60,7 @@ def test_wheel_holds_every_module(wheel_files: set[str]) -> None:
     "file",
     [
         *(f"{folder}/py.typed" for folder in FOLDERS),
-        "protocols/v1/agent.proto",
+        "protocols/proto/nearfar/v1/agent.proto",
         "protocols/v1/agent_pb2.pyi",
         "cloud/prices.toml",
         *(path.relative_to(ROOT).as_posix() for path in MODELS),
