@@ -136,8 +136,7 @@ class CallLog:
             listener: hears its text as it streams.
             label: of what the request holds; None: it may be anything that the run has seen.
         """
-        agent = await member.open()
-        require_own_tools(agent.card, request.tools)
+        agent = await _opened(member, request)
         patience = self._patience(member, request)
         departing = await self._privacy.departing(member, _with_own_states(request, agent.card), label or self._label, role=role)
         allowance = await self._reserved(departing.request, agent.card)
@@ -201,6 +200,13 @@ class CallLog:
         given: TaskContext | None = self._runtime.context
         known = None if given is None else given.privacy
         return known if known is not None else RunPrivacy.of(value_of(Task, self._task))
+
+
+async def _opened(member: Member, request: StepRequest) -> Agent:
+    """Open the agent. Raises what that raises, and `Unsupported` for a shipped model and tools that are not its own."""
+    agent = await member.open()
+    require_own_tools(agent.card, request.tools)
+    return agent
 
 
 def _with_own_states(request: StepRequest, card: AgentCard) -> StepRequest:
