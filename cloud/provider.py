@@ -29,11 +29,11 @@ from ..protocols import (
     ToolCalled,
     Unavailable,
 )
-from ..protocols.address import Address
 from ..protocols.event_loop import LoopBound
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
 from .conclusion import check_text, checked_calls, estimated_usage, finished
+from .connections import Connections
 from .deadline import Deadline
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
 from .failures import content_type_error, error_for, fault_in, fault_of, redirect_error, transport_errors
@@ -92,7 +92,7 @@ class ProviderAgent:
             limits=limits or Limits(concurrency=16),
             prices=prices,
         )
-        self._client: httpx.AsyncClient | None = None
+        self._connections: Connections | None = None
         self._home = LoopBound()
         self._closed = False
         self._deadlines: set[Deadline] = set()
@@ -146,9 +146,9 @@ class ProviderAgent:
         self._closed = True
         for deadline in tuple(self._deadlines):
             deadline.abort(self._closed_error(StepLost))
-        if self._client is not None:
+        if self._connections is not None:
             self._home.require(f"agent {self._card.name!r}")
-            await self._client.aclose()
+            await self._connections.aclose()
 
     async def _call(self, request: StepRequest, key: str | None, deadline: Deadline, answer: "_Answer") -> AsyncGenerator[StepEvent, None]:
         limit = _smaller(request.max_output_tokens, self._card.limits.max_output_tokens)
@@ -169,16 +169,21 @@ class ProviderAgent:
         self, body: JsonObject, request: StepRequest, key: str | None, deadline: Deadline
     ) -> AsyncGenerator[httpx.Response, None]:
         """The response to one HTTP call, if it is an event stream; it is closed on the way out, which ends the provider's work."""
-        client = self._connected()
+        connections = self._connected()
         headers = self._dialect.headers(key, f"{IDENTITY.get().caller}/{request.idempotency_key}") | _HEADERS
         address = self._base_url + self._dialect.path(self._model)
-        message = client.build_request("POST", address, headers=headers, content=_as_json(body))
-        response = await deadline.run(partial(client.send, message, stream=True))
+        content = _as_json(body)
+        pool = await deadline.run(connections.take)
         try:
-            await self._refuse_failure(response, deadline)
-            yield response
+            message = pool.client.build_request("POST", address, headers=headers, content=content)
+            response = await deadline.run(partial(pool.client.send, message, stream=True))
+            try:
+                await self._refuse_failure(response, deadline)
+                yield response
+            finally:
+                await response.aclose()
         finally:
-            await response.aclose()
+            connections.give_back(pool)
 
     async def _refuse_failure(self, response: httpx.Response, deadline: Deadline) -> None:
         if response.is_redirect:
@@ -240,19 +245,12 @@ class ProviderAgent:
     def _provider(self) -> str:
         return f"{self._dialect.name} provider of agent {self._card.name!r}"
 
-    def _connected(self) -> httpx.AsyncClient:
+    def _connected(self) -> Connections:
         self._home.require(f"agent {self._card.name!r}")
-        if self._client is None:
+        if self._connections is None:
             timeout = httpx.Timeout(self._timeouts.idle, connect=self._timeouts.connect, pool=None)
-            most = self._card.limits.concurrency
-            self._client = httpx.AsyncClient(
-                headers={"User-Agent": "nearfar"},
-                timeout=timeout,
-                limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
-                follow_redirects=False,
-                mounts=_unproxied(self._base_url),
-            )
-        return self._client
+            self._connections = Connections(self._base_url, self._card.limits.concurrency, timeout)
+        return self._connections
 
 
 class _Answer:
@@ -286,12 +284,6 @@ class _Answer:
         """The text that remains when the stream has ended."""
         self.text.append(self._cutter.cut(self._joiner.rest()) + self._cutter.rest())
         return self.text[-1]
-
-
-def _unproxied(base_url: str) -> dict[str, None]:
-    """What httpx must not send through a proxy from the environment: what is meant for this machine."""
-    host = httpx.URL(base_url).host
-    return {f"all://{'[' + host + ']' if ':' in host else host}": None} if Address(host=host).is_local else {}
 
 
 def _as_json(body: JsonObject) -> bytes:
