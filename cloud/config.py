@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from ..protocols import ConfigError, Effort, Limits, Prices
 from ..protocols.address import is_loopback
+from ..protocols.open_files import most_calls_upstream
 from .anthropic import AnthropicDialect
 from .dialect import Dialect
 from .gemini import GeminiDialect
@@ -41,8 +42,8 @@ class ProviderConfig(BaseModel):
     """None: from nearfar's table, where it knows this model at the provider's own address, and 0 where `base_url` is this machine."""
     context_tokens: int | None = Field(default=None, gt=0)
     max_output_tokens: int | None = Field(default=None, gt=0)
-    concurrency: int = Field(default=16, gt=0)
-    """HTTP calls at the same time; further ones wait."""
+    concurrency: int | None = Field(default=None, gt=0)
+    """HTTP calls at the same time; further ones wait. None: a quarter of the files that the process may have open, 1,024 at most."""
     tools: bool = True
     """False: the server does not enforce tool calls; steps with tools are refused."""
     json_schema: Literal["native", "llama"] | None = "native"
@@ -118,11 +119,16 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
         key=None if variable is None else StoredKey(variable),
         base_url=config.base_url,
         name=config.name,
-        limits=Limits(context_tokens=config.context_tokens, max_output_tokens=config.max_output_tokens, concurrency=config.concurrency),
+        limits=_limits(config),
         prices=config.prices or _usual_prices(config),
         timeouts=Timeouts(connect=config.connect_timeout, idle=config.idle_timeout, step=config.step_timeout),
         retry=RetryPolicy(calls=config.max_calls),
     )
+
+
+def _limits(config: ProviderConfig) -> Limits:
+    concurrency = config.concurrency or most_calls_upstream()
+    return Limits(context_tokens=config.context_tokens, max_output_tokens=config.max_output_tokens, concurrency=concurrency)
 
 
 def _usual_prices(config: ProviderConfig) -> Prices | None:

@@ -30,6 +30,7 @@ from ..protocols import (
     Unavailable,
 )
 from ..protocols.event_loop import LoopBound
+from ..protocols.open_files import most_calls_upstream
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
 from .conclusion import check_text, checked_calls, estimated_usage, finished
@@ -89,7 +90,7 @@ class ProviderAgent:
             model=model,
             description=f"{model} over the {dialect.name} API",
             capabilities=capabilities or dialect.capabilities,
-            limits=limits or Limits(concurrency=16),
+            limits=limits or Limits(concurrency=most_calls_upstream()),
             prices=prices,
         )
         self._connections: Connections | None = None

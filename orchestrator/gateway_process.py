@@ -27,6 +27,7 @@ from ..protocols import AgentCard, DeadlineExceeded, NearfarError, StepEvent, St
 from ..protocols.client import RemoteAgent
 from ..protocols.errors import BY_REASON
 from ..protocols.event_loop import LoopBound
+from ..protocols.open_files import ask_for_open_files
 from .compose import FarConfig, GatewayLimits, open_far_in_process, serve_far
 
 _START_SECONDS = 120.0
@@ -193,6 +194,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="nearfar gateway: %(message)s")
     # Ctrl-C reaches the whole terminal; the parent decides when the gateway stops.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ask_for_open_files()
     asyncio.run(serve_until_parent_leaves())
 
 

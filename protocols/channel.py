@@ -8,7 +8,8 @@ import grpc
 from .address import Address
 from .certificates import look, read_pair, read_roots
 from .errors import ConfigError
-from .limits import CALLS_OF_A_CONNECTION, CONNECTIONS, HANDSHAKE_SECONDS, IDLE_CONNECTION_SECONDS, MAX_MESSAGE_BYTES, METADATA_BYTES
+from .limits import CALLS_OF_A_CONNECTION, HANDSHAKE_SECONDS, IDLE_CONNECTION_SECONDS, MAX_MESSAGE_BYTES, METADATA_BYTES
+from .open_files import most_connections
 from .renewal import RenewedCertificate
 
 Options = tuple[tuple[str, int | str], ...]
@@ -45,7 +46,6 @@ SERVER_OPTIONS: Options = (
     # With port sharing, a second server on a taken port would start and steal half of the calls.
     ("grpc.so_reuseport", 0),
     # There is no limit on a connection's age: a worker stays attached for days, and a token that is revoked ends its calls anyway.
-    ("grpc.max_allowed_incoming_connections", CONNECTIONS),
     ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
     ("grpc.max_connection_idle_ms", round(IDLE_CONNECTION_SECONDS * 1000)),
     ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_SECONDS * 1000)),
@@ -55,6 +55,11 @@ SERVER_OPTIONS: Options = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
+
+
+def server_options() -> Options:
+    """Return a server's options; how many connections it takes follows what the process may have open now."""
+    return (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections()))
 
 
 @dataclass(frozen=True, kw_only=True)

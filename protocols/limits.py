@@ -14,8 +14,8 @@ MAX_MESSAGE_BYTES: Final = 32 * _MEBIBYTE
 """Of a request or an event: a context of a million tokens takes an eighth of it."""
 METADATA_BYTES: Final = 8 * 1024
 """Of all metadata of a call: a token takes a hundred, and proxies add some."""
-CONNECTIONS: Final = 512
-"""To one server: half of the 1,024 files that a process may usually have open."""
+CONNECTIONS: Final = 4096
+"""To one server, and half of the files that its process may have open (`RLIMIT_NOFILE`) at most: 20 kB of memory each."""
 CALLS_OF_A_CONNECTION: Final = 1024
 """At once; further ones wait at the client."""
 CALLS: Final = 4096
@@ -27,7 +27,7 @@ IDLE_CONNECTION_SECONDS: Final = 7200.0
 
 # What a call passes before its handler sees it.
 
-CALLS_OF_A_CALLER: Final = 1024
+CALLS_OF_A_CALLER: Final = 3584
 """Open at once: with its calls alone, one caller cannot use up all that a server takes."""
 CALLS_OF_A_STRANGER: Final = 16
 """Open at once from one address to what needs no token, health and reflection."""
@@ -74,12 +74,14 @@ STEP_BYTES: Final = 256 * _MEBIBYTE
 """Of all events of a step, or of a provider's whole answer: a token with its probabilities takes a thousand bytes there."""
 LINE_CHARACTERS: Final = 16 * _MEBIBYTE
 """Of one line of a provider's stream, which is in memory before anything can be made of it."""
+CALLS_UPSTREAM: Final = 1024
+"""Of a provider, open at once, and a quarter of the files of the process at most, where the configuration sets no `concurrency`."""
 
 # What a server keeps for those who come back.
 
-STEPS: Final = 1024
-"""That one server runs or keeps: the benchmark of durable runs has a thousand at once."""
-STEPS_OF_A_CALLER: Final = 768
+STEPS: Final = 4096
+"""That one server runs or keeps: a fleet of a thousand devices asks as many at once."""
+STEPS_OF_A_CALLER: Final = 3072
 """That run for one caller, so that there is always room for others."""
 KEPT_BYTES: Final = 64 * _MEBIBYTE
 """Of the events of all steps that run or are kept."""

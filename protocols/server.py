@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from .access import Access, Clock
 from .address import Address, parse_address
 from .agent import Agent
-from .channel import SERVER_OPTIONS, ServerTls
+from .channel import ServerTls, server_options
 from .entrance import Entrance
 from .errors import ConfigError
 from .limits import CALLS
@@ -135,7 +135,7 @@ async def listening(
     """
     where = parse_address(address)
     check_exposure(where, authenticator=access.authenticator, tls=tls, insecure=insecure)
-    server = grpc.aio.server(interceptors=[Entrance(access)], options=list(SERVER_OPTIONS), maximum_concurrent_rpcs=CALLS)
+    server = grpc.aio.server(interceptors=[Entrance(access)], options=list(server_options()), maximum_concurrent_rpcs=CALLS)
     server.add_generic_rpc_handlers(tuple(map(access.guarded, services.values())))
     health_service = health_service or health.HealthServicer()
     await _add_health_and_reflection(server, tuple(services), health_service)

@@ -13,6 +13,7 @@ from ...protocols import Agent, ConfigError, Side
 from ...protocols.address import Address
 from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
+from ...protocols.open_files import ask_for_open_files
 from ...protocols.pairing import read_pairing
 from ..compose import open_local, open_memory, read_device_state
 from ..hub import HubConfig, accept_workers
@@ -100,6 +101,7 @@ def run_hub(config: Path | None, listening: Listening, *, as_json: bool) -> None
 
     async def work() -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+        ask_for_open_files()
         chosen = chosen_hub(config, listening, otherwise=HubConfig())
         async with AsyncExitStack() as stack:
             memory = open_memory(chosen_memory(StoreChoice(None, config))) if chosen.memory else None

@@ -11,6 +11,7 @@ import anyio
 
 from ...protocols import Agent, ConfigError, Side
 from ...protocols.channel import ServerTls, server_tls
+from ...protocols.open_files import ask_for_open_files
 from ...protocols.server import Server
 from ...protocols.token_following import follow_tokens
 from ..compose import (
@@ -62,6 +63,7 @@ async def _serve(
     open_agent: Callable[[], Awaitable[Agent]], listening: Listening, serving: Serving, *, drain: float, as_json: bool
 ) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    ask_for_open_files()
     tokens = caller_tokens(listening.tokens)
     tls = server_tls(listening.certificate, listening.key, listening.client_authority)
     agent = await open_agent()

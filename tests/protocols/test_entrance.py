@@ -29,7 +29,7 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.access import Access
 from nearfar.protocols.address import parse_address
-from nearfar.protocols.channel import SERVER_OPTIONS, open_channel
+from nearfar.protocols.channel import open_channel, server_options
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.entrance import Entrance
 from nearfar.protocols.limits import CALLS_OF_A_STRANGER, FREE_FAILURES, METADATA_BYTES
@@ -258,13 +258,14 @@ async def test_metadata_beyond_the_limit_is_refused() -> None:
             assert await still_serves(serving.address)
 
 
-def with_option(name: str, value: int) -> tuple[tuple[str, int | str], ...]:
-    assert name in dict(SERVER_OPTIONS)
-    return tuple({**dict(SERVER_OPTIONS), name: value}.items())
+def with_option(name: str, value: int) -> Callable[[], tuple[tuple[str, int | str], ...]]:
+    options = dict(server_options())
+    assert name in options
+    return lambda: tuple({**options, name: value}.items())
 
 
 async def test_connections_beyond_the_limit_are_refused_and_those_that_are_there_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "SERVER_OPTIONS", with_option("grpc.max_allowed_incoming_connections", 2))
+    monkeypatch.setattr(server, "server_options", with_option("grpc.max_allowed_incoming_connections", 2))
     with anyio.fail_after(20):
         async with serve(ScriptedAgent(lambda _: "served"), tokens=TOKENS) as serving:
             first = await RemoteAgent.connect(serving.address, token=TOKENS["phone"])
@@ -277,7 +278,7 @@ async def test_connections_beyond_the_limit_are_refused_and_those_that_are_there
 
 
 async def test_connection_that_never_says_anything_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "SERVER_OPTIONS", with_option("grpc.server_handshake_timeout_ms", 200))
+    monkeypatch.setattr(server, "server_options", with_option("grpc.server_handshake_timeout_ms", 200))
     with anyio.fail_after(20):
         async with serve(ScriptedAgent([]), tokens=TOKENS) as serving:
             host, _, port = serving.address.rpartition(":")
