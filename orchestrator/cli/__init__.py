@@ -1,5 +1,6 @@
 """The `nearfar` command. Only typer is imported here: each command loads what it needs when it runs."""
 
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -369,4 +370,5 @@ def serve_hub(
 
 def main() -> None:
     """Entry point of the `nearfar` command."""
+    gc.disable()  # what imports make stays; `execute` goes on collecting when they are done
     app()

@@ -1,6 +1,7 @@
 """Running a command's coroutine: errors become messages and exit codes, Ctrl-C and other signals close what is open."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -47,6 +48,9 @@ EXIT_INTERRUPTED = 130
 
 def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
     """Run `work` to its end and exit with a fitting code where it fails."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     with reported(as_json=as_json), _ends_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP):
         asyncio.run(work)
 
