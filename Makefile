@@ -1,7 +1,8 @@
 # make demo    the comparison of device, cloud and cascade; offline, no key
 # make test    all tests
 # make check   ruff, mypy --strict on the installed wheel, generated code up to date
-# make bench   all benchmarks; they take a while
+# make bars    every benchmark with --quick, within ten minutes, and which bars are missed
+# make bench   all benchmarks in full, which takes hours; keeps the figures and writes docs/benchmarks.md
 # make pictures   the graphs in docs/strategies.md anew from the strategies
 # make generate   the gRPC code anew from protocols/proto/nearfar/v1/*.proto
 #
@@ -18,7 +19,7 @@ CHECK_VENV := .venv-check
 
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test check bench generate lint types generated pictures clean
+.PHONY: demo test check bars bench generate lint types generated pictures clean
 
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
@@ -43,8 +44,12 @@ generated: $(PROTO_VENV)/.ready
 generate: $(PROTO_VENV)/.ready
 	@scripts/generate.sh $(PROTO_VENV)
 
+# NAMES="graph wire" for these alone; DATA names the folder of recorded data.
+bars: $(VENV)/.ready-to-test
+	@$(VENV)/bin/python scripts/bars.py $(NAMES) $(if $(DATA),--data $(DATA))
+
 bench: $(VENV)/.ready-to-test
-	@scripts/bench.sh $(VENV)
+	@$(VENV)/bin/python scripts/bars.py --full $(NAMES) $(if $(DATA),--data $(DATA))
 
 pictures: $(VENV)/.ready-to-run
 	@$(VENV)/bin/python scripts/draw_graphs.py

@@ -1,0 +1,77 @@
+"""The bars of the project, and the page that is written from the last figures."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import bars
+
+sys.path.pop(0)
+
+
+@pytest.fixture
+def benchmark() -> bars.Benchmark:
+    figures = (
+        bars.Figure("ratio", "ours / theirs", at_most=1.5),
+        bars.Figure("parts.recall", "found", at_least=0.8, full_only=True),
+        bars.Figure("items", "how many"),
+    )
+    return bars.Benchmark("graph", "A graph", "About it.", figures)
+
+
+def outcome(quick: bool = True, **figures: object) -> bars.Outcome:
+    return bars.Outcome(figures, 3.0, quick, "2026-11-23", "abc1234", "2 cores", 0.1)
+
+
+def test_the_page_is_what_is_written_from_the_kept_figures() -> None:
+    assert bars.PAGE.read_text(encoding="utf-8") == bars.page(bars.load_bars(), bars.kept()), "run: python scripts/bars.py --page"
+
+
+def test_every_benchmark_has_bars_or_figures() -> None:
+    programs = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")}
+    known = bars.load_bars()
+    assert {each.name for each in known} == programs
+    assert all(each.figures for each in known)
+
+
+def test_a_figure_beyond_its_bar_is_missed(benchmark: bars.Benchmark) -> None:
+    assert [each.name for each in bars.missed(benchmark, outcome(ratio=1.6, parts={"recall": 0.9}))] == ["ratio"]
+    assert bars.missed(benchmark, outcome(ratio=1.5, items=1)) == []
+
+
+def test_a_figure_that_is_not_printed_is_missed(benchmark: bars.Benchmark) -> None:
+    assert [each.name for each in bars.missed(benchmark, outcome(items=1))] == ["ratio"]
+
+
+def test_a_quick_run_is_not_held_to_bars_of_full_runs(benchmark: bars.Benchmark) -> None:
+    low = {"ratio": 1.0, "parts": {"recall": 0.1}}
+    assert bars.missed(benchmark, outcome(**low)) == []
+    assert [each.name for each in bars.missed(benchmark, outcome(quick=False, **low))] == ["parts.recall"]
+
+
+def test_of_a_figure_with_an_interval_the_value_counts() -> None:
+    figure = bars.Figure("recall", "found", at_least=0.8)
+    assert figure.is_met([0.81, 0.7, 0.9])
+    assert not figure.is_met([0.79, 0.7, 0.9])
+    assert not figure.is_met([])
+
+
+def test_the_page_says_what_is_missed_and_how_it_was_run(benchmark: bars.Benchmark) -> None:
+    page = bars.page([benchmark], {"graph": replace(outcome(quick=False, ratio=1.6, items=3), load=2.5)})
+    assert "| `ratio`: ours / theirs | <= 1.5 | 1.6 **missed** |" in page
+    assert "run in full on 2026-11-23 at abc1234" in page
+    assert "other work wanted 2.5 cores" in page
+    assert "not run yet" in bars.page([benchmark], {})
+
+
+def test_a_benchmark_that_is_run_says_what_it_printed() -> None:
+    start = next(each for each in bars.load_bars() if each.name == "graph")
+    figures = bars.run(start, data=bars.DATA, quick=True).figures
+    assert json.dumps(figures)
+    assert isinstance(figures["overhead_ratio"], float)
