@@ -1,5 +1,6 @@
 # make demo    the comparison of device, cloud and cascade; offline, no key
 # make test    all tests
+# make judges  the environments of LiteLLM and the SDKs that some tests need; `make test` does it first
 # make check   ruff, mypy --strict on the installed wheel, generated code up to date
 # make bars    every benchmark with --quick, within ten minutes, and which bars are missed
 # make bench   all benchmarks in full, which takes hours; keeps the figures and writes docs/benchmarks.md
@@ -19,14 +20,17 @@ CHECK_VENV := .venv-check
 
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test check bars bench generate lint types generated pictures clean
+.PHONY: demo test judges check bars bench generate lint types generated pictures clean
 
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
 
 # The tests of a file share models and servers, so that a process gets whole files; each process computes on one core.
-test: $(VENV)/.ready-to-test
+test: $(VENV)/.ready-to-test judges
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_OPTIONS)
+
+judges: $(VENV)/.ready-to-test
+	@$(VENV)/bin/python scripts/judges.py
 
 check: lint types generated
 	@echo "check: all passed"
