@@ -14,12 +14,12 @@ from ..protocols import (
     ContentFiltered,
     ContextOverflow,
     InvalidOutput,
-    InvalidRequest,
-    ModelNotFound,
     NearfarError,
+    NoSuchModel,
     ProviderAuthError,
     QuotaExceeded,
     RateLimited,
+    RequestRefused,
     Stalled,
     StepLost,
     Unavailable,
@@ -33,7 +33,8 @@ _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 
 _HINTS: dict[type[NearfarError], str] = {
     ContextOverflow: "shorten the conversation, or use a model with a larger context window",
-    ModelNotFound: "check the model's name, and that base_url is the API's root (usually it ends in a version such as /v1)",
+    NoSuchModel: "check the model's name, and that base_url is the API's root (usually it ends in a version such as /v1)",
+    RequestRefused: "see the provider's message; a parameter may have to be left out of the agent's configuration for this model",
     ProviderAuthError: "check that the key is current, belongs to this provider and may use this model",
     QuotaExceeded: "top up the provider's account, or raise its spending limit",
     RateLimited: "wait, lower the concurrency, or ask the provider for a higher limit",
@@ -165,7 +166,7 @@ def _class_of(fault: Fault, status: int | None, marks: ErrorMarks) -> type[Nearf
         ProviderAuthError: marks.key,
         ContextOverflow: marks.overflow,
         ContentFiltered: marks.filtered,
-        ModelNotFound: marks.model,
+        NoSuchModel: marks.model,
     }
     if status is None or status <= 500:
         for error, fragments in named.items():
@@ -181,7 +182,7 @@ def _by_status(status: int | None) -> type[NearfarError]:
         case 402:
             return QuotaExceeded
         case 404:
-            return ModelNotFound
+            return NoSuchModel
         case 408 | 409 | 425:
             return Unavailable
         case 413:
@@ -191,7 +192,7 @@ def _by_status(status: int | None) -> type[NearfarError]:
         case None:
             return Unavailable
         case _:
-            return InvalidRequest if status < 500 else Unavailable
+            return RequestRefused if status < 500 else Unavailable
 
 
 def _not_json(text: str, headers: Mapping[str, str]) -> str:

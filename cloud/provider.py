@@ -20,6 +20,7 @@ from ..protocols import (
     Limits,
     NearfarError,
     Prices,
+    RequestRefused,
     Side,
     StepEvent,
     StepLost,
@@ -217,7 +218,7 @@ class ProviderAgent:
 
     def _refuses_states(self, error: NearfarError) -> bool:
         said = error.message.lower()
-        return isinstance(error, InvalidRequest) and any(mark in said for mark in self._dialect.errors.state)
+        return isinstance(error, RequestRefused) and any(mark in said for mark in self._dialect.errors.state)
 
     def _check(self, request: StepRequest) -> None:
         """Refuse what must not or cannot be sent, before anything is."""

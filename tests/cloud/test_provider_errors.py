@@ -25,12 +25,13 @@ from nearfar.protocols import (
     InvalidOutput,
     InvalidRequest,
     Limits,
-    ModelNotFound,
     NearfarError,
+    NoSuchModel,
     PrivacyViolation,
     ProviderAuthError,
     QuotaExceeded,
     RateLimited,
+    RequestRefused,
     Stalled,
     StepLost,
     StepRequest,
@@ -58,7 +59,7 @@ def gemini(code: int, status: str, message: str, *details: dict[str, object]) ->
 
 
 RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
-    ("openai", 400, openai("Unknown parameter: 'x'.", type="invalid_request_error"), InvalidRequest),
+    ("openai", 400, openai("Unknown parameter: 'x'.", type="invalid_request_error"), RequestRefused),
     ("openai", 400, openai("too many tokens", code="context_length_exceeded"), ContextOverflow),
     ("openai", 400, {"object": "error", "message": "This model's maximum context length is 8192 tokens.", "code": 400}, ContextOverflow),
     ("openai", 400, openai("the request exceeds the available context size", type="exceed_context_size_error", code=400), ContextOverflow),
@@ -67,24 +68,24 @@ RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
     ("openai", 401, openai("Incorrect API key provided", code="invalid_api_key"), ProviderAuthError),
     ("openai", 402, openai("Insufficient credits", code=402), QuotaExceeded),
     ("openai", 403, openai("Country not supported"), ProviderAuthError),
-    ("openai", 404, openai("The model `m` does not exist", code="model_not_found"), ModelNotFound),
-    ("openai", 422, {"detail": [{"msg": "field required", "loc": ["body", "x"]}]}, InvalidRequest),
+    ("openai", 404, openai("The model `m` does not exist", code="model_not_found"), NoSuchModel),
+    ("openai", 422, {"detail": [{"msg": "field required", "loc": ["body", "x"]}]}, RequestRefused),
     ("openai", 429, openai("Rate limit reached", code="rate_limit_exceeded"), RateLimited),
     ("openai", 429, openai("You exceeded your current quota", code="insufficient_quota"), QuotaExceeded),
     ("openai", 500, openai("The server had an error"), Unavailable),
     ("openai", 503, "upstream connect error", Unavailable),
     ("openai", 502, "", Unavailable),
-    ("openai", 400, {"error": "model not loaded"}, InvalidRequest),
-    ("openai", 400, [1, 2], InvalidRequest),
+    ("openai", 400, {"error": "model not loaded"}, RequestRefused),
+    ("openai", 400, [1, 2], RequestRefused),
     ("anthropic", 400, anthropic("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum"), ContextOverflow),
     ("anthropic", 400, anthropic("invalid_request_error", "Your credit balance is too low"), QuotaExceeded),
-    ("anthropic", 400, anthropic("invalid_request_error", "max_tokens: Field required"), InvalidRequest),
+    ("anthropic", 400, anthropic("invalid_request_error", "max_tokens: Field required"), RequestRefused),
     ("anthropic", 401, anthropic("authentication_error", "invalid x-api-key"), ProviderAuthError),
-    ("anthropic", 404, anthropic("not_found_error", "model: claude-0"), ModelNotFound),
+    ("anthropic", 404, anthropic("not_found_error", "model: claude-0"), NoSuchModel),
     ("anthropic", 413, anthropic("request_too_large", "Request exceeds the maximum size"), ContextOverflow),
     ("anthropic", 429, anthropic("rate_limit_error", "This would exceed your rate limit"), RateLimited),
     ("anthropic", 529, anthropic("overloaded_error", "Overloaded"), Unavailable),
-    ("gemini", 400, gemini(400, "INVALID_ARGUMENT", "Unknown name"), InvalidRequest),
+    ("gemini", 400, gemini(400, "INVALID_ARGUMENT", "Unknown name"), RequestRefused),
     (
         "gemini",
         400,
@@ -92,7 +93,7 @@ RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
         ContextOverflow,
     ),
     ("gemini", 400, gemini(400, "INVALID_ARGUMENT", "API key not valid.", {"reason": "API_KEY_INVALID"}), ProviderAuthError),
-    ("gemini", 404, gemini(404, "NOT_FOUND", "models/x is not found"), ModelNotFound),
+    ("gemini", 404, gemini(404, "NOT_FOUND", "models/x is not found"), NoSuchModel),
     (
         "gemini",
         429,
@@ -153,7 +154,7 @@ async def test_html_error_page_is_not_quoted() -> None:
 
     async with http_server(answer) as server:
         error = await failure(server)
-    assert type(error) is ModelNotFound
+    assert type(error) is NoSuchModel
     assert "HTML page" in error.message
     assert "<b>" not in str(error)
 
