@@ -23,6 +23,7 @@ from ..protocols import (
 )
 from ..protocols.validation import parse_json
 from .dialect import (
+    CallIds,
     EndedEarly,
     Ending,
     ErrorMarks,
@@ -38,6 +39,8 @@ from .dialect import (
 from .models import bare_name, claude_thinking, claude_traits
 
 VERSION = "2023-06-01"
+MOST_STOPS = 8
+"""As many as a request may have; the API names no limit."""
 DEFAULT_MAX_TOKENS = 8192
 """The API demands a limit; this one holds where neither the request nor the agent has one."""
 
@@ -52,7 +55,8 @@ _CHOICES = {ToolChoice.AUTO: "auto", ToolChoice.NONE: "none", ToolChoice.REQUIRE
 # Models before Opus 5.5 and its contemporaries can be forced to call a tool; later ones refuse that, so they are asked and then checked.
 _TAKES_FORCE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4|(?:opus|sonnet|fable|mythos)-5(?:-\d{8})?$)")
 _KINDS = {"thinking", "redacted_thinking", "text", "tool_use"}
-_FOREIGN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_CALL_FIELDS = {"type", "id", "name", "input"}
 
 _MARKS = ErrorMarks(
     overflow=("prompt is too long", "exceed context limit", "request_too_large"),
@@ -103,8 +107,8 @@ class AnthropicDialect:
         headers = {"anthropic-version": VERSION}
         return headers if key is None else headers | {"x-api-key": key}
 
-    def takes_stop(self, model: str) -> bool:
-        return True
+    def most_stops(self, model: str) -> int:
+        return MOST_STOPS
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
@@ -193,9 +197,10 @@ class AnthropicDecoder:
         return ""
 
     def _parts(self) -> tuple[JsonObject, ...]:
-        """All blocks in their order, where there are more of them than text and calls."""
-        kinds = [block.get("type") for _, block in sorted(self._blocks.items())]
-        if set(kinds) <= {"text", "tool_use"} and "text" not in kinds[1:]:
+        """All blocks in their order, where there is more to them than text and calls."""
+        blocks = [block for _, block in sorted(self._blocks.items())]
+        kinds = [block.get("type") for block in blocks]
+        if set(kinds) <= {"text", "tool_use"} and "text" not in kinds[1:] and all(map(_is_plain, blocks)):
             return ()
         return tuple(self._whole(index, block) for index, block in sorted(self._blocks.items()))
 
@@ -217,11 +222,12 @@ class AnthropicDecoder:
 def _turns(messages: tuple[Message, ...]) -> list[JsonValue]:
     """Turns of alternating roles: neighbours of one role are joined."""
     turns: list[tuple[str, list[JsonValue]]] = []
+    ids = CallIds(_CALL_ID)
     for message in messages:
         if message.role == "system":
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _blocks(message)
+        blocks = _blocks(message, ids)
         if turns and turns[-1][0] == role:
             turns[-1][1].extend(blocks)
         elif blocks:
@@ -231,30 +237,33 @@ def _turns(messages: tuple[Message, ...]) -> list[JsonValue]:
     return [{"role": role, "content": content} for role, content in turns]
 
 
-def _blocks(message: Message) -> list[JsonValue]:
-    if message.tool_result is not None:
-        result = message.tool_result
-        return [{"type": "tool_result", "tool_use_id": _id(result.call_id), "content": result.content, "is_error": result.is_error}]
+def _blocks(message: Message, ids: CallIds) -> list[JsonValue]:
+    if (result := message.tool_result) is not None:
+        identity = ids.of_result(result.call_id)
+        return [{"type": "tool_result", "tool_use_id": identity, "content": result.content, "is_error": result.is_error}]
     parts = own_parts(message)
     if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
+        ids.keep(message)
         return [part for part in parts if part.get("type") != "text" or as_text(part.get("text")).strip()]  # the API takes no blank ones
     blocks: list[JsonValue] = []
     if message.text.strip():
         blocks.append({"type": "text", "text": message.text})
     for call in message.tool_calls:
-        blocks.append({"type": "tool_use", "id": _id(call.id), "name": call.name, "input": call.arguments})
+        blocks.append({"type": "tool_use", "id": ids.of_call(call.id), "name": call.name, "input": call.arguments})
     return blocks
+
+
+def _is_plain(block: JsonObject) -> bool:
+    """Whether a block holds nothing that a message of ours does not say."""
+    if block.get("type") == "text":
+        return True
+    return block.keys() <= _CALL_FIELDS and _CALL_ID.fullmatch(as_text(block.get("id"))) is not None
 
 
 def _said(blocks: list[JsonObject]) -> Said:
     text = "".join(as_text(block.get("text")) for block in blocks if block.get("type") == "text")
     called = [block for block in blocks if block.get("type") == "tool_use"]
     return text, [(as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input"))) for block in called]
-
-
-def _id(call_id: str) -> str:
-    # The API takes only these characters, and a call may stem from another agent.
-    return _FOREIGN_ID.sub("_", call_id)
 
 
 def _usage(usage: JsonObject) -> Usage | None:

@@ -25,6 +25,7 @@ from ..protocols import (
 from .dialect import EndedEarly, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text, own_parts
 from .models import gemini_thinking
 
+MOST_STOPS = 5
 _UNSIGNED = "skip_thought_signature_validator"
 _NEVER_SIGNS = re.compile(r"(?:models/)?gemini-[12]\b")
 _FIELDS = {"text", "thought", "thoughtSignature", "functionCall"}
@@ -73,8 +74,8 @@ class GeminiDialect:
         # In a header, because addresses are logged.
         return {} if key is None else {"x-goog-api-key": key}
 
-    def takes_stop(self, model: str) -> bool:
-        return True
+    def most_stops(self, model: str) -> int:
+        return MOST_STOPS
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
@@ -105,7 +106,7 @@ class GeminiDialect:
         if request.seed is not None:
             config["seed"] = request.seed
         if request.stop:
-            config["stopSequences"] = list(request.stop)
+            config["stopSequences"] = list(request.stop[:MOST_STOPS])
         if request.output_schema is not None:
             config |= {"responseMimeType": "application/json", "responseJsonSchema": request.output_schema}
         return config

@@ -5,6 +5,7 @@ whole or in pieces, with or without index and id; reasoning in fields of its own
 """
 
 import json
+import re
 from hashlib import sha256
 from typing import Literal
 
@@ -24,6 +25,7 @@ from ..protocols import (
 )
 from ..protocols.confidence import LowestWindow
 from .dialect import (
+    CallIds,
     EndedEarly,
     Ending,
     ErrorMarks,
@@ -47,6 +49,11 @@ _REASONS = {
     "function_call": FinishReason.TOOL_CALLS,
     "length": FinishReason.LENGTH,
 }
+
+MOST_STOPS = 4
+_CALL_ID = re.compile(r".{1,40}", re.DOTALL)
+_ANY_ID = re.compile(r".+", re.DOTALL)
+"""Of compatible servers: a proxy may want back what it hid in a long id, as LiteLLM does with Gemini's signatures."""
 
 MARKS = ErrorMarks(
     overflow=(
@@ -112,13 +119,14 @@ class OpenAIDialect:
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
         return bearer_headers(key, idempotency_key)
 
-    def takes_stop(self, model: str) -> bool:
-        return self._traits(model).stops
+    def most_stops(self, model: str) -> int:
+        return MOST_STOPS if self._traits(model).stops else 0
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
+        ids = CallIds(_CALL_ID if self._hosted else _ANY_ID)
         body: JsonObject = {
             "model": model,
-            "messages": [_message(message) for message in request.messages],
+            "messages": [_message(message, ids) for message in request.messages],
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._sampling(request, model, max_output_tokens),
@@ -149,7 +157,7 @@ class OpenAIDialect:
         if request.seed is not None:
             fields["seed"] = request.seed
         if request.stop and traits.stops:
-            fields["stop"] = list(request.stop)
+            fields["stop"] = list(request.stop[:MOST_STOPS])
         if self._effort is not None and traits == PLAIN and self._reasoning is None and not self._hosted:
             traits = Traits(tuple(Effort))
         # Beside tools, chat completions take these models only where they do not think; the responses API has no such rule.
@@ -256,16 +264,17 @@ class _Call:
         return RawCall(self.name, "".join(self.pieces) if self.whole is None else self.whole, self.id or None)
 
 
-def _message(message: Message) -> JsonObject:
-    if message.tool_result is not None:
-        return {"role": "tool", "tool_call_id": message.tool_result.call_id, "content": message.tool_result.content}
-    written: JsonObject = {"role": message.role, "content": message.text}
-    if message.tool_calls:
-        written["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
-            for call in message.tool_calls
-        ]
-    return written
+def _message(message: Message, ids: CallIds) -> JsonObject:
+    if (result := message.tool_result) is not None:
+        return {"role": "tool", "tool_call_id": ids.of_result(result.call_id), "content": result.content}
+    if not message.tool_calls:
+        return {"role": message.role, "content": message.text}
+    calls: list[JsonValue] = [
+        {"id": ids.of_call(call.id), "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
+        for call in message.tool_calls
+    ]
+    # Some proxies put words of their own in the place of an empty text.
+    return {"role": message.role, "content": message.text or None, "tool_calls": calls}
 
 
 def _tool(tool: ToolSpec) -> JsonObject:

@@ -5,14 +5,15 @@ their order and unchanged, as `Ending.parts`: without it a model thinks anew aft
 """
 
 import json
+import re
 from dataclasses import replace
-from hashlib import sha256
 
 from pydantic import JsonValue
 
 from ..protocols import Capabilities, ContentFiltered, Effort, FinishReason, InvalidOutput, Message, StepRequest, Usage
 from ..protocols.validation import parse_json
 from .dialect import (
+    CallIds,
     EndedEarly,
     Ending,
     JsonObject,
@@ -29,7 +30,8 @@ from .dialect import (
 from .models import Traits, openai_traits
 from .openai import MARKS, bearer_headers, is_strict
 
-_LONGEST_ID = 64
+_CALL_ID = re.compile(r".{1,64}", re.DOTALL)
+_CALL_FIELDS = {"type", "id", "call_id", "name", "arguments", "status"}
 _MARKS = replace(
     MARKS,
     filtered=(*MARKS.filtered, "invalid_prompt", "bio_policy", "cyber_policy", "misalignment_policy"),
@@ -69,14 +71,15 @@ class ResponsesDialect:
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
         return bearer_headers(key, idempotency_key)
 
-    def takes_stop(self, model: str) -> bool:
-        return False
+    def most_stops(self, model: str) -> int:
+        return 0
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         traits = openai_traits(model, hosted=True, reasoning=self._reasoning)
+        ids = CallIds(_CALL_ID)
         body: JsonObject = {
             "model": model,
-            "input": [item for message in request.messages for item in _items(message)],
+            "input": [item for message in request.messages for item in _items(message, ids)],
             "stream": True,
             "store": False,
             **self._thinking(request, traits),
@@ -144,8 +147,8 @@ class ResponsesDecoder:
         calls = tuple(_call(item) for item in items if item.get("type") == "function_call")
         if reason is FinishReason.STOP and calls:
             reason = FinishReason.TOOL_CALLS
-        says_more = any(item.get("type") not in ("message", "function_call") or item.get("phase") for item in items)
-        return Ending(reason, calls, _usage(as_object(self._response.get("usage"))), self._model, parts=tuple(items) if says_more else ())
+        parts = () if all(map(_is_plain, items)) else tuple(items)
+        return Ending(reason, calls, _usage(as_object(self._response.get("usage"))), self._model, parts=parts)
 
     def _reason(self) -> FinishReason:
         status = as_text(self._response.get("status"))
@@ -172,18 +175,28 @@ class ResponsesDecoder:
         return self._show(index, text[len(shown) :]) if text.startswith(shown) else ""
 
 
-def _items(message: Message) -> list[JsonValue]:
+def _items(message: Message, ids: CallIds) -> list[JsonValue]:
     if (result := message.tool_result) is not None:
-        return [{"type": "function_call_output", "call_id": _id(result.call_id), "output": result.content}]
+        return [{"type": "function_call_output", "call_id": ids.of_result(result.call_id), "output": result.content}]
     parts = own_parts(message)
     if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
+        ids.keep(message)
         return list(parts)
     items: list[JsonValue] = []
     if message.text or not message.tool_calls:
         items.append({"type": "message", "role": message.role, "content": message.text})
     for call in message.tool_calls:
-        items.append({"type": "function_call", "call_id": _id(call.id), "name": call.name, "arguments": json.dumps(call.arguments)})
+        arguments = json.dumps(call.arguments)
+        items.append({"type": "function_call", "call_id": ids.of_call(call.id), "name": call.name, "arguments": arguments})
     return items
+
+
+def _is_plain(item: JsonObject) -> bool:
+    """Whether an item holds nothing that a message of ours does not say."""
+    if item.get("type") == "message":
+        return not item.get("phase")
+    fits = _CALL_ID.fullmatch(as_text(item.get("call_id"))) is not None
+    return item.get("type") == "function_call" and item.keys() <= _CALL_FIELDS and fits
 
 
 def _said(items: list[JsonObject]) -> Said:
@@ -206,11 +219,6 @@ def _arguments(call: RawCall) -> JsonObject:
         return as_object(parse_json(str(call.arguments).strip() or "{}"))
     except ValueError:
         return {}
-
-
-def _id(call_id: str) -> str:
-    # A call may stem from another agent, whose ids are longer than this API takes.
-    return call_id if len(call_id) <= _LONGEST_ID else sha256(call_id.encode()).hexdigest()
 
 
 def _usage(usage: JsonObject) -> Usage | None:

@@ -31,7 +31,8 @@ _TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 _SAID = _TEXTS.filter(str.strip)
 _NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,11}", fullmatch=True)
 _VALUES = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | _TEXTS, lambda inner: st.lists(inner, max_size=2), max_leaves=4)
-_CALLS = st.builds(ToolCall, id=st.text(min_size=1, max_size=80), name=_NAMES, arguments=st.dictionaries(_NAMES, _VALUES, max_size=3))
+_ARGUMENTS = st.dictionaries(_NAMES, _VALUES, max_size=3)
+_IDS = st.text(min_size=1, max_size=80)
 _TOOLS = st.builds(ToolSpec, name=_NAMES, description=_TEXTS, parameters=st.sampled_from(SCHEMAS))
 
 
@@ -81,11 +82,11 @@ def _gemini_call(call: ToolCall) -> Part:
     return {"functionCall": {"name": call.name, "args": call.arguments, "id": call.id}}
 
 
-def requests(parted: Parted) -> st.SearchStrategy[StepRequest]:
-    """Requests whose turns may have been `parted` by the provider that they are for."""
+def requests(parted: Parted, ids: st.SearchStrategy[str] = _IDS) -> st.SearchStrategy[StepRequest]:
+    """Requests whose turns may have been `parted` by the provider that they are for, and whose calls have these `ids`."""
     return st.builds(
         StepRequest,
-        messages=_conversations(parted),
+        messages=_conversations(parted, st.builds(ToolCall, id=ids, name=_NAMES, arguments=_ARGUMENTS)),
         tools=st.lists(_TOOLS, max_size=3, unique_by=lambda tool: tool.name).map(tuple),
         output_schema=st.none() | st.sampled_from(SCHEMAS),
         temperature=st.none() | st.sampled_from([0.0, 0.7, 1.0, 2.0]),
@@ -101,18 +102,20 @@ def _with_choice(request: StepRequest) -> st.SearchStrategy[StepRequest]:
     return st.sampled_from(choices).map(lambda choice: request.model_copy(update={"tool_choice": choice}))
 
 
-def _conversations(parted: Parted) -> st.SearchStrategy[tuple[Message, ...]]:
+def _conversations(parted: Parted, calls: st.SearchStrategy[ToolCall]) -> st.SearchStrategy[tuple[Message, ...]]:
     beginning = st.tuples(_TEXTS.map(Message.system), _SAID.map(Message.user)) | st.tuples(_SAID.map(Message.user))
-    return st.tuples(beginning, st.lists(_rounds(parted), max_size=3)).map(lambda pair: sum(pair[1], pair[0]))
+    return st.tuples(beginning, st.lists(_rounds(parted, calls), max_size=3)).map(lambda pair: sum(pair[1], pair[0]))
 
 
 @st.composite
-def _rounds(draw: st.DrawFn, parted: Parted) -> tuple[Message, ...]:
+def _rounds(draw: st.DrawFn, parted: Parted, any_call: st.SearchStrategy[ToolCall]) -> tuple[Message, ...]:
     """An agent's turn, the results of its calls, and perhaps what the user says to it."""
     text = draw(_TEXTS)
-    calls = tuple(draw(st.lists(_CALLS, max_size=3, unique_by=lambda call: call.id)))
-    parts = parted(text, calls) if draw(st.booleans()) else ()
+    calls = tuple(draw(st.lists(any_call, max_size=3, unique_by=lambda call: call.id)))
+    is_parted = draw(st.booleans())
+    parts = parted(text, calls) if is_parted else ()
     state = ProviderState(provider="its own", model="model-1", parts=parts) if parts else None
     results = [ToolResult(call_id=call.id, name=call.name, content=draw(_TEXTS), is_error=draw(st.booleans())) for call in calls]
     turn = (Message.assistant(text, calls, state), *map(Message.tool, results))
-    return turn if calls and draw(st.booleans()) else (*turn, Message.user(draw(_SAID)))
+    is_last = bool(calls) and draw(st.booleans())
+    return turn if is_last else (*turn, Message.user(draw(_SAID)))
