@@ -87,7 +87,6 @@ class VectorCache:
 
     def _add(self, items: Sequence[int], passages: Sequence[bytes]) -> None:
         new, counts = unpacked(passages, self._width)
-        self._drop(items)
         count = len(new.codes)
         if self._used + count > len(self._items):
             self._grow(self._used + count)
