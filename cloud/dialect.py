@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from ..protocols import Capabilities, FinishReason, InvalidOutput, Message, StepRequest, Usage
 from ..protocols.limits import CALLS_OF_A_MESSAGE
+from ..protocols.validation import parse_json
 
 JsonObject = dict[str, JsonValue]
 
@@ -122,6 +123,16 @@ Said = tuple[str, list[tuple[str, str, JsonObject]]]
 def said_in(message: Message) -> Said:
     """The text and the calls of an assistant message, to compare them with those in its provider's own form."""
     return message.text, [(call.id, call.name, call.arguments) for call in message.tool_calls]
+
+
+def arguments_of(call: RawCall) -> JsonObject:
+    """The arguments of a call; empty where they are no JSON object."""
+    if not isinstance(call.arguments, str):
+        return call.arguments
+    try:
+        return as_object(parse_json(call.arguments.strip() or "{}"))
+    except ValueError:
+        return {}
 
 
 def own_parts(message: Message) -> list[JsonObject]:

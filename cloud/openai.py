@@ -31,11 +31,14 @@ from .dialect import (
     ErrorMarks,
     JsonObject,
     RawCall,
+    arguments_of,
     as_count,
     as_object,
     as_objects,
     as_text,
     check_number_of_calls,
+    own_parts,
+    said_in,
 )
 from .models import PLAIN, Traits, openai_traits, refuses_effort_with_tools
 
@@ -51,6 +54,7 @@ _REASONS = {
 }
 
 MOST_STOPS = 4
+_CALL_FIELDS = {"index", "id", "type", "function"}
 _CALL_ID = re.compile(r".{1,40}", re.DOTALL)
 _ANY_ID = re.compile(r".+", re.DOTALL)
 """Of compatible servers: a proxy may want back what it hid in a long id, as LiteLLM does with Gemini's signatures."""
@@ -209,6 +213,7 @@ class OpenAIDecoder:
             usage=self._usage,
             model=self._model,
             confidence=self._confidence.value,
+            parts=tuple(call.whole_again() for call in self._calls) if any(call.extra for call in self._calls) else (),
         )
 
     def _choice(self, choice: JsonObject) -> str:
@@ -229,6 +234,7 @@ class OpenAIDecoder:
         call = self._call_of(piece.get("index"), identity, name)
         call.id = call.id or identity
         call.name = call.name or name
+        call.extra |= {field: value for field, value in piece.items() if field not in _CALL_FIELDS and value is not None}
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             call.whole = arguments
@@ -259,9 +265,16 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.whole: JsonObject | None = None
+        self.extra: JsonObject = {}
+        """Fields of the server's own, such as signatures of Gemini's, which it wants back."""
 
     def finished(self) -> RawCall:
         return RawCall(self.name, "".join(self.pieces) if self.whole is None else self.whole, self.id or None)
+
+    def whole_again(self) -> JsonObject:
+        """The call as it goes back to the server."""
+        arguments = "".join(self.pieces) if self.whole is None else json.dumps(self.whole)
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}, **self.extra}
 
 
 def _message(message: Message, ids: CallIds) -> JsonObject:
@@ -269,12 +282,25 @@ def _message(message: Message, ids: CallIds) -> JsonObject:
         return {"role": "tool", "tool_call_id": ids.of_result(result.call_id), "content": result.content}
     if not message.tool_calls:
         return {"role": message.role, "content": message.text}
-    calls: list[JsonValue] = [
+    # Some proxies put words of their own in the place of an empty text.
+    return {"role": message.role, "content": message.text or None, "tool_calls": _calls(message, ids)}
+
+
+def _calls(message: Message, ids: CallIds) -> list[JsonValue]:
+    parts = own_parts(message)
+    if [_named(part) for part in parts] == said_in(message)[1]:
+        ids.keep(message)
+        return list(parts)
+    return [
         {"id": ids.of_call(call.id), "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
         for call in message.tool_calls
     ]
-    # Some proxies put words of their own in the place of an empty text.
-    return {"role": message.role, "content": message.text or None, "tool_calls": calls}
+
+
+def _named(part: JsonObject) -> tuple[str, str, JsonObject]:
+    function = as_object(part.get("function"))
+    call = RawCall(as_text(function.get("name")), as_text(function.get("arguments")))
+    return as_text(part.get("id")), call.name, arguments_of(call)
 
 
 def _tool(tool: ToolSpec) -> JsonObject:

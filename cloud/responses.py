@@ -11,7 +11,6 @@ from dataclasses import replace
 from pydantic import JsonValue
 
 from ..protocols import Capabilities, ContentFiltered, Effort, FinishReason, InvalidOutput, Message, StepRequest, Usage
-from ..protocols.validation import parse_json
 from .dialect import (
     CallIds,
     EndedEarly,
@@ -19,6 +18,7 @@ from .dialect import (
     JsonObject,
     RawCall,
     Said,
+    arguments_of,
     as_count,
     as_object,
     as_objects,
@@ -201,7 +201,7 @@ def _is_plain(item: JsonObject) -> bool:
 
 def _said(items: list[JsonObject]) -> Said:
     calls = [_call(item) for item in items if item.get("type") == "function_call"]
-    return "".join(map(_text, items)), [(call.id or "", call.name, _arguments(call)) for call in calls]
+    return "".join(map(_text, items)), [(call.id or "", call.name, arguments_of(call)) for call in calls]
 
 
 def _text(item: JsonObject) -> str:
@@ -212,13 +212,6 @@ def _text(item: JsonObject) -> str:
 
 def _call(item: JsonObject) -> RawCall:
     return RawCall(as_text(item.get("name")), as_text(item.get("arguments")), as_text(item.get("call_id")) or None)
-
-
-def _arguments(call: RawCall) -> JsonObject:
-    try:
-        return as_object(parse_json(str(call.arguments).strip() or "{}"))
-    except ValueError:
-        return {}
 
 
 def _usage(usage: JsonObject) -> Usage | None:

@@ -5,11 +5,22 @@ import re
 from typing import Any
 
 import pytest
-from http_server import Exchange, http_server
+from http_server import Exchange, http_server, sse
 from hypothesis import given
 from hypothesis import strategies as st
 from step_requests import Parted, anthropic_parts, chat_parts, requests, responses_parts
-from streams import TEXTS, WEATHER, agent_at, anthropic_block, anthropic_end, anthropic_events, anthropic_start, asking, responses_function
+from streams import (
+    TEXTS,
+    WEATHER,
+    agent_at,
+    anthropic_block,
+    anthropic_end,
+    anthropic_events,
+    anthropic_start,
+    asking,
+    openai_chunk,
+    responses_function,
+)
 from streams import responses_stream as responses_events
 
 from nearfar.cloud.anthropic import AnthropicDialect
@@ -96,6 +107,11 @@ def anthropic_stream(identity: str, **fields: object) -> str:
     return anthropic_events(anthropic_start(), *block, *anthropic_end("tool_use"))
 
 
+def chat_stream(identity: str, **fields: object) -> str:
+    call = {"index": 0, "id": identity, "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}, **fields}
+    return sse(openai_chunk({"role": "assistant", "tool_calls": [call]}), openai_chunk({}, "tool_calls"), "[DONE]")
+
+
 def responses_stream(identity: str, **fields: object) -> str:
     arguments = '{"city":"Oslo"}'
     return responses_events((responses_function(1, arguments) | {"call_id": identity, **fields}, [arguments]))
@@ -103,21 +119,21 @@ def responses_stream(identity: str, **fields: object) -> str:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("fields", [{}, {"provider_specific_fields": {"signature": "c2lnbmVk"}}], ids=["id", "field"])
-@pytest.mark.parametrize("dialect", ["responses", "anthropic"])
+@pytest.mark.parametrize("dialect", ["openai", "responses", "anthropic"])
 async def test_what_a_proxy_hides_in_a_call_comes_back_to_it(dialect: str, fields: dict[str, object]) -> None:
-    written = {"anthropic": anthropic_stream, "responses": responses_stream}[dialect]
+    written = {"anthropic": anthropic_stream, "responses": responses_stream, "openai": chat_stream}[dialect]
     identity = "call_1" if fields else LONG
 
     async def answer(exchange: Exchange) -> None:
         await exchange.stream([written(identity, **fields) if len(server.exchanges) == 1 else TEXTS[dialect]("Sunny.")])
 
     async with http_server(answer) as server:
-        agent = agent_at(server.base_url, dialect)
+        agent = agent_at(server.base_url, OpenAIDialect(hosted=False) if dialect == "openai" else dialect)
         asked = await complete(agent, asking(tools=(WEATHER,)))
         result = Message.tool(ToolResult(call_id=asked.tool_calls[0].id, name="weather", content="sunny"))
         await complete(agent, asking(messages=(Message.user("hello"), asked.message, result), tools=(WEATHER,)))
         await agent.aclose()
     body = server.exchanges[1].body
-    read = {"anthropic": anthropic_ids, "responses": responses_ids}[dialect]
+    read = {"anthropic": anthropic_ids, "responses": responses_ids, "openai": chat_ids}[dialect]
     assert read(body) == [("call", identity), ("result", identity)]
     assert all(json.dumps(value) in json.dumps(body) for value in fields.values())
