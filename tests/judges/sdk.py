@@ -1,4 +1,4 @@
-"""A process that judges values by the types of one provider's SDK (`sdk_worker.py`)."""
+"""Processes in the environment of one provider's SDK: one judges by its types (`sdk_worker.py`), one talks by it (`sdk_client.py`)."""
 
 import json
 import subprocess
@@ -9,7 +9,8 @@ from typing import Any
 
 from scripts.judges import python_of
 
-_WORKER = Path(__file__).with_name("sdk_worker.py")
+TYPES = Path(__file__).with_name("sdk_worker.py")
+CLIENT = Path(__file__).with_name("sdk_client.py")
 
 
 class Sdk:
@@ -35,8 +36,8 @@ class Sdk:
 
 
 @contextmanager
-def sdk_at_work(name: str) -> Iterator[Sdk]:
-    """Run the judge of an SDK. Raises `JudgeMissingError` where the SDK is not installed."""
-    command = [str(python_of(name)), "-I", str(_WORKER), name]
+def sdk_at_work(name: str, program: Path) -> Iterator[Sdk]:
+    """Run `program` beside an SDK. Raises `JudgeMissingError` where the SDK is not installed."""
+    command = [str(python_of(name)), "-I", str(program), name]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
         yield Sdk(process)  # leaving closes its standard input, at which it ends

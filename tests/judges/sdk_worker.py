@@ -30,12 +30,17 @@ def openai_checks() -> dict[str, Check]:
     return {
         "chat": _strict_check("openai.types.chat.completion_create_params", "CompletionCreateParamsStreaming"),
         "responses": _strict_check("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming"),
+        "chat event": _open_check("openai.types.chat", "ChatCompletionChunk"),
+        "responses event": _open_check("openai.types.responses", "ResponseStreamEvent"),
     }
 
 
 def anthropic_checks() -> dict[str, Check]:
     """Of the Messages API."""
-    return {"messages": _strict_check("anthropic.types.message_create_params", "MessageCreateParamsStreaming")}
+    return {
+        "messages": _strict_check("anthropic.types.message_create_params", "MessageCreateParamsStreaming"),
+        "messages event": _open_check("anthropic.types", "RawMessageStreamEvent"),
+    }
 
 
 def gemini_checks() -> dict[str, Check]:
@@ -51,7 +56,15 @@ def gemini_checks() -> dict[str, Check]:
         "cachedContent": (str, None),
     }
     body = pydantic.create_model("Body", __config__=pydantic.ConfigDict(extra="forbid"), **fields)
-    return {"contents": _check(pydantic.TypeAdapter(body).validator)}
+    return {
+        "contents": _check(pydantic.TypeAdapter(body).validator),
+        "contents event": _open_check("google.genai.types", "GenerateContentResponse"),
+    }
+
+
+def _open_check(module: str, name: str) -> Check:
+    """A check of what a provider sends, which may have more to it than the SDK knows."""
+    return _check(import_module("pydantic").TypeAdapter(getattr(import_module(module), name)).validator)
 
 
 def _strict_check(module: str, name: str) -> Check:
