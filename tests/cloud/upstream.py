@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from http_server import Exchange, http_server
@@ -17,6 +18,8 @@ _CALLS = {
     "anthropic": anthropic_call('{"city": "Par', 'is"}'),
     "gemini": gemini_call(),
 }
+_RECORDED = Path(__file__).parents[1] / "judges" / "recorded"
+_BOTH = {"openai": "chat", "responses": "responses", "anthropic": "anthropic", "gemini": "gemini"}
 _PATHS = {"chat/completions": "openai", "responses": "responses", "messages": "anthropic", "GenerateContent": "gemini"}
 _KINDS = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error", 401: "authentication_error", 500: "api_error"}
 _STATUSES = {"wrong": 400, "overflow": 400, "gone": 404, "busy": 429, "locked": 401, "down": 500}
@@ -44,13 +47,15 @@ class Upstream:
         self.bodies.append(exchange.body)
         dialect = next(name for path, name in _PATHS.items() if path in exchange.path)
         said = json.dumps(exchange.body)
-        word = next((word for word in (*_STATUSES, "endless", "weather") if f"{word}!" in said), "")
+        word = next((word for word in (*_STATUSES, "endless", "weather", "both") if f"{word}!" in said), "")
         if word in _STATUSES:
             await _refuse(exchange, dialect, word)
         elif word == "endless":
             await self._speak_without_end(exchange, dialect)
         elif word == "weather" and "sunny" not in said:
             await exchange.stream([_CALLS[dialect]])
+        elif word == "both" and "sunny" not in said:
+            await exchange.stream([_recorded(f"{_BOTH[dialect]}-parallel-calls.sse")])
         else:
             await exchange.stream([TEXTS[dialect]("It is ", "fine.")])
 
@@ -60,6 +65,11 @@ class Upstream:
         await exchange.send(beginning.rpartition("\n\n")[0] + "\n\n")
         await exchange.until_client_leaves()
         self.left.set()
+
+
+def _recorded(name: str) -> str:
+    """The events of a recording, without its sources, which LiteLLM does not take."""
+    return (_RECORDED / name).read_bytes().decode().partition("\n\n")[2]
 
 
 async def _refuse(exchange: Exchange, dialect: str, word: str) -> None:
