@@ -21,8 +21,8 @@ set_up() {
   # The wheel's own is a Python program that starts Node.js and would not pass signals on.
   ln -sf "$program" "$venv/bin/node" || return
   echo "installing ${packages[*]} into $venv"
-  "$venv/bin/npm" install --prefix "$venv" --no-save --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error \
-    --fetch-retries=1 "${packages[@]}" >/dev/null || return
+  "$venv/bin/npm" install --prefix "$venv" --no-save --no-package-lock --ignore-scripts --no-audit --no-fund --no-update-notifier \
+    --loglevel=error --fetch-retries=1 "${packages[@]}" >/dev/null || return
   echo "$wanted" >"$venv/.ready"
 }
 
