@@ -1,0 +1,107 @@
+"""Ways of asking that ask the same: `how can I`, `how do you` and `what is the best way to`, and a few more, each in one form."""
+
+import re
+from typing import Final
+
+from .actions import ACTIONS, plain_of
+
+_HOW: Final = re.compile(
+    r"^how (?:(?:do|can) (?:i|one|someone|somebody|anyone|anybody|a person)|(?:does|can) (?:one|someone|somebody|anyone|anybody|a person)|to) (?=(\w+))"
+)
+_HOW_YOU: Final = re.compile(r"^how (?:do|can) (?:you|we) (?=(\w+))")
+_BEST_WAY: Final = re.compile(r"^(?:what|which) (?:is|are) the best (?:way|method)s? (?:to|of|for) (?=(\w+))")
+_STATES: Final = frozenset("be look feel sound smell taste seem appear weigh do compare rank".split())
+"""Verbs whose `how do I` does not ask for instructions: `how do I look`."""
+_PERSONS: Final = frozenset("i me my mine myself you your yours yourself we us our they them he she him her".split())
+_FORM: Final = "how-to {}"
+
+_BETWEEN: Final = (
+    re.compile(r"^what (?:is|are) (?:the )?differences? between (.+?) and (.+)$"),
+    re.compile(r"^how (?:is|are) (.+?) different from (.+)$"),
+    re.compile(r"^how (?:does|do) (.+?) differ from (.+)$"),
+    re.compile(r"^how (?:are|do) (.+?) and (.+?) (?:differ|different)$"),
+)
+_SIDE: Final = re.compile(r"(?:(?:a|an|the) )?(?:[^\s,]+ ){0,2}[^\s,]+")
+_NOT_A_SIDE: Final = re.compile(r"\b(?:and|or|but|in|on|at|for|of|to|by|with|from|when|if|that|which|who|not|no)\b|[,:;]")
+_ARTICLE: Final = re.compile(r"^an? ")
+
+_LINKS: Final = "(?:if|when|because|while|although|unless|and|or|but|so|with|without)"
+
+_PLAIN: Final = tuple(
+    (re.compile(pattern), plain)
+    for pattern, plain in (
+        (r"^(what|why|how|where|when|who|which) exactly\b", r"\1"),
+        (r"^which (?=(?:is|are|was|were)\b|[a-z]+ (?:is|are|was|were|has|have|had|does|do|did|can|should|will)\b)", "what "),
+        (r"^what (?:type|sort) of\b", "what kind of"),
+        (r"^(what|which|who) (?:is|are) (?:some|one|a few)(?: of)? the (?=best\b)", r"\1 are the "),
+        (r"^(what|which|who) are some best ", r"\1 are the best "),
+        (r"^what are some ", "what are "),
+        (r"^what (?:does|do) (?!(?:i|you|he|she|they|we|it|this|that|my|your|his|her|their|our)\b)(.+) mean$", r"what is the meaning of \1"),
+        (r"^what is (?:meant by|(?:the )?definition of)\b", "what is the meaning of"),
+        (r"^(?:how much|what) (?:does|do) (.+) cost$", r"what is the cost of \1"),
+        (r"^how much is (?=(?:an?|the) )", "what is the price of "),
+        (r"^what is the price of (?=an? [^\s]+$)", "what is the cost of "),
+        (r"^(what (?:is|are)) the (?=(?!best|most|least|worst|only|first|last|next)(?:(?!\w+est\b)\w+ ){1,3}(?:of|for|between)\b)", r"\1 "),
+        (r"^what is the (?=[A-Z]\w+ [a-z]+$)", "what is "),
+        (r"^(?:how does it feel|what does it feel like|what is it like) to\b", "what is it like to"),
+        (rf"(?<=\w) , (?={_LINKS}\b)", " "),
+        (r"\b([a-z]{4,})-(?=[a-z]{4})", r"\1 "),
+        (r"^(?:is|are|was|were|do|does|did|can|should|will) .+ or not$", lambda found: found[0].removesuffix(" or not")),
+        (r"\bin order to\b", "to"),
+    )
+)
+
+
+def in_plain_frame(text: str) -> str:
+    """Return a question in the plain one of the forms that ask the same."""
+    for pattern, plain in _PLAIN:
+        text = pattern.sub(plain, text)
+    return _difference(text) or _instructions(text) or text
+
+
+def _instructions(text: str) -> str | None:
+    asked = _HOW.search(text)
+    if asked is not None:
+        if asked[1] in _STATES:
+            return None
+        rest = text[asked.end() :]
+        return _FORM.format(_own(rest) if asked[0] == "how to " else rest)
+    asked = _HOW_YOU.search(text)
+    if asked is not None:
+        rest = text[asked.end() :]
+        is_general = asked[1] in ACTIONS and not (_PERSONS - {"your"}).intersection(rest.split())
+        return _FORM.format(_own(rest)) if is_general else None
+    return _best_way(text)
+
+
+def _best_way(text: str) -> str | None:
+    asked = _BEST_WAY.search(text)
+    if asked is None:
+        return None
+    rest = text[asked.end() :]
+    if asked[0].endswith(" to "):
+        return _FORM.format(rest)
+    verb = plain_of(asked[1])
+    return None if verb is None else _FORM.format(verb + rest[len(asked[1]) :])
+
+
+def _own(rest: str) -> str:
+    """Return what is done with `my` for the `your` of anybody; as it is where another person is in it."""
+    words = rest.split()
+    if (_PERSONS - {"your"}).intersection(words):
+        return rest
+    return " ".join("my" if word == "your" else word for word in words)
+
+
+def _difference(text: str) -> str | None:
+    """Return `difference between` two short things with the two in one order."""
+    for pattern in _BETWEEN:
+        found = pattern.search(text)
+        if found is None:
+            continue
+        sides = found[1], found[2]
+        if any(_NOT_A_SIDE.search(side) or not _SIDE.fullmatch(side) for side in sides):
+            return f"difference {sides[0]} and {sides[1]}"
+        first, second = sorted(_ARTICLE.sub("", side) for side in sides)
+        return f"difference {first} and {second}"
+    return None

@@ -1,0 +1,28 @@
+"""Tell English, the one language of which the cache reads more than the words themselves."""
+
+from collections.abc import Sequence
+from typing import Final
+
+_ENGLISH: Final = frozenset(
+    "the what how why who where when which does did can could should would are have has you your my with from this that and it if not".split()
+)
+"""Frequent words, and hardly any of them a frequent one of another language too."""
+_SIGNS: Final = frozenset("a the to for by or than be".split())
+"""They tell an English text that begins with `is` from a Dutch one."""
+_OPENINGS: Final = frozenset(
+    f"{first} {second}" for first, others in (("is", "a it the there this"), ("do", "i people they we you"), ("i", "am")) for second in others.split()
+)
+"""Beginnings by which it is known although their first word is one of other languages too."""
+_SHARE: Final = 0.2
+"""Of a text's words that have to be among these for it to be taken for English; ordinary questions reach twice as many."""
+
+
+def is_english(words: Sequence[str]) -> bool:
+    """Tell whether words in lower case are those of an English text."""
+    if not words:
+        return False
+    if words[0] == "is" and _SIGNS.intersection(words[1:]):
+        return True
+    if words[0] in _ENGLISH or " ".join(words[:2]) in _OPENINGS:
+        return True
+    return sum(word in _ENGLISH for word in words) >= _SHARE * len(words)
