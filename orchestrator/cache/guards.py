@@ -12,8 +12,8 @@ from .wording.canonical import Canonical
 def objection(asked: str, stored: str) -> str | None:
     """Return why the answer to the stored question does not answer the asked one; None where no guard objects. Symmetric."""
     mine, theirs = Canonical.of(asked), Canonical.of(stored)
-    if mine == theirs:
+    if mine.asks_the_same_as(theirs):
         return None
     if not (mine.is_english and theirs.is_english):
         return "language: the words differ, and the guards know only plain English"
-    return kind_of(mine.form, theirs.form)
+    return kind_of(mine.text, theirs.text)

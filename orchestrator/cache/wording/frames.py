@@ -4,12 +4,14 @@ import re
 from typing import Final
 
 from .actions import ACTIONS, plain_of
+from .marks import BEST, SOME
 
 _HOW: Final = re.compile(
     r"^how (?:(?:do|can) (?:i|one|someone|somebody|anyone|anybody|a person)|(?:does|can) (?:one|someone|somebody|anyone|anybody|a person)|to) (?=(\w+))"
 )
 _HOW_YOU: Final = re.compile(r"^how (?:do|can) (?:you|we) (?=(\w+))")
 _BEST_WAY: Final = re.compile(r"^(?:what|which) (?:is|are) the best (?:way|method)s? (?:to|of|for) (?=(\w+))")
+_SOME_WAYS: Final = re.compile(r"^(?:what are (?:the )?(?:different )?(?:ways|methods) (?:to|of|for)|is there (?:a|any) way to) (?=(\w+))")
 _STATES: Final = frozenset("be look feel sound smell taste seem appear weigh do compare rank".split())
 """Verbs whose `how do I` does not ask for instructions: `how do I look`."""
 _PERSONS: Final = frozenset("i me my mine myself you your yours yourself we us our they them he she him her".split())
@@ -71,18 +73,21 @@ def _instructions(text: str) -> str | None:
         rest = text[asked.end() :]
         is_general = asked[1] in ACTIONS and not (_PERSONS - {"your"}).intersection(rest.split())
         return _FORM.format(_own(rest)) if is_general else None
-    return _best_way(text)
+    return _ways(text)
 
 
-def _best_way(text: str) -> str | None:
+def _ways(text: str) -> str | None:
+    mark = BEST
     asked = _BEST_WAY.search(text)
+    if asked is None:
+        mark, asked = SOME, _SOME_WAYS.search(text)
     if asked is None:
         return None
     rest = text[asked.end() :]
     if asked[0].endswith(" to "):
-        return _FORM.format(rest)
+        return f"{mark} {_FORM.format(rest)}"
     verb = plain_of(asked[1])
-    return None if verb is None else _FORM.format(verb + rest[len(asked[1]) :])
+    return None if verb is None else f"{mark} {_FORM.format(verb + rest[len(asked[1]) :])}"
 
 
 def _own(rest: str) -> str:

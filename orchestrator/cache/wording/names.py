@@ -21,8 +21,8 @@ monday tuesday wednesday thursday friday saturday sunday january february april 
 """
 _MAKERS: Final = """
 google facebook youtube linkedin instagram whatsapp paypal netflix spotify quora reddit tumblr ebay microsoft ibm samsung nokia toyota
-honda bmw iphone ipad android linux ubuntu macos javascript typescript postgresql mysql sqlite html css sql php wifi pdf usb gmail
-github docker kubernetes wordpress photoshop bitcoin ethereum wikipedia tv cpu gpu ram hiv dna upsc ielts toefl gmat mba gre
+honda bmw iphone ipad android linux ubuntu macos javascript typescript postgresql mysql sqlite html css sql php wifi wi-fi pdf usb gmail
+github docker kubernetes wordpress photoshop bitcoin ethereum wikipedia tv cpu gpu hiv dna upsc ielts toefl gmat mba gre
 """
 _PEOPLE: Final = "trump clinton obama hitler einstein gandhi modi shakespeare newton darwin napoleon stalin lenin putin"
 NAMES: Final = frozenset(" ".join((_LANGUAGES, _PLACES, _DAYS, _MAKERS, _PEOPLE)).split())

@@ -5,9 +5,9 @@ from typing import Final
 
 from .actions import plain_of
 
-_ONE: Final = re.compile(r"^((?:what |why |how )?)(is|does) an? (?=[a-z])")
-_ALL: Final = re.compile(r"^((?:what |why |how )?)(are|do) (?=[a-z])")
-_ANY: Final = re.compile(r"^what is (?=(?!the\b|this\b|that\b|my\b|your\b|his\b|her\b|our\b|their\b|it\b|so\b|not\b|a\b|an\b)[a-z]+ [a-z]+$)")
+_ONE: Final = re.compile(r"^(what |why |how )(is|does) an? (?=[a-z])")
+_ALL: Final = re.compile(r"^(what |why |how )(are|do) (?=[a-z])")
+_ANY: Final = re.compile(r"^what is (?=([a-z]+(?: [a-z]+){1,3})$)")
 _BEST: Final = re.compile(r"^(what|who) (?:is|are) the best (?=[a-z])")
 _PURPOSE: Final = re.compile(r"^((?:[a-z]+ ){1,3})for ([a-z]+ing)\b")
 _AGREES: Final = re.compile(r"^((?:what |why |how |when |where |who )?)(is|are|does|do)\b")
@@ -23,6 +23,7 @@ _MEASURES: Final = frozenset(
     "seconds minutes hours days weeks months years decades centuries miles kilometers kilometres meters metres feet inches pounds"
     " kilos grams ounces liters litres gallons dollars euros cents rupees degrees calories points percent".split()
 )
+_IN_IE: Final = frozenset("movies cookies calories zombies selfies rookies hoodies smoothies brownies genies pixies prairies ties pies lies".split())
 _STOP: Final = frozenset(
     "the a an this these that those my your his her its our their i you he she it we they there some any all most no each every both"
     " not is are was were do does did has have had and or of in on at to for by with from always sometimes perhaps as us else".split()
@@ -43,7 +44,8 @@ def _of_a_kind(text: str) -> str:
     if found is not None:
         rest = text[found.end() :]
         return f"{found[1]} is the best ~ {_for_purpose(_of_one(rest) or rest)}"
-    if _ANY.search(text):
+    found = _ANY.search(text)
+    if found is not None and not _STOP.intersection(found[1].split()):
         return text.replace("what is ", "what be ~ ", 1)
     found = _ONE.search(text)
     if found is not None:
@@ -77,6 +79,8 @@ def _of_one(rest: str) -> str | None:
 
 
 def _singular(word: str) -> str:
+    if word in _IN_IE:
+        return word[:-1]
     if word.endswith("ies") and len(word) > _LEAST + 1:
         return f"{word[:-3]}y"
     if word.endswith(("sses", "shes", "ches", "xes", "zes", "oes")):

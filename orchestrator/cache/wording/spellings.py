@@ -23,8 +23,8 @@ _PLAIN: Final = {
 _PHRASES: Final = tuple(
     (re.compile(pattern), plain)
     for pattern, plain in (
-        (r"\b(?:the us\b|(?:the )?(?:U\.S\.(?:A\.)?|US|USA|usa|[Uu]nited [Ss]tates(?: of [Aa]merica)?)(?![\w.]))", "usa"),
-        (r"\b(?:the )?(?:U\.K\.|UK|uk|[Uu]nited [Kk]ingdom)(?![\w.])", "uk"),
+        (r"\b(?:the us\b|(?:the )?(?:U\.S(?:\.A)?\.?|US|USA|usa|[Uu]nited [Ss]tates(?: of [Aa]merica)?)(?![\w.]))", "usa"),
+        (r"\b(?:the )?(?:U\.K\.?|UK|uk|[Uu]nited [Kk]ingdom)(?![\w.])", "uk"),
         (r"\b(\d+(?:\.\d+)?) ?(?:%|percent\b|per cent\b)", r"\1 %"),
         (r"\b(\d+)(GB|MB|TB|kg|km|cm|mm|mph|kWh)\b", r"\1 \2"),
         (r"\b(\d{1,3}(?:,\d{3})+)(?![\d.,])", lambda found: found[1].replace(",", "")),

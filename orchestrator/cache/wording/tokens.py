@@ -19,7 +19,7 @@ _SHARP: Final = re.compile(r"\b[CFcf]#(?!\w)")
 _ENDS: Final = frozenset("?!.\u2026")
 _FIRST: Final = re.compile(r"[A-Z][a-z]*(?:'[a-z]+)?")
 _LAZY: Final = frozenset(
-    "i i'm i've i'll i'd a an the in on at for of to by with from and or what which who whom whose when where why how is are was were"
+    "i i'm i've i'll i'd an the in on at for of to by with from and or what which who whom whose when where why how is are was were"
     " do does did can could should would will has have had please hi hello hey".split()
 )
 """Words that are no names, whatever their case."""
@@ -36,6 +36,11 @@ def is_literal(text: str) -> bool:
     return _QUOTED.search(text) is not None or _FORMAL.search(_SHARP.sub("", text)) is not None
 
 
+def is_caseless(text: str) -> bool:
+    """Tell whether a text has no capital inside, or nothing but capitals."""
+    return text[1:].islower() or text.isupper()
+
+
 def tokens(text: str) -> list[str]:
     """Return the words and signs of a text but those at its end, with the case of what may be a name.
 
@@ -45,11 +50,13 @@ def tokens(text: str) -> list[str]:
     found = _TOKEN.findall(text)
     while found and found[-1] in _ENDS:
         found.pop()
-    if len(found) >= _FEWEST_SHOUTED and text.isupper():
+    if text.isupper() and len(found) >= _FEWEST_SHOUTED:
         return [word.lower() for word in found]
     return [_cased(word, begins=place == 0 or found[place - 1] in _ENDS) for place, word in enumerate(found)]
 
 
 def _cased(word: str, *, begins: bool) -> str:
     lower = word.lower()
-    return lower if lower in _LAZY or lower in NAMES or (begins and _FIRST.fullmatch(word)) else word
+    if word == "I" or lower in NAMES:
+        return lower
+    return lower if _FIRST.fullmatch(word) and (begins or lower in _LAZY) else word
