@@ -4,14 +4,19 @@ import re
 from typing import Final
 
 from .actions import ACTIONS, plain_of
-from .marks import BEST, SOME
+from .marks import BEST, GOOD, SOME
 
 _HOW: Final = re.compile(
     r"^how (?:(?:do|can) (?:i|one|someone|somebody|anyone|anybody|a person)|(?:does|can) (?:one|someone|somebody|anyone|anybody|a person)|to) (?=(\w+))"
 )
 _HOW_YOU: Final = re.compile(r"^how (?:do|can) (?:you|we) (?=(\w+))")
-_BEST_WAY: Final = re.compile(r"^(?:what|which) (?:is|are) the best (?:way|method)s? (?:to|of|for) (?=(\w+))")
-_SOME_WAYS: Final = re.compile(r"^(?:what are (?:the )?(?:different )?(?:ways|methods) (?:to|of|for)|is there (?:a|any) way to) (?=(\w+))")
+_WAYS: Final = (
+    (BEST, re.compile(r"^(?:what|which) (?:is|are) the best (?:way|method)s? (?P<link>to|of|for) (?=(?P<verb>\w+))")),
+    (GOOD, re.compile(r"^what (?:is a|are) good (?:way|method)s? (?P<link>to|of|for) (?=(?P<verb>\w+))")),
+    (SOME, re.compile(r"^what (?:is an?|is the|are|are the|are different) (?:way|method)s? (?P<link>to|of|for) (?=(?P<verb>\w+))")),
+    (SOME, re.compile(r"^is there (?:a|any) way (?P<link>to) (?=(?P<verb>\w+))")),
+)
+_GOING_ABOUT: Final = re.compile(r"^how (?:do|can) i go about (?=(\w+))")
 _STATES: Final = frozenset("be look feel sound smell taste seem appear weigh do compare rank".split())
 """Verbs whose `how do I` does not ask for instructions: `how do I look`."""
 _PERSONS: Final = frozenset("i me my mine myself you your yours yourself we us our they them he she him her".split())
@@ -27,7 +32,11 @@ _SIDE: Final = re.compile(r"(?:(?:a|an|the) )?(?:[^\s,]+ ){0,2}[^\s,]+")
 _NOT_A_SIDE: Final = re.compile(r"\b(?:and|or|but|in|on|at|for|of|to|by|with|from|when|if|that|which|who|not|no)\b|[,:;]")
 _ARTICLE: Final = re.compile(r"^an? ")
 
+_ASKING: Final = "(?:what|which|who|when|where|why|how|is|are|was|were|do|does|did|can|should|will)"
 _LINKS: Final = "(?:if|when|because|while|although|unless|and|or|but|so|with|without)"
+
+_FRONTED: Final = re.compile(rf"^((?:in|on|for|with) [^,.?!]{{1,30}}) , (?={_ASKING}\b)(.+)$")
+
 
 _PLAIN: Final = tuple(
     (re.compile(pattern), plain)
@@ -56,12 +65,16 @@ _PLAIN: Final = tuple(
 
 def in_plain_frame(text: str) -> str:
     """Return a question in the plain one of the forms that ask the same."""
+    text = _FRONTED.sub(r"\2 \1", text)
     for pattern, plain in _PLAIN:
         text = pattern.sub(plain, text)
     return _difference(text) or _instructions(text) or text
 
 
 def _instructions(text: str) -> str | None:
+    about = _GOING_ABOUT.search(text)
+    if about is not None:
+        return _done(text[about.end() :], about[1])
     asked = _HOW.search(text)
     if asked is not None:
         if asked[1] in _STATES:
@@ -77,17 +90,19 @@ def _instructions(text: str) -> str | None:
 
 
 def _ways(text: str) -> str | None:
-    mark = BEST
-    asked = _BEST_WAY.search(text)
-    if asked is None:
-        mark, asked = SOME, _SOME_WAYS.search(text)
-    if asked is None:
-        return None
-    rest = text[asked.end() :]
-    if asked[0].endswith(" to "):
-        return f"{mark} {_FORM.format(rest)}"
-    verb = plain_of(asked[1])
-    return None if verb is None else f"{mark} {_FORM.format(verb + rest[len(asked[1]) :])}"
+    for mark, pattern in _WAYS:
+        asked = pattern.search(text)
+        if asked is not None:
+            is_plain = asked["link"] == "to"
+            form = _FORM.format(text[asked.end() :]) if is_plain else _done(text[asked.end() :], asked["verb"])
+            return None if form is None else f"{mark} {form}"
+    return None
+
+
+def _done(rest: str, participle: str) -> str | None:
+    """Return instructions for what a text that begins with a form in `-ing` names; None where it is none of an action."""
+    verb = plain_of(participle)
+    return None if verb is None else _FORM.format(verb + rest[len(participle) :])
 
 
 def _own(rest: str) -> str:

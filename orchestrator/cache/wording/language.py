@@ -13,6 +13,9 @@ _OPENINGS: Final = frozenset(
     f"{first} {second}" for first, others in (("is", "a it the there this"), ("do", "i people they we you"), ("i", "am")) for second in others.split()
 )
 """Beginnings by which it is known although their first word is one of other languages too."""
+_ASKING: Final = frozenset("what how why which where when does should would could tell".split())
+_NEAR: Final = 5
+"""Words at the beginning among which one of these is a sign of English."""
 _SHARE: Final = 0.2
 """Of a text's words that have to be among these for it to be taken for English; ordinary questions reach twice as many."""
 
@@ -23,6 +26,6 @@ def is_english(words: Sequence[str]) -> bool:
         return False
     if words[0] == "is" and _SIGNS.intersection(words[1:]):
         return True
-    if words[0] in _ENGLISH or " ".join(words[:2]) in _OPENINGS:
+    if words[0] in _ENGLISH or _ASKING.intersection(words[:_NEAR]) or " ".join(words[:2]) in _OPENINGS:
         return True
     return sum(word in _ENGLISH for word in words) >= _SHARE * len(words)

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 BEST: Final = "<best>"
+GOOD: Final = "<good>"
 SOME: Final = "<some>"
-"""In front of `how-to`: it was asked for the best way, or for several."""
+"""In front of `how-to`: it was asked for the best way, a good one, or any."""
 
 _ARTICLES: Final = frozenset(("a", "an", "the"))
 _CLOSED: Final = frozenset(
@@ -32,7 +33,7 @@ def without_marks(words: Sequence[str]) -> tuple[tuple[str, ...], Mapping[int, s
     kept: list[str] = []
     marks: dict[int, str] = {}
     for place, word in enumerate(words):
-        if word in (BEST, SOME):
+        if word in (BEST, GOOD, SOME):
             marks[len(kept)] = word
         elif word in _ARTICLES and _is_spare(words, place):
             marks[len(kept)] = "a" if word == "an" else word

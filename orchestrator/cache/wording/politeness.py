@@ -6,17 +6,17 @@ from typing import Final
 _NEXT: Final = (
     r"(?=(?:what|which|who|whom|whose|when|where|why|how|is|are|was|were|do|does|did|can|could|would|will|should|has|have|please|tell|explain|i)\b)"
 )
-_ASKED: Final = r"(?=(?:what|which|who|whom|whose|when|where|why|how)\b)"
+_ASKED: Final = r"(?=(?:what|which|who|whom|whose|when|where|why|how|if|whether|the)\b)"
 _GREETING: Final = re.compile(
     r"^(?:(?:hi|hello|hey)(?: there| all| everyone| guys| folks)?|good (?:morning|afternoon|evening)|excuse me|quick question|thanks|thank you)"
     rf"(?: [,.!:]| -| ;)* {_NEXT}"
 )
 _PLEASE: Final = re.compile(rf"^(?:please|kindly)(?: ,)? {_NEXT}")
 _TELLING: Final = re.compile(
-    r"^(?:(?:can|could|would|will) (?:you|anyone|someone|anybody|somebody) (?:please |kindly )?(?:tell|explain)(?: to)?(?: me| us)?"
-    r"|(?:please |kindly )?(?:tell|explain)(?: to)? (?:me|us)|explain"
+    r"^(?:(?:can|could|would|will) (?:you|anyone|someone|anybody|somebody) (?:please |kindly )?(?:tell|explain|show|teach)(?: to)?(?: me| us)?"
+    r"|(?:please |kindly )?(?:tell|explain|show|teach)(?: to)? (?:me|us)|explain(?! the\b)"
     r"|(?:do you|does anyone|does anybody|does someone) know"
-    r"|i (?:want|need|would like|am trying) to know|i was wondering|i am wondering|i wonder|(?:may|can) i ask)"
+    r"|i (?:want|need|would like|am trying) to (?:know|find out)|i was wondering|i am wondering|i wonder|(?:may|can) i ask)"
     rf"(?: please)?(?: [,:])? {_ASKED}"
 )
 _CLOSING: Final = re.compile(r"(?: [,.!?])*(?: please| thanks(?: a lot| so much| in advance)?| thank you(?: so much| very much| in advance)?)$")
@@ -41,6 +41,8 @@ def without_politeness(text: str) -> tuple[str, bool]:
 
 
 _INDIRECT: Final = (
+    (re.compile(r"^(?=the\b)"), "what is "),
+    (re.compile(r"^(?:if|whether) (.+?) (is|are|was|were|can|should|will|has|have) (.+)$"), r"\2 \1 \3"),
     (re.compile(r"^(what|who|where|when) (?!(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b)(.+) (is|are|was|were)$"), r"\1 \3 \2"),
     (re.compile(r"^(why) (?!(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b)((?:\S+ ){1,3}?)(is|are|was|were) "), r"\1 \3 \2"),
 )
