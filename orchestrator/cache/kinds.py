@@ -11,10 +11,11 @@ _WORDS: Final[dict[str, frozenset[str]]] = {
         "negation": "not no never none nothing nobody nowhere neither nor without cannot hardly barely scarcely rarely seldom except unless but",
         "person": "i me my mine myself you your yours yourself he him his himself she her hers herself it its itself we us our ours"
         " ourselves they them their theirs themselves one people",
+        "tense": "was were did had been will use used going",
         "modal": "can could may might must shall should will would ought need able allowed supposed required",
-        "auxiliary": "am is are was were be been being do does did done has have had having used get got going",
+        "auxiliary": "am is are was were be been being do does did done has have had having get got",
         "scope": "only also even just still already yet too again almost ever really quite rather so exactly mainly merely instead",
-        "degree": "more most less least better best worse worst very good great enough as than bigger biggest",
+        "degree": "<best> <good> <some> more most less least better best worse worst very good great enough as than bigger biggest",
         "quantity": "all some any each every both either many much few little several half another other most",
         "determiner": "a an the this that these those",
         "time": "today tomorrow yesterday now then before after since until by during while ago later when daily weekly monthly yearly"
@@ -43,7 +44,7 @@ def _kind(words: set[str]) -> str:
         return "case"
     if "~" in words:
         words = words - {"~"} or {"a"}
-    for kind in ("question", "negation"):
+    for kind in ("question", "negation", "tense"):
         if _WORDS[kind] & words:
             return kind
     if any(_NUMBER.search(word) for word in words):

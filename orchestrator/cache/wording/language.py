@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 _ENGLISH: Final = frozenset(
-    "the what how why who where when which does did can could should would are have has you your my with from this that and it if not".split()
+    "the what how why who where when which does did can could should would are have has must may whose whom you your my with from this that and it if not".split()
 )
 """Frequent words, and hardly any of them a frequent one of another language too."""
 _SIGNS: Final = frozenset("a the to for by or than be".split())
 """They tell an English text that begins with `is` from a Dutch one."""
 _OPENINGS: Final = frozenset(
-    f"{first} {second}" for first, others in (("is", "a it the there this"), ("do", "i people they we you"), ("i", "am")) for second in others.split()
+    f"{first} {second}" for first, others in (("is", "a it the there this he she my your"), ("do", "i people they we you all some most many any not these those"), ("i", "am need want"), ("was", "it he she"), ("will", "i it he she they we you")) for second in others.split()
 )
 """Beginnings by which it is known although their first word is one of other languages too."""
 _ASKING: Final = frozenset("what how why which where when does should would could tell".split())
