@@ -13,7 +13,7 @@ _HOW_YOU: Final = re.compile(r"^how (?:do|can) (?:you|we) (?=(\w+))")
 _WAYS: Final = (
     (BEST, re.compile(r"^(?:what|which) (?:is|are) the best (?:way|method)s? (?P<link>to|of|for) (?=(?P<verb>\w+))")),
     (GOOD, re.compile(r"^what (?:is a|are) good (?:way|method)s? (?P<link>to|of|for) (?=(?P<verb>\w+))")),
-    (SOME, re.compile(r"^what (?:is an?|is the|are|are the|are different) (?:way|method)s? (?P<link>to|of|for) (?=(?P<verb>\w+))")),
+    (SOME, re.compile(r"^what (?:is an?|are|are the|are different) (?:way|method)s? (?P<link>to|of|for) (?=(?P<verb>\w+))")),
     (SOME, re.compile(r"^is there (?:a|any) way (?P<link>to) (?=(?P<verb>\w+))")),
 )
 _GOING_ABOUT: Final = re.compile(r"^how (?:do|can) i go about (?=(\w+))")

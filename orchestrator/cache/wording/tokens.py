@@ -23,6 +23,7 @@ _LAZY: Final = frozenset(
     " do does did can could should would will has have had please hi hello hey".split()
 )
 """Words that are no names, whatever their case."""
+_SMALL_I: Final = re.compile(r"\bi\b")
 _FEWEST_SHOUTED: Final = 3
 
 
@@ -37,8 +38,8 @@ def is_literal(text: str) -> bool:
 
 
 def is_caseless(text: str) -> bool:
-    """Tell whether a text has no capital inside, or nothing but capitals."""
-    return text[1:].islower() or text.isupper()
+    """Tell whether a text is written without capitals, not even a first one or `I`, or in nothing but capitals."""
+    return text.islower() or text.isupper() or (text[1:].islower() and _SMALL_I.search(text) is not None)
 
 
 def tokens(text: str) -> list[str]:
