@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message
+from ..cache.budget import LEAST_THRESHOLD
 from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
@@ -20,7 +21,15 @@ from .doctor_certificates import certificate_findings
 from .doctor_hardware import hardware_lines
 from .finding import Finding, Status
 
-_STYLES = {"ok": "green", "present": "green", "absent": "yellow", "expiring": "yellow", "unknown": "dim", "broken": "red"}
+_STYLES = {
+    "ok": "green",
+    "present": "green",
+    "absent": "yellow",
+    "expiring": "yellow",
+    "risky": "yellow",
+    "unknown": "dim",
+    "broken": "red",
+}
 _EXTRAS = {
     "llama": ("llama-cpp-python", "llguidance"),
     "onnx": ("onnxruntime-genai", "tokenizers"),
@@ -69,10 +78,19 @@ async def _examine(config: Path | None) -> AsyncIterator[Finding]:
         advice = "optional; the models that ship with nearfar are used without one"
         yield Finding(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
         loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
-    for finding in (*_keys(), *certificate_findings(loaded)):
+    for finding in (*_keys(), *certificate_findings(loaded), *_cache_thresholds(loaded)):
         yield finding
     async for finding in _sides(loaded):
         yield finding
+
+
+def _cache_thresholds(config: Config) -> Iterator[Finding]:
+    """Yield a finding for each threshold at which the guards alone stand between two questions."""
+    for key, value in (config.cache.low_thresholds if config.cache is not None else {}).items():
+        detail = f"{key} = {value:g} serves answers to questions that are not close"
+        yield Finding(
+            area="cache", name="[cache]", status="risky", detail=detail, advice=f"set {LEAST_THRESHOLD:g} or more, or leave it out"
+        )
 
 
 def _packages() -> Iterator[Finding]:

@@ -188,7 +188,11 @@ def test_a_small_word_in_place_of_another_never_passes(text: str, first: str, se
     assert objection(with_word(text, first, where), with_word(text, second, where)) is not None
 
 
-@given(st.sampled_from(["What is the capital of {}?", "How do I get to {}?", "why do people visit {}?"]), st.sampled_from(WRAPPINGS), st.sampled_from(["Ulm", "East Calder"]))
+@given(
+    st.sampled_from(["What is the capital of {}?", "How do I get to {}?", "why do people visit {}?"]),
+    st.sampled_from(WRAPPINGS),
+    st.sampled_from(["Ulm", "East Calder"]),
+)
 def test_politeness_around_a_question_passes(form: str, wrapping: str, name: str) -> None:
     text = form.format(name)
     assert objection(wrapping.format(text[0].lower() + text[1:]), text) is None
@@ -203,7 +207,9 @@ def test_a_capital_that_makes_a_name_never_passes(text: str, name: str) -> None:
 @pytest.mark.parametrize("kind", sorted({(pair.is_same, pair.kind) for pair in PAIRS}))
 def test_written_pairs_of_a_kind_are_judged_as_people_judge_them(kind: tuple[bool, str]) -> None:
     of_kind = [pair for pair in PAIRS if (pair.is_same, pair.kind) == kind]
-    wrong = [pair for pair in of_kind for passes in (_passes(pair.first, pair.second), _passes(pair.second, pair.first)) if passes != kind[0]]
+    wrong = [
+        pair for pair in of_kind for passes in (_passes(pair.first, pair.second), _passes(pair.second, pair.first)) if passes != kind[0]
+    ]
     assert wrong == []
 
 

@@ -45,6 +45,4 @@ god bible genesis exodus numbers judges kings acts romans bible internet web net
 twins reds sox cubs padres rangers rockets suns magic heat nets bulls bucks kings wizards hornets spurs arsenal wanderers rovers albion
 """.strip()
 _SHORT: Final = "us it who aids cat mad nice it's ms mr ad pm am id ok us tv mp pi ma pa la io on in or me de al ai ar vr ip os no so an as at by do he if is my of to we"
-AMBIGUOUS: Final = frozenset(
-    " ".join((_TECHNOLOGY, _MAKERS, _PLACES, _PEOPLE, _PEOPLES, _CALENDAR, _WORKS, _SHORT)).split()
-)
+AMBIGUOUS: Final = frozenset(" ".join((_TECHNOLOGY, _MAKERS, _PLACES, _PEOPLE, _PEOPLES, _CALENDAR, _WORKS, _SHORT)).split())

@@ -66,9 +66,9 @@ def _canonical(text: str) -> Canonical:
         return Canonical((stripped,), {}, is_english=False)
     plain = normalised(text)
     written = without_contractions(" ".join(tokens(plain)))
-    if not is_english(written.lower().split()):
-        return Canonical((_of_any_language(plain),), {}, is_english=False)
     asked, is_indirect = without_politeness(written)
+    if not (is_english(written.lower().split()) or is_english(asked.lower().split())):
+        return Canonical((_of_any_language(plain),), {}, is_english=False)
     if is_indirect:
         asked = direct(asked)
     form = of_a_kind(in_plain_frame(in_one_spelling(asked)))

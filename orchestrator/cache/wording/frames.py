@@ -47,7 +47,10 @@ _PLAIN: Final = tuple(
         (r"^(what|which|who) (?:is|are) (?:some|one|a few)(?: of)? the (?=best\b)", r"\1 are the "),
         (r"^(what|which|who) are some best ", r"\1 are the best "),
         (r"^what are some ", "what are "),
-        (r"^what (?:does|do) (?!(?:i|you|he|she|they|we|it|this|that|my|your|his|her|their|our)\b)(.+) mean$", r"what is the meaning of \1"),
+        (
+            r"^what (?:does|do) (?!(?:i|you|he|she|they|we|it|this|that|my|your|his|her|their|our)\b)(.+) mean$",
+            r"what is the meaning of \1",
+        ),
         (r"^what is (?:meant by|(?:the )?definition of)\b", "what is the meaning of"),
         (r"^(?:how much|what) (?:does|do) (.+) cost$", r"what is the cost of \1"),
         (r"^how much is (?=(?:an?|the) )", "what is the price of "),

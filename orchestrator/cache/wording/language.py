@@ -10,7 +10,15 @@ _ENGLISH: Final = frozenset(
 _SIGNS: Final = frozenset("a the to for by or than be".split())
 """They tell an English text that begins with `is` from a Dutch one."""
 _OPENINGS: Final = frozenset(
-    f"{first} {second}" for first, others in (("is", "a it the there this he she my your"), ("do", "i people they we you all some most many any not these those"), ("i", "am need want"), ("was", "it he she"), ("will", "i it he she they we you")) for second in others.split()
+    f"{first} {second}"
+    for first, others in (
+        ("is", "a it the there this he she my your"),
+        ("do", "i people they we you all some most many any not these those"),
+        ("i", "am need want"),
+        ("was", "it he she"),
+        ("will", "i it he she they we you"),
+    )
+    for second in others.split()
 )
 """Beginnings by which it is known although their first word is one of other languages too."""
 _ASKING: Final = frozenset("what how why which where when does should would could tell".split())

@@ -23,7 +23,9 @@ _MEASURES: Final = frozenset(
     "seconds minutes hours days weeks months years decades centuries miles kilometers kilometres meters metres feet inches pounds"
     " kilos grams ounces liters litres gallons dollars euros cents rupees degrees calories points percent".split()
 )
-_IN_IE: Final = frozenset("movies cookies calories zombies selfies rookies hoodies smoothies brownies genies pixies prairies ties pies lies".split())
+_IN_IE: Final = frozenset(
+    "movies cookies calories zombies selfies rookies hoodies smoothies brownies genies pixies prairies ties pies lies".split()
+)
 _STOP: Final = frozenset(
     "the a an this these that those my your his her its our their i you he she it we they there some any all most no each every both"
     " not is are was were do does did has have had and or of in on at to for by with from always sometimes perhaps as us else".split()

@@ -3,9 +3,7 @@
 import re
 from typing import Final
 
-_NEXT: Final = (
-    r"(?=(?:what|which|who|whom|whose|when|where|why|how|is|are|was|were|do|does|did|can|could|would|will|should|has|have|please|tell|explain|i)\b)"
-)
+_NEXT: Final = r"(?=(?:what|which|who|whom|whose|when|where|why|how|is|are|was|were|do|does|did|can|could|would|will|should|has|have|please|tell|explain|i)\b)"
 _ASKED: Final = r"(?=(?:what|which|who|whom|whose|when|where|why|how|if|whether|the)\b)"
 _GREETING: Final = re.compile(
     r"^(?:(?:hi|hello|hey)(?: there| all| everyone| guys| folks)?|good (?:morning|afternoon|evening)|excuse me|quick question|thanks|thank you)"
@@ -19,8 +17,12 @@ _TELLING: Final = re.compile(
     r"|i (?:want|need|would like|am trying) to (?:know|find out)|i was wondering|i am wondering|i wonder|(?:may|can) i ask)"
     rf"(?: please)?(?: [,:])? {_ASKED}"
 )
-_CLOSING: Final = re.compile(r"(?: [,.!?])*(?: please| thanks(?: a lot| so much| in advance)?| thank you(?: so much| very much| in advance)?)$")
-_THANKED: Final = re.compile(r"\b(?:say|says|saying|said|mean|to|write|word|the|a|and|or|with|without|not|i|you|we|they|do|does|did|who|can)$")
+_CLOSING: Final = re.compile(
+    r"(?: [,.!?])*(?: please| thanks(?: a lot| so much| in advance)?| thank you(?: so much| very much| in advance)?)$"
+)
+_THANKED: Final = re.compile(
+    r"\b(?:say|says|saying|said|mean|to|write|word|the|a|and|or|with|without|not|i|you|we|they|do|does|did|who|can)$"
+)
 """Words after which `please` and `thanks` are what the question is about."""
 
 
@@ -43,8 +45,16 @@ def without_politeness(text: str) -> tuple[str, bool]:
 _INDIRECT: Final = (
     (re.compile(r"^(?=the\b)"), "what is "),
     (re.compile(r"^(?:if|whether) (.+?) (is|are|was|were|can|should|will|has|have) (.+)$"), r"\2 \1 \3"),
-    (re.compile(r"^(what|who|where|when) (?!(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b)(.+) (is|are|was|were)$"), r"\1 \3 \2"),
-    (re.compile(r"^(why) (?!(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b)((?:\S+ ){1,3}?)(is|are|was|were) "), r"\1 \3 \2"),
+    (
+        re.compile(
+            r"^(what|who|where|when) (?!(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b)(.+) (is|are|was|were)$"
+        ),
+        r"\1 \3 \2",
+    ),
+    (
+        re.compile(r"^(why) (?!(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b)((?:\S+ ){1,3}?)(is|are|was|were) "),
+        r"\1 \3 \2",
+    ),
 )
 _AUXILIARY: Final = re.compile(r"\b(?:am|is|are|was|were|be|been|do|does|did|can|could|should|would|will|may|might|must|has|have|had)\b")
 _WORKS: Final = re.compile(r"^(how|why) (?!to\b|many\b|much\b|long\b|old\b|far\b|often\b)(.+) ([a-z]+)$")

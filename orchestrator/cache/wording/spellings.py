@@ -17,9 +17,7 @@ photo photograph|photos photographs|ok okay|anyone anybody|someone somebody|ever
 among amongst|until till|government govt|info information|smartphone smart-phone|ebook e-book|ebooks e-books
 2 two|3 three|4 four|5 five|6 six|7 seven|8 eight|9 nine|10 ten|11 eleven|12 twelve
 """
-_PLAIN: Final = {
-    word: same.split()[0] for line in _SAME.strip().splitlines() for same in line.split("|") for word in same.split()
-}
+_PLAIN: Final = {word: same.split()[0] for line in _SAME.strip().splitlines() for same in line.split("|") for word in same.split()}
 _PHRASES: Final = tuple(
     (re.compile(pattern), plain)
     for pattern, plain in (
