@@ -9,8 +9,8 @@ first question of each pair is stored, and what is asked are the second ones, an
 (`cache_figures/swaps.py`).
 
 * `development_false_hit_rate`, `fresh_false_hit_rate`: of the changed questions of two sets written by hand, by kind of change
-  (`cache_figures/questions.py`), the share that the guards let pass at any similarity; `..._hit_rate`: of those that ask the same. The fresh
-  set was written before the guards and not read until they were done.
+  (`cache_figures/questions.py`), the share that the guards let pass at any similarity; `..._hit_rate`: of those that ask the
+  same. The fresh set was written before the guards and not read until they were done.
 * `qqp_hit_rate`: share of the questions served whose pair is labelled the same; `qqp_hit_rate_all`: share of all second questions.
 * `qqp_false_hit_rate`: share of the changed questions served; `..._high` is the end of its 95 % interval.
 * `qqp_noisy_false_hit_rate`: share of the hits on a pair's own question whose label says that both ask different things.

@@ -16,10 +16,10 @@ from ..arguments import require, require_callable, require_methods, wrong_type
 from ..embedding.embedder import NAME
 from ..routing.evidence.answers import agree
 from .admission import objection_to_reply, question_of
+from .budget import LEAST_THRESHOLD
 from .categories import category_of
 from .clearing import clear, clearings
 from .database import CacheDatabase
-from .budget import LEAST_THRESHOLD
 from .guards import objection
 from .keys import exact_key, partition_key
 from .lookups import NOTHING, Outcome, count

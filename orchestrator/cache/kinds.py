@@ -8,7 +8,8 @@ _WORDS: Final[dict[str, frozenset[str]]] = {
     kind: frozenset(words.split())
     for kind, words in {
         "question": "what which who whom whose when where why how how-to whether",
-        "negation": "not no never none nothing nobody nowhere neither nor without cannot hardly barely scarcely rarely seldom except unless but",
+        "negation": "not no never none nothing nobody nowhere neither nor without cannot hardly barely scarcely rarely seldom"
+        " except unless but",
         "person": "i me my mine myself you your yours yourself he him his himself she her hers herself it its itself we us our ours"
         " ourselves they them their theirs themselves one people",
         "tense": "was were did had been will use used going",

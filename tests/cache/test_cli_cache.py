@@ -9,8 +9,8 @@ from stored_answers import STRENGTH, ask
 from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.scope import Scope
 from nearfar.orchestrator.cache.budget import LEAST_THRESHOLD
+from nearfar.orchestrator.cache.scope import Scope
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory import MemoryStore

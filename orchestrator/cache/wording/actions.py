@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .lists import listed
+
 _ACTIONS: Final = """
 access achieve add apply approach attach attract avoid backup bake become boil book boost build burn buy calculate cancel change charge
 check choose clean clear close compare compile configure connect contact control convert cook copy correct create cure cut deal debug
@@ -16,7 +18,7 @@ share sharpen sign sketch solve sort spell split spread start stay stop store st
 transfer translate travel treat turn type uninstall unlock update upgrade upload use verify wash watch win write
 """
 ACTIONS: Final = frozenset(_ACTIONS.split())
-_DOUBLED: Final = frozenset("cut get log plan program quit run set stop submit swim transfer win forget".split())
+_DOUBLED: Final = listed("cut get log plan program quit run set stop submit swim transfer win forget")
 
 
 def plain_of(participle: str) -> str | None:

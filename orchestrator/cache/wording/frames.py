@@ -4,10 +4,12 @@ import re
 from typing import Final
 
 from .actions import ACTIONS, plain_of
+from .lists import listed
 from .marks import BEST, GOOD, SOME
 
 _HOW: Final = re.compile(
-    r"^how (?:(?:do|can) (?:i|one|someone|somebody|anyone|anybody|a person)|(?:does|can) (?:one|someone|somebody|anyone|anybody|a person)|to) (?=(\w+))"
+    r"^how (?:(?:do|can) (?:i|one|someone|somebody|anyone|anybody|a person)"
+    r"|(?:does|can) (?:one|someone|somebody|anyone|anybody|a person)|to) (?=(\w+))"
 )
 _HOW_YOU: Final = re.compile(r"^how (?:do|can) (?:you|we) (?=(\w+))")
 _WAYS: Final = (
@@ -17,9 +19,9 @@ _WAYS: Final = (
     (SOME, re.compile(r"^is there (?:a|any) way (?P<link>to) (?=(?P<verb>\w+))")),
 )
 _GOING_ABOUT: Final = re.compile(r"^how (?:do|can) i go about (?=(\w+))")
-_STATES: Final = frozenset("be look feel sound smell taste seem appear weigh do compare rank".split())
+_STATES: Final = listed("be look feel sound smell taste seem appear weigh do compare rank")
 """Verbs whose `how do I` does not ask for instructions: `how do I look`."""
-_PERSONS: Final = frozenset("i me my mine myself you your yours yourself we us our they them he she him her".split())
+_PERSONS: Final = listed("i me my mine myself you your yours yourself we us our they them he she him her")
 _FORM: Final = "how-to {}"
 
 _BETWEEN: Final = (

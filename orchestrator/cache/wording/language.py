@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import Final
 
-_ENGLISH: Final = frozenset(
-    "the what how why who where when which does did can could should would are have has must may whose whom you your my with from this that and it if not".split()
+from .lists import listed
+
+_ENGLISH: Final = listed(
+    "the what how why who where when which does did can could should would are have has must may whose whom you"
+    " your my with from this that and it if not"
 )
 """Frequent words, and hardly any of them a frequent one of another language too."""
-_SIGNS: Final = frozenset("a the to for by or than be".split())
+_SIGNS: Final = listed("a the to for by or than be")
 """They tell an English text that begins with `is` from a Dutch one."""
 _OPENINGS: Final = frozenset(
     f"{first} {second}"
@@ -21,7 +24,7 @@ _OPENINGS: Final = frozenset(
     for second in others.split()
 )
 """Beginnings by which it is known although their first word is one of other languages too."""
-_ASKING: Final = frozenset("what how why which where when does should would could tell".split())
+_ASKING: Final = listed("what how why which where when does should would could tell")
 _NEAR: Final = 5
 """Words at the beginning among which one of these is a sign of English."""
 _SHARE: Final = 0.2

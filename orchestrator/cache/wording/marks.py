@@ -1,8 +1,10 @@
-"""Words that one of two questions may leave out, and that may not stand for each other: `the`, `a`; the `best` way to do something, `some` ways."""
+"""Words that one of two questions may leave out and that do not stand for each other: articles, and the `best` of ways to do something."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+from .lists import listed
 
 BEST: Final = "<best>"
 GOOD: Final = "<good>"
@@ -10,13 +12,13 @@ SOME: Final = "<some>"
 """In front of `how-to`: it was asked for the best way, a good one, or any."""
 
 _ARTICLES: Final = frozenset(("a", "an", "the"))
-_CLOSED: Final = frozenset(
+_CLOSED: Final = listed(
     "a an the this that these those my your his her its our their i me you he him she it we us they them who what which whose when where"
     " why how not no nor and or but if as than so too very only also even just still in on at for of to about from with into onto over"
     " under by off up down out through against between near behind above below without within during before after since until while"
     " be am is are was were been being do does did done has have had can could may might must shall should will would"
     " few little lot lots bit number couple more most less least other others another same such some any all each every both either"
-    " people first second third last next only one".split()
+    " people first second third last next only one"
 )
 """Words that are neither noun nor adjective, and those that mean something else with an article, as in `a few`."""
 
@@ -28,7 +30,8 @@ def without_marks(words: Sequence[str]) -> tuple[tuple[str, ...], Mapping[int, s
     """Return the words without those that may be left out, and these by the place of the word that they stand before.
 
     An article may be left out before an adjective and a noun, or two nouns: `the average cost`. It may not before a single noun, since
-    `the time` is not `time`, nor before a plural, since `the red cars` are certain ones, nor next to an auxiliary, where the second word may be a verb: `do the people want`.
+    `the time` is not `time`; nor before a plural, since `the red cars` are certain ones; nor next to an auxiliary, where the second word
+    may be a verb: `do the people want`.
     """
     kept: list[str] = []
     marks: dict[int, str] = {}
@@ -51,8 +54,8 @@ def _is_spare(words: Sequence[str], place: int) -> bool:
     return True
 
 
-_AUXILIARIES: Final = frozenset(
-    "be am is are was were been being do does did has have had can could may might must shall should will would how-to".split()
+_AUXILIARIES: Final = listed(
+    "be am is are was were been being do does did has have had can could may might must shall should will would how-to"
 )
 
 

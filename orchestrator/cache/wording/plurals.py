@@ -4,6 +4,7 @@ import re
 from typing import Final
 
 from .actions import plain_of
+from .lists import listed
 
 _ONE: Final = re.compile(r"^(what |why |how )(is|does) an? (?=[a-z])")
 _ALL: Final = re.compile(r"^(what |why |how )(are|do) (?=[a-z])")
@@ -11,24 +12,22 @@ _ANY: Final = re.compile(r"^what is (?=([a-z]+(?: [a-z]+){1,3})$)")
 _BEST: Final = re.compile(r"^(what|who) (?:is|are) the best (?=[a-z])")
 _PURPOSE: Final = re.compile(r"^((?:[a-z]+ ){1,3})for ([a-z]+ing)\b")
 _AGREES: Final = re.compile(r"^((?:what |why |how |when |where |who )?)(is|are|does|do)\b")
-_OWN_MEANING: Final = frozenset(
+_OWN_MEANING: Final = listed(
     "glasses customs securities goods arms means savings damages scales minutes papers looks manners spirits news works waters physics"
     " mathematics politics economics statistics ethics athletics gymnastics premises proceeds contents clothes thanks pants trousers"
     " shorts jeans scissors stairs ashes brains guts airs colors colours letters forces grounds quarters remains terms times effects"
     " irons lights drugs numbers bonds stocks shares futures options odds belongings surroundings headquarters series species people"
-    " blues greens woods irons holidays odds wages arts sports races regards respects compasses draughts checkers dominoes".split()
+    " blues greens woods irons holidays odds wages arts sports races regards respects compasses draughts checkers dominoes"
 )
 """Plurals that mean something else than several of their singular."""
-_MEASURES: Final = frozenset(
+_MEASURES: Final = listed(
     "seconds minutes hours days weeks months years decades centuries miles kilometers kilometres meters metres feet inches pounds"
-    " kilos grams ounces liters litres gallons dollars euros cents rupees degrees calories points percent".split()
+    " kilos grams ounces liters litres gallons dollars euros cents rupees degrees calories points percent"
 )
-_IN_IE: Final = frozenset(
-    "movies cookies calories zombies selfies rookies hoodies smoothies brownies genies pixies prairies ties pies lies".split()
-)
-_STOP: Final = frozenset(
+_IN_IE: Final = listed("movies cookies calories zombies selfies rookies hoodies smoothies brownies genies pixies prairies ties pies lies")
+_STOP: Final = listed(
     "the a an this these that those my your his her its our their i you he she it we they there some any all most no each every both"
-    " not is are was were do does did has have had and or of in on at to for by with from always sometimes perhaps as us else".split()
+    " not is are was were do does did has have had and or of in on at to for by with from always sometimes perhaps as us else"
 )
 _FARTHEST: Final = 3
 """Words after the auxiliary among which the noun is looked for."""

@@ -3,15 +3,20 @@
 import re
 from typing import Final
 
-_NEXT: Final = r"(?=(?:what|which|who|whom|whose|when|where|why|how|is|are|was|were|do|does|did|can|could|would|will|should|has|have|please|tell|explain|i)\b)"
+_NEXT: Final = (
+    r"(?=(?:what|which|who|whom|whose|when|where|why|how|is|are|was|were|do|does|did|can|could|would|will|should"
+    r"|has|have|please|tell|explain|i)\b)"
+)
 _ASKED: Final = r"(?=(?:what|which|who|whom|whose|when|where|why|how|if|whether|the)\b)"
 _GREETING: Final = re.compile(
-    r"^(?:(?:hi|hello|hey)(?: there| all| everyone| guys| folks)?|good (?:morning|afternoon|evening)|excuse me|quick question|thanks|thank you)"
+    r"^(?:(?:hi|hello|hey)(?: there| all| everyone| guys| folks)?|good (?:morning|afternoon|evening)"
+    r"|excuse me|quick question|thanks|thank you)"
     rf"(?: [,.!:]| -| ;)* {_NEXT}"
 )
 _PLEASE: Final = re.compile(rf"^(?:please|kindly)(?: ,)? {_NEXT}")
 _TELLING: Final = re.compile(
-    r"^(?:(?:can|could|would|will) (?:you|anyone|someone|anybody|somebody) (?:please |kindly )?(?:tell|explain|show|teach)(?: to)?(?: me| us)?"
+    r"^(?:(?:can|could|would|will) (?:you|anyone|someone|anybody|somebody) (?:please |kindly )?"
+    r"(?:tell|explain|show|teach)(?: to)?(?: me| us)?"
     r"|(?:please |kindly )?(?:tell|explain|show|teach)(?: to)? (?:me|us)|explain(?! the\b)"
     r"|(?:do you|does anyone|does anybody|does someone) know"
     r"|i (?:want|need|would like|am trying) to (?:know|find out)|i was wondering|i am wondering|i wonder|(?:may|can) i ask)"

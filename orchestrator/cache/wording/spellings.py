@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+from .lists import listed
+
 _SAME: Final = """
 color colour|colors colours|favorite favourite|flavor flavour|flavors flavours|humor humour|labor labour|neighbor neighbour
 neighbors neighbours|behavior behaviour|center centre|centers centres|theater theatre|liter litre|liters litres|meter metre|meters metres
@@ -29,10 +31,10 @@ _PHRASES: Final = tuple(
         (r"\b(make|making|earn|earning) money\b", lambda found: "earning money" if found[1].endswith("g") else "earn money"),
     )
 )
-_ABOUT_WORDS: Final = frozenset(
+_ABOUT_WORDS: Final = listed(
     "mean meaning means define defined definition word words spell spelled spelt spelling pronounce pronounced pronunciation synonym"
     " synonyms antonym plural singular rhyme rhymes call called phrase term terms translate translation grammar letter letters"
-    " abbreviation stand stands difference differences differ different versus vs compare say saying write written".split()
+    " abbreviation stand stands difference differences differ different versus vs compare say saying write written"
 )
 """Words of questions about words, in which no word stands for another one."""
 

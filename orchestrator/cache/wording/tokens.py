@@ -4,6 +4,7 @@ import re
 import unicodedata
 from typing import Final
 
+from .lists import listed
 from .names import NAMES
 
 _TOKEN: Final = re.compile(
@@ -18,9 +19,9 @@ _FORMAL: Final = re.compile(r"[=*<>{}\[\]\\^|~@_#]|\w\(|://|(?<![\w.])[./]\w|\)\
 _SHARP: Final = re.compile(r"\b[CFcf]#(?!\w)")
 _ENDS: Final = frozenset("?!.\u2026")
 _FIRST: Final = re.compile(r"[A-Z][a-z]*(?:'[a-z]+)?")
-_LAZY: Final = frozenset(
+_LAZY: Final = listed(
     "i i'm i've i'll i'd an the in on at for of to by with from and or what which who whom whose when where why how is are was were"
-    " do does did can could should would will has have had please hi hello hey".split()
+    " do does did can could should would will has have had please hi hello hey"
 )
 """Words that are no names, whatever their case."""
 _SMALL_I: Final = re.compile(r"\bi\b")
