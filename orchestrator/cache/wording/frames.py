@@ -7,10 +7,8 @@ from .actions import ACTIONS, plain_of
 from .lists import listed
 from .marks import BEST, GOOD, SOME
 
-_HOW: Final = re.compile(
-    r"^how (?:(?:do|can) (?:i|one|someone|somebody|anyone|anybody|a person)"
-    r"|(?:does|can) (?:one|someone|somebody|anyone|anybody|a person)|to) (?=(\w+))"
-)
+_HOW: Final = re.compile(r"^how (?:(?:do|can) i|to) (?=(\w+))")
+_HOW_ONE: Final = re.compile(r"^how (?:do|does|can) (?:one|someone|somebody|anyone|anybody|a person) (?=(\w+))")
 _HOW_YOU: Final = re.compile(r"^how (?:do|can) (?:you|we) (?=(\w+))")
 _WAYS: Final = (
     (BEST, re.compile(r"^(?:what|which) (?:is|are) the best (?:way|method)s? (?P<link>to|of|for) (?=(?P<verb>\w+))")),
@@ -53,7 +51,7 @@ _PLAIN: Final = tuple(
             r"^what (?:does|do) (?!(?:i|you|he|she|they|we|it|this|that|my|your|his|her|their|our)\b)(.+) mean$",
             r"what is the meaning of \1",
         ),
-        (r"^what is (?:meant by|(?:the )?definition of)\b", "what is the meaning of"),
+        (r"^what is (?:meant by|(?:the )?definition of)\b(?! life\b)", "what is the meaning of"),
         (r"^(?:how much|what) (?:does|do) (.+) cost$", r"what is the cost of \1"),
         (r"^how much is (?=(?:an?|the) )", "what is the price of "),
         (r"^what is the price of (?=an? [^\s]+$)", "what is the cost of "),
@@ -86,12 +84,19 @@ def _instructions(text: str) -> str | None:
             return None
         rest = text[asked.end() :]
         return _FORM.format(_own(rest) if asked[0] == "how to " else rest)
-    asked = _HOW_YOU.search(text)
-    if asked is not None:
-        rest = text[asked.end() :]
-        is_general = asked[1] in ACTIONS and not (_PERSONS - {"your"}).intersection(rest.split())
-        return _FORM.format(_own(rest)) if is_general else None
-    return _ways(text)
+    return _instructions_for_anybody(text) or _ways(text)
+
+
+def _instructions_for_anybody(text: str) -> str | None:
+    """Return the form of `how does one` and `how do you`; None where a person in the rest makes it a question about somebody else."""
+    one, you = _HOW_ONE.search(text), _HOW_YOU.search(text)
+    asked = one or you
+    if asked is None:
+        return None
+    rest = text[asked.end() :]
+    if (_PERSONS - {"your"} if you else _PERSONS).intersection(rest.split()) or asked[1] in _STATES:
+        return None
+    return _FORM.format(_own(rest)) if one or asked[1] in ACTIONS else None
 
 
 def _ways(text: str) -> str | None:

@@ -17,7 +17,7 @@ _OWN_MEANING: Final = listed(
     " mathematics politics economics statistics ethics athletics gymnastics premises proceeds contents clothes thanks pants trousers"
     " shorts jeans scissors stairs ashes brains guts airs colors colours letters forces grounds quarters remains terms times effects"
     " irons lights drugs numbers bonds stocks shares futures options odds belongings surroundings headquarters series species people"
-    " blues greens woods irons holidays odds wages arts sports races regards respects compasses draughts checkers dominoes"
+    " blues greens woods irons holidays odds wages arts sports races regards respects compasses draughts checkers dominoes things"
 )
 """Plurals that mean something else than several of their singular."""
 _MEASURES: Final = listed(

@@ -7,7 +7,7 @@ _NEXT: Final = (
     r"(?=(?:what|which|who|whom|whose|when|where|why|how|is|are|was|were|do|does|did|can|could|would|will|should"
     r"|has|have|please|tell|explain|i)\b)"
 )
-_ASKED: Final = r"(?=(?:what|which|who|whom|whose|when|where|why|how|if|whether|the)\b)"
+_ASKED: Final = r"(?=(?:what|which|who|whom|whose|when|where|why|how|if|whether)\b)"
 _GREETING: Final = re.compile(
     r"^(?:(?:hi|hello|hey)(?: there| all| everyone| guys| folks)?|good (?:morning|afternoon|evening)"
     r"|excuse me|quick question|thanks|thank you)"
@@ -22,6 +22,10 @@ _TELLING: Final = re.compile(
     r"|i (?:want|need|would like|am trying) to (?:know|find out)|i was wondering|i am wondering|i wonder|(?:may|can) i ask)"
     rf"(?: please)?(?: [,:])? {_ASKED}"
 )
+_GIVING: Final = re.compile(
+    r"^(?:(?:can|could|would|will) you (?:please )?|please )?(?:(?:tell|give|explain to) me|explain)"
+    r" (?=the (?:\w+ ){1,3}(?:of|between|for)\b)"
+)
 _CLOSING: Final = re.compile(
     r"(?: [,.!?])*(?: please| thanks(?: a lot| so much| in advance)?| thank you(?: so much| very much| in advance)?)$"
 )
@@ -32,11 +36,11 @@ _THANKED: Final = re.compile(
 
 
 def without_politeness(text: str) -> tuple[str, bool]:
-    """Return a text in lower case beginnings without what surrounds its question, and whether that was an indirect one."""
+    """Return a text without what surrounds its question, and whether the question is an indirect one."""
     is_indirect = False
     for _ in range(4):  # "Hello, please, could you tell me ..."
         bare = _PLEASE.sub("", _GREETING.sub("", text))
-        told = _TELLING.sub("", bare)
+        told = _GIVING.sub("what is ", _TELLING.sub("", bare))
         is_indirect = is_indirect or told != bare
         closing = _CLOSING.search(told)
         if closing is not None and not _THANKED.search(told[: closing.start()]):
@@ -44,11 +48,10 @@ def without_politeness(text: str) -> tuple[str, bool]:
         if told == text:
             break
         text = told
-    return text.rstrip(" ,.!?"), is_indirect
+    return text.rstrip(" ,"), is_indirect
 
 
 _INDIRECT: Final = (
-    (re.compile(r"^(?=the\b)"), "what is "),
     (re.compile(r"^(?:if|whether) (.+?) (is|are|was|were|can|should|will|has|have) (.+)$"), r"\2 \1 \3"),
     (
         re.compile(

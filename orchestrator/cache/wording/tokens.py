@@ -1,4 +1,4 @@
-"""A text as words and signs. No character but spaces is lost, so that two texts with the same tokens are the same text."""
+"""A text as words and signs. Nothing is lost but spaces, and punctuation at the end."""
 
 import re
 import unicodedata
@@ -18,6 +18,7 @@ _FORMAL: Final = re.compile(r"[=*<>{}\[\]\\^|~@_#]|\w\(|://|(?<![\w.])[./]\w|\)\
 """Code, formulas, paths and addresses, where every character counts."""
 _SHARP: Final = re.compile(r"\b[CFcf]#(?!\w)")
 _ENDS: Final = frozenset("?!.\u2026")
+_FACTORIAL: Final = re.compile(r"\d !$")
 _FIRST: Final = re.compile(r"[A-Z][a-z]*(?:'[a-z]+)?")
 _LAZY: Final = listed(
     "i i'm i've i'll i'd an the in on at for of to by with from and or what which who whom whose when where why how is are was were"
@@ -50,7 +51,7 @@ def tokens(text: str) -> list[str]:
     that is written in capitals throughout.
     """
     found = _TOKEN.findall(text)
-    while found and found[-1] in _ENDS:
+    while found and found[-1] in _ENDS and not _FACTORIAL.search(" ".join(found[-2:])):
         found.pop()
     if text.isupper() and len(found) >= _FEWEST_SHOUTED:
         return [word.lower() for word in found]
