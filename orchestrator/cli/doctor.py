@@ -78,13 +78,13 @@ async def _examine(config: Path | None) -> AsyncIterator[Finding]:
         advice = "optional; the models that ship with nearfar are used without one"
         yield Finding(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
         loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
-    for finding in (*_keys(), *certificate_findings(loaded), *_cache_thresholds(loaded)):
+    for finding in (*_keys(), *certificate_findings(loaded), *threshold_findings(loaded)):
         yield finding
     async for finding in _sides(loaded):
         yield finding
 
 
-def _cache_thresholds(config: Config) -> Iterator[Finding]:
+def threshold_findings(config: Config) -> Iterator[Finding]:
     """Yield a finding for each threshold at which the guards alone stand between two questions."""
     for key, value in (config.cache.low_thresholds if config.cache is not None else {}).items():
         detail = f"{key} = {value:g} serves answers to questions that are not close"

@@ -13,7 +13,7 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.cache.scope import Scope
 from nearfar.orchestrator.cache.settings import CacheSettings, CategorySettings
-from nearfar.orchestrator.cli.doctor import _cache_thresholds
+from nearfar.orchestrator.cli.doctor import threshold_findings
 from nearfar.orchestrator.config import Config
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, StoreCorrupt, StoreUnavailable, Usage
 
@@ -236,9 +236,9 @@ def test_a_threshold_that_leaves_all_to_the_guards_is_warned_of(tmp_path: Path, 
 
 def test_doctor_calls_a_low_threshold_risky() -> None:
     low = Config.model_validate({"near": {"model": "near"}, "cache": {"threshold": 0.7}})
-    (finding,) = _cache_thresholds(low)
+    (finding,) = threshold_findings(low)
     assert (finding.status, finding.advice) == ("risky", "set 0.85 or more, or leave it out")
-    assert list(_cache_thresholds(Config.model_validate({"near": {"model": "near"}, "cache": {}}))) == []
+    assert list(threshold_findings(Config.model_validate({"near": {"model": "near"}, "cache": {}}))) == []
 
 
 def test_a_changed_question_is_not_served_even_without_a_threshold(tmp_path: Path) -> None:
