@@ -41,19 +41,19 @@ def of_a_kind(text: str) -> str:
 
 
 def _of_a_kind(text: str) -> str:
-    found = _BEST.search(text)
-    if found is not None:
-        rest = text[found.end() :]
-        return f"{found[1]} is the best ~ {_for_purpose(_of_one(rest) or rest)}"
-    found = _ANY.search(text)
-    if found is not None and not _STOP.intersection(found[1].split()):
+    best = _BEST.search(text)
+    if best is not None:
+        rest = text[best.end() :]
+        return f"{best[1]} is the best ~ {_for_purpose(_of_one(rest) or rest)}"
+    bare = _ANY.search(text)
+    if bare is not None and not _STOP.intersection(bare[1].split()):
         return text.replace("what is ", "what be ~ ", 1)
-    found = _ONE.search(text)
-    if found is not None:
-        return f"{found[1]}{_NUMBERLESS[found[2]]} ~ {text[found.end() :]}"
-    found = _ALL.search(text)
-    rest = None if found is None else _of_one(text[found.end() :])
-    return text if found is None or rest is None else f"{found[1]}{_NUMBERLESS[found[2]]} ~ {rest}"
+    one = _ONE.search(text)
+    if one is not None:
+        return f"{one[1]}{_NUMBERLESS[one[2]]} ~ {text[one.end() :]}"
+    several = _ALL.search(text)
+    single = None if several is None else _of_one(text[several.end() :])
+    return text if several is None or single is None else f"{several[1]}{_NUMBERLESS[several[2]]} ~ {single}"
 
 
 _NUMBERLESS: Final = {"is": "be", "are": "be", "does": "do", "do": "do"}
