@@ -7,6 +7,7 @@ read by nothing until they were done.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -39,9 +40,9 @@ def written(name: str) -> Iterator[Written]:
 def versions(line: str) -> list[str]:
     """Return every version of a line. A bracket with fewer alternatives than another keeps its last one."""
     count = max((found[1].count("|") + 1 for found in _BRACKETS.finditer(line)), default=1)
-    return [_BRACKETS.sub(lambda found, place=place: _alternative(found[1], place), line).strip() for place in range(count)]
+    return [_BRACKETS.sub(partial(_alternative, place=place), line).strip() for place in range(count)]
 
 
-def _alternative(text: str, place: int) -> str:
-    alternatives = text.split("|")
+def _alternative(found: re.Match[str], *, place: int) -> str:
+    alternatives = found[1].split("|")
     return alternatives[min(place, len(alternatives) - 1)]
