@@ -45,6 +45,7 @@ _PLAIN: Final = tuple(
         (r"^which (?=(?:is|are|was|were)\b|[a-z]+ (?:is|are|was|were|has|have|had|does|do|did|can|should|will)\b)", "what "),
         (r"^what (?:type|sort) of\b", "what kind of"),
         (r"^(what|which|who) (?:is|are) (?:some|one|a few)(?: of)? the (?=best\b)", r"\1 are the "),
+        (r"^what are some of the ", "what are the "),
         (r"^(what|which|who) are some best ", r"\1 are the best "),
         (r"^what are some ", "what are "),
         (
@@ -62,6 +63,7 @@ _PLAIN: Final = tuple(
         (r"\b([a-z]{4,})-(?=[a-z]{4})", r"\1 "),
         (r"^(?:is|are|was|were|do|does|did|can|should|will) .+ or not$", lambda found: found[0].removesuffix(" or not")),
         (r"\bin order to\b", "to"),
+        (r"\bway (?:of|for) (\w+ing)\b", lambda found: f"way to {plain_of(found[1])}" if plain_of(found[1]) else found[0]),
     )
 )
 
