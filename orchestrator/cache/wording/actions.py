@@ -1,4 +1,4 @@
-"""Verbs of what people do on purpose, by which `how do you` and `how do I` ask for the same instructions."""
+"""Verbs of what people do on purpose, and those of them by which `how do you` and `how do I` ask for the same instructions."""
 
 from typing import Final
 
@@ -18,6 +18,16 @@ share sharpen sign sketch solve sort spell split spread start stay stop store st
 transfer translate travel treat turn type uninstall unlock update upgrade upload use verify wash watch win write
 """
 ACTIONS: Final = frozenset(_ACTIONS.split())
+_OF_THE_ADDRESSED: Final = """
+achieve add apply approach attach attract avoid book build buy calculate change charge check choose compare connect contact
+control correct cure deal decide define describe design develop drive earn end exchange expand fill find file fit grow handle hide
+hire host identify implement improve increase invest join keep kill limit link list load lower maintain manage measure motivate
+move negotiate overcome pack pass pay perform plan post practice prepare prevent promote prove publish reach recover register rent
+replace report request review save search select sell send share solve spend spread start stay stop store study submit survive
+teach test train transfer travel treat use verify win
+"""
+INSTRUCTED: Final = ACTIONS - listed(_OF_THE_ADDRESSED)
+"""Without verbs of what a person or a company that is asked may do itself: `how do you handle refunds`."""
 _DOUBLED: Final = listed("cut get log plan program quit run set stop submit swim transfer win forget")
 
 

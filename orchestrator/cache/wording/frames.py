@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from .actions import ACTIONS, plain_of
+from .actions import INSTRUCTED, plain_of
 from .lists import listed
 from .marks import BEST, GOOD, SOME
 
@@ -19,6 +19,8 @@ _WAYS: Final = (
 _GOING_ABOUT: Final = re.compile(r"^how (?:do|can) i go about (?=(\w+))")
 _STATES: Final = listed("be look feel sound smell taste seem appear weigh do compare rank")
 """Verbs whose `how do I` does not ask for instructions: `how do I look`."""
+_VAGUE: Final = listed("make get become learn write")
+"""Verbs whose `how do you` asks for instructions only where it names nothing of the person that is asked."""
 _PERSONS: Final = listed("i me my mine myself you your yours yourself we us our they them he she him her")
 _FORM: Final = "how-to {}"
 
@@ -96,9 +98,10 @@ def _instructions_for_anybody(text: str) -> str | None:
     if asked is None:
         return None
     rest = text[asked.end() :]
-    if (_PERSONS - {"your"} if you else _PERSONS).intersection(rest.split()) or asked[1] in _STATES:
+    persons = _PERSONS - {"your"} if you and asked[1] not in _VAGUE else _PERSONS
+    if persons.intersection(rest.split()) or asked[1] in _STATES:
         return None
-    return _FORM.format(_own(rest)) if one or asked[1] in ACTIONS else None
+    return _FORM.format(_own(rest)) if one or asked[1] in INSTRUCTED else None
 
 
 def _ways(text: str) -> str | None:

@@ -1,6 +1,7 @@
 """Tell English, the one language of which the cache reads more than the words themselves."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from .lists import listed
@@ -18,6 +19,7 @@ _OPENINGS: Final = frozenset(
         ("is", "a it the there this he she my your"),
         ("do", "i people they we you all some most many any not these those"),
         ("i", "am need want"),
+        ("can", "i you we they it my the a"),
         ("was", "it he she"),
         ("will", "i it he she they we you"),
     )
@@ -37,6 +39,6 @@ def is_english(words: Sequence[str]) -> bool:
         return False
     if words[0] == "is" and _SIGNS.intersection(words[1:]):
         return True
-    if words[0] in _ENGLISH or _ASKING.intersection(words[:_NEAR]) or " ".join(words[:2]) in _OPENINGS:
+    if words[0] in _ENGLISH or _ASKING.intersection(words[:_NEAR]) or _OPENINGS.intersection(map(" ".join, pairwise(words[:_NEAR]))):
         return True
     return sum(word in _ENGLISH for word in words) >= _SHARE * len(words)

@@ -18,7 +18,7 @@ _TELLING: Final = re.compile(
     r"^(?:(?:can|could|would|will) (?:you|anyone|someone|anybody|somebody) (?:please |kindly )?"
     r"(?:tell|explain|show|teach)(?: to)?(?: me| us)?"
     r"|(?:please |kindly )?(?:tell|explain|show|teach)(?: to)? (?:me|us)|explain(?! the\b)"
-    r"|(?:do you|does anyone|does anybody|does someone) know"
+    r"|(?:do you|does anyone|does anybody|does someone) know(?! (?:how|what|where|when|who|which \w+) to\b)"
     r"|i (?:want|need|would like|am trying) to (?:know|find out)|i was wondering|i am wondering|i wonder|(?:may|can) i ask)"
     rf"(?: please)?(?: [,:])? {_ASKED}"
 )
