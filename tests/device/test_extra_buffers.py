@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import QUESTION, ask, near_agent
 
-from nearfar.device.gguf.file import read_gguf
+from nearfar.device.gguf import read_gguf
 from nearfar.device.gguf.tensors import TENSOR_TYPES
+from nearfar.device.hardware.cpu import read_cpu
 from nearfar.device.llama import extra_buffers as module
 from nearfar.device.llama.extra_buffers import extra_buffers
 from nearfar.device.llama.first_pass import FORMATS, quantize
@@ -130,7 +131,7 @@ def test_an_answer_does_not_stand_for_what_was_not_tried(passes: Path, monkeypat
 
 def test_another_processor_is_tried_for_itself(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_again()
-    other = module.read_cpu().model_copy(update={"model": "another processor"})
+    other = read_cpu().model_copy(update={"model": "another processor"})
     monkeypatch.setattr(module, "read_cpu", lambda: other)
     asked_again()
     assert passes.read_text().split() == ["on", "off"] * 2
