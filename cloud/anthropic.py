@@ -22,6 +22,7 @@ from ..protocols import (
     Usage,
 )
 from ..protocols.validation import parse_json
+from .caching import mark_prefixes
 from .dialect import (
     CallIds,
     EndedEarly,
@@ -136,6 +137,8 @@ class AnthropicDialect:
         if request.output_schema is not None:
             form: JsonObject = {"format": {"type": "json_schema", "schema": _closed(request.output_schema)}}
             body["output_config"] = as_object(body.get("output_config")) | form
+        if request.tools:
+            mark_prefixes(body)
         return body
 
     def decoder(self) -> "AnthropicDecoder":
@@ -267,13 +270,19 @@ def _said(blocks: list[JsonObject]) -> Said:
 
 
 def _usage(usage: JsonObject) -> Usage | None:
-    cached = as_count(usage.get("cache_read_input_tokens"))
-    read = as_count(usage.get("input_tokens")) + as_count(usage.get("cache_creation_input_tokens")) + cached
+    cached, stored = as_count(usage.get("cache_read_input_tokens")), as_count(usage.get("cache_creation_input_tokens"))
+    read = as_count(usage.get("input_tokens")) + stored + cached
     written = as_count(usage.get("output_tokens"))
     thought = as_count(as_object(usage.get("output_tokens_details")).get("thinking_tokens"))
     if not (read or written):
         return None
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=cached, reasoning_tokens=min(thought, written))
+    return Usage(
+        input_tokens=read,
+        output_tokens=written,
+        cached_tokens=cached,
+        cache_write_tokens=stored,
+        reasoning_tokens=min(thought, written),
+    )
 
 
 def _closed(schema: JsonSchema) -> JsonObject:

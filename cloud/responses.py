@@ -216,8 +216,16 @@ def _call(item: JsonObject) -> RawCall:
 
 def _usage(usage: JsonObject) -> Usage | None:
     read, written = as_count(usage.get("input_tokens")), as_count(usage.get("output_tokens"))
-    cached = as_count(as_object(usage.get("input_tokens_details")).get("cached_tokens"))
+    details = as_object(usage.get("input_tokens_details"))
+    cached = min(as_count(details.get("cached_tokens")), read)
+    stored = min(as_count(details.get("cache_write_tokens")), read - cached)
     thought = as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens"))
     if not (read or written):
         return None
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read), reasoning_tokens=min(thought, written))
+    return Usage(
+        input_tokens=read,
+        output_tokens=written,
+        cached_tokens=cached,
+        cache_write_tokens=stored,
+        reasoning_tokens=min(thought, written),
+    )

@@ -10,7 +10,7 @@ from .lazy import lazy_names
 
 if TYPE_CHECKING:
     from .agent import Agent, StepStream, complete, stream
-    from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
+    from .cards import AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Side
     from .device_state import DeviceState, DeviceStateSource, PowerSource, Thermal
     from .errors import (
         AgentError,
@@ -107,6 +107,7 @@ __all__ = [
     "Performance",
     "PermissionDenied",
     "PowerSource",
+    "LongPrompt",
     "Prices",
     "PrivacyViolation",
     "ProviderAuthError",
@@ -188,6 +189,7 @@ __getattr__ = lazy_names(
         "Performance": "steps",
         "PermissionDenied": "errors",
         "PowerSource": "device_state",
+        "LongPrompt": "cards",
         "Prices": "cards",
         "PrivacyViolation": "errors",
         "ProviderState": "messages",
