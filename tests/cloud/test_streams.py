@@ -89,7 +89,8 @@ async def test_text_arrives_in_pieces_and_ends_with_usage_and_the_real_model(dia
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.STOP
     thought = 2 if dialect == "gemini" else 0
-    assert last.usage == Usage(input_tokens=20, output_tokens=5, cached_tokens=16, reasoning_tokens=thought)
+    stored = 2 if dialect == "anthropic" else 0
+    assert last.usage == Usage(input_tokens=20, output_tokens=5, cached_tokens=16, cache_write_tokens=stored, reasoning_tokens=thought)
     assert last.model.startswith("model-1-")
 
 
