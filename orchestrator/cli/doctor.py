@@ -8,12 +8,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
+from ...protocols import AgentCard, ConfigError, Execution, NearfarError, Sensitivity, Side, StepRequest, complete
 from ...protocols.messages import Message
 from ..cache.budget import LEAST_THRESHOLD
 from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
+from ..routing.settings import Limits
 from ..team import Member
 from .configuration import read_config
 from .console import EXIT_FAILED, execute, output, print_json
@@ -93,6 +94,17 @@ def threshold_findings(config: Config) -> Iterator[Finding]:
         )
 
 
+def price_findings(card: AgentCard, limits: Limits) -> Iterator[Finding]:
+    """Yield a finding where a dollar limit meets an agent whose price is unknown."""
+    limited = [name for name in ("call", "task", "session", "user", "day") if getattr(limits, name).dollars is not None]
+    if card.prices is not None or card.side is not Side.FAR or not limited:
+        return
+    outcome = "refused" if limits.unknown_price == "refuse" else "not counted"
+    detail = f"its price is unknown, and dollars are limited per {', '.join(limited)}: its calls are {outcome}"
+    advice = "state [far.prices] in nearfar.toml, or import a table: nearfar prices import"
+    yield Finding(area="prices", name=card.name, status="risky", detail=detail, advice=advice)
+
+
 def _packages() -> Iterator[Finding]:
     detail = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
     yield Finding(area="packages", name="python", status="ok", detail=detail)
@@ -139,6 +151,9 @@ async def _sides(config: Config) -> AsyncIterator[Finding]:
         async with Hybrid.from_config(config) as hybrid:
             for member in hybrid.team:
                 yield await _member(member)
+                if member.card is not None:
+                    for finding in price_findings(member.card, config.policy.limits):
+                        yield finding
     except NearfarError as error:
         yield Finding(area="config", name="what it opens", status="broken", detail=error.message, advice=error.hint)
 
