@@ -80,5 +80,6 @@ def _rates(entry: dict[str, Any], suffix: str = "") -> dict[str, object]:
 
 
 def _per_million(value: object) -> object:
-    is_number = isinstance(value, Decimal | int) and not isinstance(value, bool)
-    return value * _MILLION if is_number else str(value)
+    if isinstance(value, Decimal | int) and not isinstance(value, bool):
+        return value * _MILLION
+    return str(value)

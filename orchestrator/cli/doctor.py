@@ -2,7 +2,7 @@
 
 import platform
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -94,15 +94,15 @@ def threshold_findings(config: Config) -> Iterator[Finding]:
         )
 
 
-def price_findings(card: AgentCard, limits: Limits) -> Iterator[Finding]:
-    """Yield a finding where a dollar limit meets an agent whose price is unknown."""
+def price_findings(cards: Iterable[AgentCard], limits: Limits) -> Iterator[Finding]:
+    """Yield a finding for each agent whose price is unknown where a dollar limit holds."""
     limited = [name for name in ("call", "task", "session", "user", "day") if getattr(limits, name).dollars is not None]
-    if card.prices is not None or card.side is not Side.FAR or not limited:
-        return
     outcome = "refused" if limits.unknown_price == "refuse" else "not counted"
     detail = f"its price is unknown, and dollars are limited per {', '.join(limited)}: its calls are {outcome}"
     advice = "state [far.prices] in nearfar.toml, or import a table: nearfar prices import"
-    yield Finding(area="prices", name=card.name, status="risky", detail=detail, advice=advice)
+    for card in cards if limited else ():
+        if card.prices is None and card.side is Side.FAR:
+            yield Finding(area="prices", name=card.name, status="risky", detail=detail, advice=advice)
 
 
 def _packages() -> Iterator[Finding]:
@@ -151,9 +151,9 @@ async def _sides(config: Config) -> AsyncIterator[Finding]:
         async with Hybrid.from_config(config) as hybrid:
             for member in hybrid.team:
                 yield await _member(member)
-                if member.card is not None:
-                    for finding in price_findings(member.card, config.policy.limits):
-                        yield finding
+            cards = [member.card for member in hybrid.team if member.card is not None]
+            for finding in price_findings(cards, config.policy.limits):
+                yield finding
     except NearfarError as error:
         yield Finding(area="config", name="what it opens", status="broken", detail=error.message, advice=error.hint)
 
