@@ -158,7 +158,7 @@ class ProviderAgent:
         with transport_errors(self._provider, self._base_url, self._timeouts.idle):
             async with self._open(body, request, key, deadline) as response, aclosing(json_events(response)) as chunks:
                 while (chunk := await deadline.run(partial(anext, chunks, None))) is not None:
-                    self._refuse_fault(chunk)
+                    self._refuse_fault(chunk, answer)
                     if text := answer.add(chunk):
                         yield TextDelta(text=text)
         if rest := answer.rest():
@@ -197,9 +197,13 @@ class ProviderAgent:
         if "text/event-stream" not in content_type.lower():
             raise content_type_error(self._provider, content_type)
 
-    def _refuse_fault(self, chunk: JsonObject) -> None:
-        if fault := fault_in(chunk):
-            raise error_for(fault, self._dialect.errors, provider=self._provider)
+    def _refuse_fault(self, chunk: JsonObject, answer: "_Answer") -> None:
+        if (fault := fault_in(chunk)) is None:
+            return
+        error = error_for(fault, self._dialect.errors, provider=self._provider)
+        if type(error) is Unavailable and answer.has_begun:  # it was at work, and will charge for what it has read and thought
+            raise StepLost(error.message, hint=error.hint, retry_after=error.retry_after)
+        raise error
 
     def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)
