@@ -27,7 +27,6 @@ from .dialect import (
     CallIds,
     EndedEarly,
     Ending,
-    ErrorMarks,
     JsonObject,
     RawCall,
     Said,
@@ -59,25 +58,6 @@ _KINDS = {"thinking", "redacted_thinking", "text", "tool_use"}
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _CALL_FIELDS = {"type", "id", "name", "input"}
 
-_MARKS = ErrorMarks(
-    overflow=("prompt is too long", "exceed context limit", "request_too_large"),
-    quota=("billing_error", "credit balance is too low"),
-    filtered=("content filtering policy",),
-    key=("authentication_error",),
-    state=("signature", "thinking` blocks", "thinking blocks"),
-    statuses={
-        "invalid_request_error": 400,
-        "authentication_error": 401,
-        "billing_error": 402,
-        "permission_error": 403,
-        "not_found_error": 404,
-        "request_too_large": 413,
-        "rate_limit_error": 429,
-        "api_error": 500,
-        "timeout_error": 504,
-        "overloaded_error": 529,
-    },
-)
 # Constraints that the API's structured outputs refuse; the answer is checked against the full schema afterwards.
 _UNSUPPORTED = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
@@ -91,7 +71,6 @@ class AnthropicDialect:
     name = "anthropic"
     default_base_url = "https://api.anthropic.com/v1"
     default_key_variable = "ANTHROPIC_API_KEY"
-    errors = _MARKS
 
     def __init__(
         self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None

@@ -1,8 +1,7 @@
 """What distinguishes one provider API from another: how a step is written down, and how its stream is read."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
 
@@ -41,21 +40,6 @@ class Ending:
     """The turn in the provider's own form, which wants it back unchanged; empty where text and calls say all."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorMarks:
-    """Lower-case fragments of error codes and messages by which a provider's kinds of error are told apart."""
-
-    overflow: tuple[str, ...] = ()
-    quota: tuple[str, ...] = ()
-    filtered: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    state: tuple[str, ...] = ()
-    """Of encrypted thoughts that the provider does not take back, as after a change of the key."""
-    model: tuple[str, ...] = ()
-    statuses: Mapping[str, int] = field(default_factory=dict)
-    """HTTP status that an error object in mid-stream stands for, by its type."""
-
-
 class EndedEarly(InvalidOutput):
     """The stream ended before the provider said why it stopped."""
 
@@ -89,9 +73,6 @@ class Dialect(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
-
-    @property
-    def errors(self) -> ErrorMarks: ...
 
     def path(self, model: str) -> str:
         """What follows the base URL."""

@@ -22,7 +22,7 @@ from ..protocols import (
     ToolChoice,
     Usage,
 )
-from .dialect import EndedEarly, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text, own_parts
+from .dialect import EndedEarly, Ending, JsonObject, RawCall, as_count, as_object, as_objects, as_text, own_parts
 from .models import gemini_thinking
 
 MOST_STOPS = 5
@@ -32,23 +32,6 @@ _FIELDS = {"text", "thought", "thoughtSignature", "functionCall"}
 _MODES = {ToolChoice.AUTO: "AUTO", ToolChoice.NONE: "NONE", ToolChoice.REQUIRED: "ANY"}
 _FILTERED = frozenset(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"))
 
-_MARKS = ErrorMarks(
-    overflow=("exceeds the maximum number of tokens", "input token count"),
-    key=("api_key_invalid", "api key not valid", "api key expired"),
-    state=("thought signature", "thought_signature", "thoughtsignature"),
-    quota=("prepayment credits are depleted",),
-    statuses={
-        "invalid_argument": 400,
-        "unauthenticated": 401,
-        "permission_denied": 403,
-        "not_found": 404,
-        "resource_exhausted": 429,
-        "internal": 500,
-        "unavailable": 503,
-        "deadline_exceeded": 504,
-    },
-)
-
 
 class GeminiDialect:
     """Gemini API, v1beta."""
@@ -56,7 +39,6 @@ class GeminiDialect:
     name = "gemini"
     default_base_url = "https://generativelanguage.googleapis.com/v1beta"
     default_key_variable = "GEMINI_API_KEY"
-    errors = _MARKS
 
     def __init__(
         self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None

@@ -28,7 +28,6 @@ from .dialect import (
     CallIds,
     EndedEarly,
     Ending,
-    ErrorMarks,
     JsonObject,
     RawCall,
     arguments_of,
@@ -59,23 +58,6 @@ _CALL_ID = re.compile(r".{1,40}", re.DOTALL)
 _ANY_ID = re.compile(r".+", re.DOTALL)
 """Of compatible servers: a proxy may want back what it hid in a long id, as LiteLLM does with Gemini's signatures."""
 
-MARKS = ErrorMarks(
-    overflow=(
-        "context_length_exceeded",
-        "exceed_context_size",
-        "maximum context length",
-        "exceeds the available context size",
-        "exceed context window",
-        "context window of",
-        "prompt is too long",
-    ),
-    quota=("insufficient_quota", "billing_hard_limit", "insufficient credits", "exceeded your current quota"),
-    filtered=("content_filter", "content_policy", "content management policy", "responsibleaipolicyviolation"),
-    key=("invalid_api_key", "incorrect api key"),
-    model=("model_not_found", "model_not_available"),
-    statuses={"rate_limit_exceeded": 429, "server_error": 500, "invalid_request_error": 400, "overloaded": 503},
-)
-
 
 class OpenAIDialect:
     """Chat completions. The defaults are OpenAI's own; `hosted=False` makes them those of the compatible servers."""
@@ -83,7 +65,6 @@ class OpenAIDialect:
     name = "openai"
     default_base_url = "https://api.openai.com/v1"
     default_key_variable = "OPENAI_API_KEY"
-    errors = MARKS
 
     def __init__(
         self,

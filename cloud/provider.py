@@ -40,6 +40,7 @@ from .deadline import Deadline
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
 from .failures import content_type_error, error_for, fault_in, fault_of, redirect_error, transport_errors
 from .keys import Key
+from .marks import UNREADABLE_STATES
 from .retry import Pause, RetryPolicy
 from .streaming import StopCutter, SurrogateJoiner, json_events
 
@@ -192,7 +193,7 @@ class ProviderAgent:
             raise redirect_error(self._provider, response.headers.get("location", ""))
         if not response.is_success:
             fault = fault_of(response.status_code, response.headers, await deadline.run(partial(_beginning, response)))
-            raise error_for(fault, self._dialect.errors, provider=self._provider)
+            raise error_for(fault, provider=self._provider)
         content_type = response.headers.get("content-type", "")
         if "text/event-stream" not in content_type.lower():
             raise content_type_error(self._provider, content_type)
@@ -200,7 +201,7 @@ class ProviderAgent:
     def _refuse_fault(self, chunk: JsonObject, answer: "_Answer") -> None:
         if (fault := fault_in(chunk)) is None:
             return
-        error = error_for(fault, self._dialect.errors, provider=self._provider)
+        error = error_for(fault, provider=self._provider)
         if type(error) is Unavailable and answer.has_begun:  # it was at work, and will charge for what it has read and thought
             raise StepLost(error.message, hint=error.hint, retry_after=error.retry_after)
         raise error
@@ -222,7 +223,7 @@ class ProviderAgent:
 
     def _refuses_states(self, error: NearfarError) -> bool:
         said = error.message.lower()
-        return isinstance(error, RequestRefused) and any(mark in said for mark in self._dialect.errors.state)
+        return isinstance(error, RequestRefused) and any(mark in said for mark in UNREADABLE_STATES)
 
     def _check(self, request: StepRequest) -> None:
         """Refuse what must not or cannot be sent, before anything is."""

@@ -6,7 +6,6 @@ their order and unchanged, as `Ending.parts`: without it a model thinks anew aft
 
 import json
 import re
-from dataclasses import replace
 
 from pydantic import JsonValue
 
@@ -28,15 +27,10 @@ from .dialect import (
     said_in,
 )
 from .models import Traits, openai_traits
-from .openai import MARKS, bearer_headers, is_strict
+from .openai import bearer_headers, is_strict
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
 _CALL_FIELDS = {"type", "id", "call_id", "name", "arguments", "status"}
-_MARKS = replace(
-    MARKS,
-    filtered=(*MARKS.filtered, "invalid_prompt", "bio_policy", "cyber_policy", "misalignment_policy"),
-    state=("encrypted content", "encrypted_content", "of type 'reasoning'"),
-)
 _KINDS = {"reasoning", "message", "function_call"}
 _LAST = ("response.completed", "response.incomplete", "response.failed")
 
@@ -47,7 +41,6 @@ class ResponsesDialect:
     name = "responses"
     default_base_url = "https://api.openai.com/v1"
     default_key_variable = "OPENAI_API_KEY"
-    errors = _MARKS
 
     def __init__(
         self,

@@ -147,6 +147,14 @@ def with_result(asked: StepReply, prompt: str = "weather!") -> tuple[Message, ..
     return Message.user(prompt), asked.message, *map(Message.tool, results)
 
 
+@pytest.mark.parametrize("dialect", SPOKEN)
+async def test_an_overflow_of_the_context_is_told_in_every_dialect(proxy: str, dialect: str) -> None:
+    agent = agent_behind(proxy, dialect, "contents")
+    with pytest.raises(ContextOverflow):
+        await complete(agent, asking("overflow!"))
+    await agent.aclose()
+
+
 @pytest.mark.parametrize("model", ["chat", "messages"])
 @pytest.mark.parametrize("dialect", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("prompt", ERRORS)
@@ -156,6 +164,7 @@ async def test_what_the_provider_refuses_is_told_as_what_it_is(proxy: str, diale
         await complete(agent, asking(prompt))
     await agent.aclose()
     assert type(caught.value) is ERRORS[prompt]
+    assert prompt != "busy!" or caught.value.retry_after == 7.0
 
 
 @pytest.mark.parametrize("dialect", SPOKEN)

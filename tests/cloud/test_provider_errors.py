@@ -101,6 +101,20 @@ RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
         RateLimited,
     ),
     ("gemini", 503, gemini(503, "UNAVAILABLE", "The model is overloaded."), Unavailable),
+    # What proxies make of other providers' words, in their own dialect.
+    ("openai", 400, openai("litellm.BadRequestError: AnthropicException - prompt is too long: 210000 tokens"), ContextOverflow),
+    ("openai", 400, openai("litellm.ContextWindowExceededError: VertexAIException - 9 tokens"), ContextOverflow),
+    ("openai", 400, openai("input token count (9) exceeds the maximum number of tokens allowed (8)"), ContextOverflow),
+    ("openai", 400, openai("Input is too long for requested model."), ContextOverflow),
+    ("anthropic", 400, anthropic("invalid_request_error", "This model's maximum context length is 8192 tokens"), ContextOverflow),
+    ("responses", 400, openai("Your input exceeds the context window of this model."), ContextOverflow),
+    ("openai", 400, openai("Budget has been exceeded! Current cost: 2, Max budget: 1", type="budget_exceeded"), QuotaExceeded),
+    ("anthropic", 429, openai("litellm.RateLimitError: You exceeded your current quota", type="insufficient_quota"), QuotaExceeded),
+    ("openai", 429, openai('{"status": "RESOURCE_EXHAUSTED", "message": "You exceeded your current quota"}'), RateLimited),
+    ("openai", 402, openai("This request requires more credits, or fewer max_tokens.", code=402), QuotaExceeded),
+    ("openai", 400, openai("openai/gpt-0 is not a valid model ID", code=400), NoSuchModel),
+    ("openai", 400, openai("/chat/completions: Invalid model name passed in model=gpt-0"), NoSuchModel),
+    ("openai", 404, openai("The API deployment for this resource does not exist.", code="DeploymentNotFound"), NoSuchModel),
 ]
 
 
@@ -318,6 +332,14 @@ async def test_failures_that_would_repeat_are_not_retried(status: int, body: obj
     async with http_server(answer) as server:
         await failure(server, calls=3)
         assert len(server.exchanges) == 1
+
+
+async def test_the_providers_own_wait_is_obeyed_behind_a_proxy() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.respond(429, as_body(openai("slow down")), **{"llm_provider-retry-after": "7"})
+
+    async with http_server(answer) as server:
+        assert (await failure(server)).retry_after == 7
 
 
 async def test_retry_after_is_obeyed() -> None:
