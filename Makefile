@@ -1,11 +1,13 @@
 # make demo    the comparison of device, cloud and cascade; offline, no key
 # make test    all tests
 # make judges  the environments of LiteLLM and the SDKs that some tests need; `make test` does it first
-# make check   ruff, mypy --strict on the installed wheel, generated code up to date
+# make node    Node.js, buf and the gRPC packages for JavaScript, which `make check` and some tests need; both do it first
+# make check   ruff, mypy --strict on the installed wheel, generated code up to date, buf on the .proto files
 # make bars    every benchmark with --quick, within ten minutes, and which bars are missed
 # make bench   all benchmarks in full, which takes hours; keeps the figures and writes docs/benchmarks.md
 # make pictures   the graphs in docs/strategies.md anew from the strategies
 # make generate   the gRPC code anew from protocols/proto/nearfar/v1/*.proto
+# make accept-protos   let the .proto files be the contract that later ones are compared with
 #
 # Each target sets up what it needs and does so again when pyproject.toml has changed.
 
@@ -17,22 +19,26 @@ VENV := .venv
 PROTO_VENV := .venv-proto
 # mypy cannot see through an editable installation, so it checks an installed wheel.
 CHECK_VENV := .venv-check
+NODE_VENV := .venv-node
 
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test judges check bars bench generate lint types generated pictures clean
+.PHONY: demo test judges node check bars bench generate lint types generated protos accept-protos pictures clean
 
 demo: $(VENV)/.ready-to-run
 	@$(VENV)/bin/nearfar demo
 
 # The tests of a file share models and servers, so that a process gets whole files; each process computes on one core.
-test: $(VENV)/.ready-to-test judges
+test: $(VENV)/.ready-to-test judges node
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_OPTIONS)
 
 judges: $(VENV)/.ready-to-test
 	@$(VENV)/bin/python scripts/judges.py
 
-check: lint types generated
+node:
+	@scripts/set_up_node.sh $(NODE_VENV)
+
+check: lint types generated protos
 	@echo "check: all passed"
 
 lint: $(CHECK_VENV)/.ready
@@ -48,18 +54,24 @@ generated: $(PROTO_VENV)/.ready
 generate: $(PROTO_VENV)/.ready
 	@scripts/generate.sh $(PROTO_VENV)
 
+protos: node
+	@scripts/check_protos.sh $(NODE_VENV)
+
+accept-protos: node
+	@scripts/check_protos.sh $(NODE_VENV) --accept
+
 # NAMES="graph wire" for these alone; DATA names the folder of recorded data.
-bars: $(VENV)/.ready-to-test
+bars: $(VENV)/.ready-to-test judges
 	@$(VENV)/bin/python scripts/bars.py $(NAMES) $(if $(DATA),--data $(DATA))
 
-bench: $(VENV)/.ready-to-test
+bench: $(VENV)/.ready-to-test judges
 	@$(VENV)/bin/python scripts/bars.py --full $(NAMES) $(if $(DATA),--data $(DATA))
 
 pictures: $(VENV)/.ready-to-run
 	@$(VENV)/bin/python scripts/draw_graphs.py
 
 clean:
-	rm -rf $(VENV) $(PROTO_VENV) $(CHECK_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PROTO_VENV) $(CHECK_VENV) $(NODE_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.ready-to-run: pyproject.toml
 	@scripts/set_up.sh $(VENV) --editable '.[all]'

@@ -8,6 +8,9 @@ same (Quora Question Pairs). The pairs are divided in two by a hash of their tex
 first question of each pair is stored, and what is asked are the second ones, and questions whose meaning was changed by a small edit
 (`cache_figures/swaps.py`).
 
+* `development_false_hit_rate`, `fresh_false_hit_rate`: of the changed questions of two sets written by hand, by kind of change
+  (`cache_figures/questions.py`), the share that the guards let pass at any similarity; `..._hit_rate`: of those that ask the
+  same. The fresh set was written before the guards and not read until they were done.
 * `qqp_hit_rate`: share of the questions served whose pair is labelled the same; `qqp_hit_rate_all`: share of all second questions.
 * `qqp_false_hit_rate`: share of the changed questions served; `..._high` is the end of its 95 % interval.
 * `qqp_noisy_false_hit_rate`: share of the hits on a pair's own question whose label says that both ask different things.
@@ -34,6 +37,7 @@ from nearfar.orchestrator.cache import lookups
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.budget import Interval
 from nearfar.orchestrator.cache.calibration import Pair, calibrated, judged
+from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.scope import Scope
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cache.stored import Stored
@@ -44,6 +48,7 @@ from nearfar.protocols.messages import Sensitivity
 # In place of the script's own folder, in which onnx.py would be taken for the library of that name.
 sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.cache_figures.questions import SETS, written
 from benchmarks.cache_figures.swaps import Swap, swaps
 
 DATA: Final = "qqp_labelled_10k.json.gz"
@@ -83,16 +88,35 @@ class Remembering:
 def main() -> None:
     """Print the figures."""
     options = _options()
+    found: dict[str, Any] = {name: value for each in SETS for name, value in written_figures(each).items()}
     path = next((each for each in (options.data / DATA, options.data / "cache" / DATA) if each.is_file()), None)
     if path is None:
-        found: dict[str, Any] = {"skipped": f"there is no {DATA} in {options.data}; --data names the folder that holds it"}
+        found |= {"skipped": f"there is no {DATA} in {options.data}; --data names the folder that holds it"}
     else:
-        found = figures(read(path), most=QUICK if options.quick else None)
+        found |= figures(read(path), most=QUICK if options.quick else None)
     if options.json:
         print(json.dumps(found))
         return
     for name, value in found.items():
         print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {json.dumps(value)}")
+
+
+def written_figures(name: str) -> dict[str, Any]:
+    """What the guards alone, at any similarity, say of the pairs of one written set."""
+    asked, served = Counter[tuple[bool, str]](), Counter[tuple[bool, str]]()
+    for pair in written(name):
+        asked[pair.is_same, pair.kind] += 1
+        served[pair.is_same, pair.kind] += objection(pair.first, pair.second) is None
+    same, changed = ([(served[each], asked[each]) for each in asked if each[0] is is_same] for is_same in (True, False))
+    interval = Interval(sum(each[0] for each in changed), sum(each[1] for each in changed))
+    return {
+        f"{name}_changed": interval.judged,
+        f"{name}_false_hit_rate": interval.share,
+        f"{name}_false_hit_rate_high": interval.high,
+        f"{name}_false_hits_by_kind": {kind: served[False, kind] for is_same, kind in asked if not is_same and served[False, kind]},
+        f"{name}_same": sum(each[1] for each in same),
+        f"{name}_hit_rate": sum(each[0] for each in same) / sum(each[1] for each in same),
+    }
 
 
 def read(path: Path) -> list[Labelled]:

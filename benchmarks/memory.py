@@ -16,7 +16,7 @@ sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import print_figures
 
-PARTS: Final = ("speed", "sync", "locomo", "postgres", "million")
+PARTS: Final = ("speed", "sync", "locomo", "size", "postgres", "million")
 """Modules of `benchmarks.memory_figures`."""
 
 if __name__ == "__main__":

@@ -22,10 +22,11 @@ from ..protocols import (
     Usage,
 )
 from ..protocols.validation import parse_json
+from .caching import mark_prefixes
 from .dialect import (
+    CallIds,
     EndedEarly,
     Ending,
-    ErrorMarks,
     JsonObject,
     RawCall,
     Said,
@@ -38,6 +39,8 @@ from .dialect import (
 from .models import bare_name, claude_thinking, claude_traits
 
 VERSION = "2023-06-01"
+MOST_STOPS = 8
+"""As many as a request may have; the API names no limit."""
 DEFAULT_MAX_TOKENS = 8192
 """The API demands a limit; this one holds where neither the request nor the agent has one."""
 
@@ -52,27 +55,9 @@ _CHOICES = {ToolChoice.AUTO: "auto", ToolChoice.NONE: "none", ToolChoice.REQUIRE
 # Models before Opus 5.5 and its contemporaries can be forced to call a tool; later ones refuse that, so they are asked and then checked.
 _TAKES_FORCE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4|(?:opus|sonnet|fable|mythos)-5(?:-\d{8})?$)")
 _KINDS = {"thinking", "redacted_thinking", "text", "tool_use"}
-_FOREIGN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_CALL_FIELDS = {"type", "id", "name", "input"}
 
-_MARKS = ErrorMarks(
-    overflow=("prompt is too long", "exceed context limit", "request_too_large"),
-    quota=("billing_error", "credit balance is too low"),
-    filtered=("content filtering policy",),
-    key=("authentication_error",),
-    state=("signature", "thinking` blocks", "thinking blocks"),
-    statuses={
-        "invalid_request_error": 400,
-        "authentication_error": 401,
-        "billing_error": 402,
-        "permission_error": 403,
-        "not_found_error": 404,
-        "request_too_large": 413,
-        "rate_limit_error": 429,
-        "api_error": 500,
-        "timeout_error": 504,
-        "overloaded_error": 529,
-    },
-)
 # Constraints that the API's structured outputs refuse; the answer is checked against the full schema afterwards.
 _UNSUPPORTED = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
@@ -86,7 +71,6 @@ class AnthropicDialect:
     name = "anthropic"
     default_base_url = "https://api.anthropic.com/v1"
     default_key_variable = "ANTHROPIC_API_KEY"
-    errors = _MARKS
 
     def __init__(
         self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None
@@ -103,8 +87,8 @@ class AnthropicDialect:
         headers = {"anthropic-version": VERSION}
         return headers if key is None else headers | {"x-api-key": key}
 
-    def takes_stop(self, model: str) -> bool:
-        return True
+    def most_stops(self, model: str) -> int:
+        return MOST_STOPS
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
@@ -132,6 +116,8 @@ class AnthropicDialect:
         if request.output_schema is not None:
             form: JsonObject = {"format": {"type": "json_schema", "schema": _closed(request.output_schema)}}
             body["output_config"] = as_object(body.get("output_config")) | form
+        if request.tools:
+            mark_prefixes(body)
         return body
 
     def decoder(self) -> "AnthropicDecoder":
@@ -193,9 +179,10 @@ class AnthropicDecoder:
         return ""
 
     def _parts(self) -> tuple[JsonObject, ...]:
-        """All blocks in their order, where there are more of them than text and calls."""
-        kinds = [block.get("type") for _, block in sorted(self._blocks.items())]
-        if set(kinds) <= {"text", "tool_use"} and "text" not in kinds[1:]:
+        """All blocks in their order, where there is more to them than text and calls."""
+        blocks = [block for _, block in sorted(self._blocks.items())]
+        kinds = [block.get("type") for block in blocks]
+        if set(kinds) <= {"text", "tool_use"} and "text" not in kinds[1:] and all(map(_is_plain, blocks)):
             return ()
         return tuple(self._whole(index, block) for index, block in sorted(self._blocks.items()))
 
@@ -217,11 +204,12 @@ class AnthropicDecoder:
 def _turns(messages: tuple[Message, ...]) -> list[JsonValue]:
     """Turns of alternating roles: neighbours of one role are joined."""
     turns: list[tuple[str, list[JsonValue]]] = []
+    ids = CallIds(_CALL_ID)
     for message in messages:
         if message.role == "system":
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _blocks(message)
+        blocks = _blocks(message, ids)
         if turns and turns[-1][0] == role:
             turns[-1][1].extend(blocks)
         elif blocks:
@@ -231,19 +219,27 @@ def _turns(messages: tuple[Message, ...]) -> list[JsonValue]:
     return [{"role": role, "content": content} for role, content in turns]
 
 
-def _blocks(message: Message) -> list[JsonValue]:
-    if message.tool_result is not None:
-        result = message.tool_result
-        return [{"type": "tool_result", "tool_use_id": _id(result.call_id), "content": result.content, "is_error": result.is_error}]
+def _blocks(message: Message, ids: CallIds) -> list[JsonValue]:
+    if (result := message.tool_result) is not None:
+        identity = ids.of_result(result.call_id)
+        return [{"type": "tool_result", "tool_use_id": identity, "content": result.content, "is_error": result.is_error}]
     parts = own_parts(message)
     if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
+        ids.keep(message)
         return [part for part in parts if part.get("type") != "text" or as_text(part.get("text")).strip()]  # the API takes no blank ones
     blocks: list[JsonValue] = []
     if message.text.strip():
         blocks.append({"type": "text", "text": message.text})
     for call in message.tool_calls:
-        blocks.append({"type": "tool_use", "id": _id(call.id), "name": call.name, "input": call.arguments})
+        blocks.append({"type": "tool_use", "id": ids.of_call(call.id), "name": call.name, "input": call.arguments})
     return blocks
+
+
+def _is_plain(block: JsonObject) -> bool:
+    """Whether a block holds nothing that a message of ours does not say."""
+    if block.get("type") == "text":
+        return True
+    return block.keys() <= _CALL_FIELDS and _CALL_ID.fullmatch(as_text(block.get("id"))) is not None
 
 
 def _said(blocks: list[JsonObject]) -> Said:
@@ -252,19 +248,20 @@ def _said(blocks: list[JsonObject]) -> Said:
     return text, [(as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input"))) for block in called]
 
 
-def _id(call_id: str) -> str:
-    # The API takes only these characters, and a call may stem from another agent.
-    return _FOREIGN_ID.sub("_", call_id)
-
-
 def _usage(usage: JsonObject) -> Usage | None:
-    cached = as_count(usage.get("cache_read_input_tokens"))
-    read = as_count(usage.get("input_tokens")) + as_count(usage.get("cache_creation_input_tokens")) + cached
+    cached, stored = as_count(usage.get("cache_read_input_tokens")), as_count(usage.get("cache_creation_input_tokens"))
+    read = as_count(usage.get("input_tokens")) + stored + cached
     written = as_count(usage.get("output_tokens"))
     thought = as_count(as_object(usage.get("output_tokens_details")).get("thinking_tokens"))
     if not (read or written):
         return None
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=cached, reasoning_tokens=min(thought, written))
+    return Usage(
+        input_tokens=read,
+        output_tokens=written,
+        cached_tokens=cached,
+        cache_write_tokens=stored,
+        reasoning_tokens=min(thought, written),
+    )
 
 
 def _closed(schema: JsonSchema) -> JsonObject:

@@ -14,7 +14,7 @@ from .gemini import GeminiDialect
 from .keys import StoredKey
 from .models import openai_traits
 from .openai import OpenAIDialect
-from .prices import price_of
+from .prices import price_at, price_of
 from .responses import ResponsesDialect
 
 if TYPE_CHECKING:
@@ -132,11 +132,13 @@ def _limits(config: ProviderConfig) -> Limits:
 
 
 def _usual_prices(config: ProviderConfig) -> Prices | None:
-    """The prices of a model whose configuration states none: the table's, 0 for a server on this machine, unknown for any other."""
+    """The prices of a model whose configuration states none: the table's, and 0 for a server on this machine."""
     if config.base_url is None:
         return price_of(config.provider, config.model)
-    is_here = is_loopback(urlsplit(config.base_url).hostname or "")
-    return Prices.free("served on this machine") if is_here else None
+    host = urlsplit(config.base_url).hostname or ""
+    if is_loopback(host):
+        return Prices.free("served on this machine")
+    return price_at(host, config.model) if config.provider == "openai" else None
 
 
 def usual_key(provider: Literal["openai", "anthropic", "gemini"]) -> StoredKey:

@@ -1,13 +1,15 @@
 """What distinguishes one provider API from another: how a step is written down, and how its stream is read."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Protocol
 
 from pydantic import JsonValue
 
 from ..protocols import Capabilities, FinishReason, InvalidOutput, Message, StepRequest, Usage
 from ..protocols.limits import CALLS_OF_A_MESSAGE
+from ..protocols.validation import parse_json
 
 JsonObject = dict[str, JsonValue]
 
@@ -36,21 +38,6 @@ class Ending:
     confidence: float | None = None
     parts: tuple[JsonObject, ...] = ()
     """The turn in the provider's own form, which wants it back unchanged; empty where text and calls say all."""
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorMarks:
-    """Lower-case fragments of error codes and messages by which a provider's kinds of error are told apart."""
-
-    overflow: tuple[str, ...] = ()
-    quota: tuple[str, ...] = ()
-    filtered: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    state: tuple[str, ...] = ()
-    """Of encrypted thoughts that the provider does not take back, as after a change of the key."""
-    model: tuple[str, ...] = ()
-    statuses: Mapping[str, int] = field(default_factory=dict)
-    """HTTP status that an error object in mid-stream stands for, by its type."""
 
 
 class EndedEarly(InvalidOutput):
@@ -87,17 +74,14 @@ class Dialect(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
-    @property
-    def errors(self) -> ErrorMarks: ...
-
     def path(self, model: str) -> str:
         """What follows the base URL."""
         ...
 
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]: ...
 
-    def takes_stop(self, model: str) -> bool:
-        """Whether the API ends the text at the request's stop sequences; else this side does."""
+    def most_stops(self, model: str) -> int:
+        """Return how many stop sequences the API takes; this side ends the text at further ones."""
         ...
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
@@ -122,9 +106,46 @@ def said_in(message: Message) -> Said:
     return message.text, [(call.id, call.name, call.arguments) for call in message.tool_calls]
 
 
+def arguments_of(call: RawCall) -> JsonObject:
+    """The arguments of a call; empty where they are no JSON object."""
+    if not isinstance(call.arguments, str):
+        return call.arguments
+    try:
+        return as_object(parse_json(call.arguments.strip() or "{}"))
+    except ValueError:
+        return {}
+
+
 def own_parts(message: Message) -> list[JsonObject]:
     """The turn in the provider's own form, if it is known."""
     return [] if message.state is None else list(message.state.parts)
+
+
+class CallIds:
+    """The ids under which the calls of one conversation go to an API, so that each result finds its call.
+
+    A turn that goes back in the provider's own form keeps its ids: a proxy may have hidden something in them. Others may stem from another
+    agent, and become such as the API takes.
+    """
+
+    def __init__(self, taken: re.Pattern[str]) -> None:
+        """`taken`: ids that the API takes."""
+        self._taken = taken
+        self._sent: dict[str, str] = {}
+
+    def keep(self, message: Message) -> None:
+        """Note that the calls of a message go back under their own ids."""
+        self._sent |= {call.id: call.id for call in message.tool_calls}
+
+    def of_call(self, call_id: str) -> str:
+        """Return the id to send for a call."""
+        fits = self._taken.fullmatch(call_id) is not None
+        self._sent[call_id] = call_id if fits else f"call_{sha256(call_id.encode()).hexdigest()[:32]}"
+        return self._sent[call_id]
+
+    def of_result(self, call_id: str) -> str:
+        """Return the id that was sent for the call of a result."""
+        return self._sent[call_id] if call_id in self._sent else self.of_call(call_id)
 
 
 def as_object(value: JsonValue) -> JsonObject:

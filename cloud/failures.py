@@ -14,26 +14,30 @@ from ..protocols import (
     ContentFiltered,
     ContextOverflow,
     InvalidOutput,
-    InvalidRequest,
-    ModelNotFound,
     NearfarError,
+    NoSuchModel,
     ProviderAuthError,
     QuotaExceeded,
     RateLimited,
+    RequestRefused,
     Stalled,
     StepLost,
     Unavailable,
 )
 from ..protocols.validation import parse_json
-from .dialect import ErrorMarks, JsonObject, as_object, as_objects, as_text
+from .dialect import JsonObject, as_object, as_objects, as_text
+from .marks import MARKS, STATUSES
 from .redact import quote
 
 _KINDS = ("code", "type", "status", "reason")
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 
+_RETRY_AFTER = ("retry-after", "llm_provider-retry-after")
+"""The second is the provider's own header, as LiteLLM's proxy passes it on."""
 _HINTS: dict[type[NearfarError], str] = {
     ContextOverflow: "shorten the conversation, or use a model with a larger context window",
-    ModelNotFound: "check the model's name, and that base_url is the API's root (usually it ends in a version such as /v1)",
+    NoSuchModel: "check the model's name, and that base_url is the API's root (usually it ends in a version such as /v1)",
+    RequestRefused: "see the provider's message; a parameter may have to be left out of the agent's configuration for this model",
     ProviderAuthError: "check that the key is current, belongs to this provider and may use this model",
     QuotaExceeded: "top up the provider's account, or raise its spending limit",
     RateLimited: "wait, lower the concurrency, or ask the provider for a higher limit",
@@ -56,7 +60,8 @@ class Fault:
 def fault_of(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
     """The complaint in an HTTP error response."""
     text = body.decode("utf-8", errors="replace")
-    retry_after = parse_retry_after(headers.get("retry-after"))
+    said = (parse_retry_after(headers.get(name)) for name in _RETRY_AFTER)
+    retry_after = next((seconds for seconds in said if seconds is not None), None)
     try:
         value = parse_json(text)
     except ValueError:
@@ -83,10 +88,10 @@ def fault_in(document: JsonObject) -> Fault | None:
     return Fault(status, " ".join(kinds.split()), message, _retry_delay(details))
 
 
-def error_for(fault: Fault, marks: ErrorMarks, *, provider: str) -> NearfarError:
+def error_for(fault: Fault, *, provider: str) -> NearfarError:
     """The error that a provider's complaint stands for."""
-    status = fault.status or next((marks.statuses[kind] for kind in fault.kinds.split() if kind in marks.statuses), None)
-    error = _class_of(fault, status, marks)
+    status = fault.status or next((STATUSES[kind] for kind in fault.kinds.split() if kind in STATUSES), None)
+    error = _class_of(fault, status)
     said = quote(fault.message) or "no message"
     where = f"HTTP {status}" if status else "an error in mid-stream"
     hint = _HINTS.get(error, "see the provider's message")
@@ -158,17 +163,10 @@ def _retry_delay(details: list[JsonObject]) -> float | None:
     return None
 
 
-def _class_of(fault: Fault, status: int | None, marks: ErrorMarks) -> type[NearfarError]:
+def _class_of(fault: Fault, status: int | None) -> type[NearfarError]:
     evidence = f"{fault.kinds} {fault.message}".lower()
-    named: dict[type[NearfarError], tuple[str, ...]] = {
-        QuotaExceeded: marks.quota,
-        ProviderAuthError: marks.key,
-        ContextOverflow: marks.overflow,
-        ContentFiltered: marks.filtered,
-        ModelNotFound: marks.model,
-    }
     if status is None or status <= 500:
-        for error, fragments in named.items():
+        for error, fragments in MARKS:
             if any(fragment in evidence for fragment in fragments):
                 return error
     return _by_status(status)
@@ -181,7 +179,7 @@ def _by_status(status: int | None) -> type[NearfarError]:
         case 402:
             return QuotaExceeded
         case 404:
-            return ModelNotFound
+            return NoSuchModel
         case 408 | 409 | 425:
             return Unavailable
         case 413:
@@ -191,7 +189,7 @@ def _by_status(status: int | None) -> type[NearfarError]:
         case None:
             return Unavailable
         case _:
-            return InvalidRequest if status < 500 else Unavailable
+            return RequestRefused if status < 500 else Unavailable
 
 
 def _not_json(text: str, headers: Mapping[str, str]) -> str:

@@ -46,8 +46,8 @@ class AccountedAgent:
     """An agent whose every step leaves one line of JSON in the log `nearfar.cloud.gateway`.
 
     Fields: caller, agent, model, outcome (a finish reason, an error's class or "cancelled"), input_tokens, output_tokens,
-    cached_tokens (null where the step failed, 0 where it was refused or left before its turn came), dollars (a decimal string, or
-    "unknown"), seconds. Never content, never a key.
+    cached_tokens, cache_write_tokens (null where the step failed, 0 where it was refused or left before its turn came), dollars
+    (a decimal string, or "unknown"), seconds. Never content, never a key.
     """
 
     def __init__(self, agent: Agent, *, name: str, admission: Admission) -> None:
@@ -92,6 +92,7 @@ class AccountedAgent:
             "input_tokens": usage.input_tokens if usage else None,
             "output_tokens": usage.output_tokens if usage else None,
             "cached_tokens": usage.cached_tokens if usage else None,
+            "cache_write_tokens": usage.cache_write_tokens if usage else None,
             "dollars": "0" if not was_asked else f"{prices.dollars(usage):f}" if prices and usage else "unknown",
             "seconds": round(seconds, 3),
         }

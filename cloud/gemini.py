@@ -22,31 +22,15 @@ from ..protocols import (
     ToolChoice,
     Usage,
 )
-from .dialect import EndedEarly, Ending, ErrorMarks, JsonObject, RawCall, as_count, as_object, as_objects, as_text, own_parts
+from .dialect import EndedEarly, Ending, JsonObject, RawCall, as_count, as_object, as_objects, as_text, own_parts
 from .models import gemini_thinking
 
+MOST_STOPS = 5
 _UNSIGNED = "skip_thought_signature_validator"
 _NEVER_SIGNS = re.compile(r"(?:models/)?gemini-[12]\b")
 _FIELDS = {"text", "thought", "thoughtSignature", "functionCall"}
 _MODES = {ToolChoice.AUTO: "AUTO", ToolChoice.NONE: "NONE", ToolChoice.REQUIRED: "ANY"}
 _FILTERED = frozenset(("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY", "MODEL_ARMOR"))
-
-_MARKS = ErrorMarks(
-    overflow=("exceeds the maximum number of tokens", "input token count"),
-    key=("api_key_invalid", "api key not valid", "api key expired"),
-    state=("thought signature", "thought_signature", "thoughtsignature"),
-    quota=("prepayment credits are depleted",),
-    statuses={
-        "invalid_argument": 400,
-        "unauthenticated": 401,
-        "permission_denied": 403,
-        "not_found": 404,
-        "resource_exhausted": 429,
-        "internal": 500,
-        "unavailable": 503,
-        "deadline_exceeded": 504,
-    },
-)
 
 
 class GeminiDialect:
@@ -55,7 +39,6 @@ class GeminiDialect:
     name = "gemini"
     default_base_url = "https://generativelanguage.googleapis.com/v1beta"
     default_key_variable = "GEMINI_API_KEY"
-    errors = _MARKS
 
     def __init__(
         self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None
@@ -73,8 +56,8 @@ class GeminiDialect:
         # In a header, because addresses are logged.
         return {} if key is None else {"x-goog-api-key": key}
 
-    def takes_stop(self, model: str) -> bool:
-        return True
+    def most_stops(self, model: str) -> int:
+        return MOST_STOPS
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
@@ -105,7 +88,7 @@ class GeminiDialect:
         if request.seed is not None:
             config["seed"] = request.seed
         if request.stop:
-            config["stopSequences"] = list(request.stop)
+            config["stopSequences"] = list(request.stop[:MOST_STOPS])
         if request.output_schema is not None:
             config |= {"responseMimeType": "application/json", "responseJsonSchema": request.output_schema}
         return config

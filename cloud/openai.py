@@ -5,6 +5,7 @@ whole or in pieces, with or without index and id; reasoning in fields of its own
 """
 
 import json
+import re
 from hashlib import sha256
 from typing import Literal
 
@@ -24,16 +25,19 @@ from ..protocols import (
 )
 from ..protocols.confidence import LowestWindow
 from .dialect import (
+    CallIds,
     EndedEarly,
     Ending,
-    ErrorMarks,
     JsonObject,
     RawCall,
+    arguments_of,
     as_count,
     as_object,
     as_objects,
     as_text,
     check_number_of_calls,
+    own_parts,
+    said_in,
 )
 from .models import PLAIN, Traits, openai_traits, refuses_effort_with_tools
 
@@ -48,22 +52,11 @@ _REASONS = {
     "length": FinishReason.LENGTH,
 }
 
-MARKS = ErrorMarks(
-    overflow=(
-        "context_length_exceeded",
-        "exceed_context_size",
-        "maximum context length",
-        "exceeds the available context size",
-        "exceed context window",
-        "context window of",
-        "prompt is too long",
-    ),
-    quota=("insufficient_quota", "billing_hard_limit", "insufficient credits", "exceeded your current quota"),
-    filtered=("content_filter", "content_policy", "content management policy", "responsibleaipolicyviolation"),
-    key=("invalid_api_key", "incorrect api key"),
-    model=("model_not_found", "model_not_available"),
-    statuses={"rate_limit_exceeded": 429, "server_error": 500, "invalid_request_error": 400, "overloaded": 503},
-)
+MOST_STOPS = 4
+_CALL_FIELDS = {"index", "id", "type", "function"}
+_CALL_ID = re.compile(r".{1,40}", re.DOTALL)
+_ANY_ID = re.compile(r".+", re.DOTALL)
+"""Of compatible servers: a proxy may want back what it hid in a long id, as LiteLLM does with Gemini's signatures."""
 
 
 class OpenAIDialect:
@@ -72,7 +65,6 @@ class OpenAIDialect:
     name = "openai"
     default_base_url = "https://api.openai.com/v1"
     default_key_variable = "OPENAI_API_KEY"
-    errors = MARKS
 
     def __init__(
         self,
@@ -112,13 +104,14 @@ class OpenAIDialect:
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
         return bearer_headers(key, idempotency_key)
 
-    def takes_stop(self, model: str) -> bool:
-        return self._traits(model).stops
+    def most_stops(self, model: str) -> int:
+        return MOST_STOPS if self._traits(model).stops else 0
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
+        ids = CallIds(_CALL_ID if self._hosted else _ANY_ID)
         body: JsonObject = {
             "model": model,
-            "messages": [_message(message) for message in request.messages],
+            "messages": [_message(message, ids) for message in request.messages],
             "stream": True,
             "stream_options": {"include_usage": True},
             **self._sampling(request, model, max_output_tokens),
@@ -149,7 +142,7 @@ class OpenAIDialect:
         if request.seed is not None:
             fields["seed"] = request.seed
         if request.stop and traits.stops:
-            fields["stop"] = list(request.stop)
+            fields["stop"] = list(request.stop[:MOST_STOPS])
         if self._effort is not None and traits == PLAIN and self._reasoning is None and not self._hosted:
             traits = Traits(tuple(Effort))
         # Beside tools, chat completions take these models only where they do not think; the responses API has no such rule.
@@ -201,6 +194,7 @@ class OpenAIDecoder:
             usage=self._usage,
             model=self._model,
             confidence=self._confidence.value,
+            parts=tuple(call.whole_again() for call in self._calls) if any(call.extra for call in self._calls) else (),
         )
 
     def _choice(self, choice: JsonObject) -> str:
@@ -221,6 +215,7 @@ class OpenAIDecoder:
         call = self._call_of(piece.get("index"), identity, name)
         call.id = call.id or identity
         call.name = call.name or name
+        call.extra |= {field: value for field, value in piece.items() if field not in _CALL_FIELDS and value is not None}
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             call.whole = arguments
@@ -251,21 +246,42 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.whole: JsonObject | None = None
+        self.extra: JsonObject = {}
+        """Fields of the server's own, such as signatures of Gemini's, which it wants back."""
 
     def finished(self) -> RawCall:
         return RawCall(self.name, "".join(self.pieces) if self.whole is None else self.whole, self.id or None)
 
+    def whole_again(self) -> JsonObject:
+        """The call as it goes back to the server."""
+        arguments = "".join(self.pieces) if self.whole is None else json.dumps(self.whole)
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}, **self.extra}
 
-def _message(message: Message) -> JsonObject:
-    if message.tool_result is not None:
-        return {"role": "tool", "tool_call_id": message.tool_result.call_id, "content": message.tool_result.content}
-    written: JsonObject = {"role": message.role, "content": message.text}
-    if message.tool_calls:
-        written["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
-            for call in message.tool_calls
-        ]
-    return written
+
+def _message(message: Message, ids: CallIds) -> JsonObject:
+    if (result := message.tool_result) is not None:
+        return {"role": "tool", "tool_call_id": ids.of_result(result.call_id), "content": result.content}
+    if not message.tool_calls:
+        return {"role": message.role, "content": message.text}
+    # Some proxies put words of their own in the place of an empty text.
+    return {"role": message.role, "content": message.text or None, "tool_calls": _calls(message, ids)}
+
+
+def _calls(message: Message, ids: CallIds) -> list[JsonValue]:
+    parts = own_parts(message)
+    if [_named(part) for part in parts] == said_in(message)[1]:
+        ids.keep(message)
+        return list(parts)
+    return [
+        {"id": ids.of_call(call.id), "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
+        for call in message.tool_calls
+    ]
+
+
+def _named(part: JsonObject) -> tuple[str, str, JsonObject]:
+    function = as_object(part.get("function"))
+    call = RawCall(as_text(function.get("name")), as_text(function.get("arguments")))
+    return as_text(part.get("id")), call.name, arguments_of(call)
 
 
 def _tool(tool: ToolSpec) -> JsonObject:
@@ -274,11 +290,19 @@ def _tool(tool: ToolSpec) -> JsonObject:
 
 def _usage(usage: JsonObject) -> Usage | None:
     read, written = as_count(usage.get("prompt_tokens")), as_count(usage.get("completion_tokens"))
-    cached = as_count(as_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    details = as_object(usage.get("prompt_tokens_details"))
+    cached = min(as_count(details.get("cached_tokens")), read)
+    stored = min(as_count(details.get("cache_write_tokens")), read - cached)
     thought = as_count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
     if not (read or written):
         return None
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read), reasoning_tokens=min(thought, written))
+    return Usage(
+        input_tokens=read,
+        output_tokens=written,
+        cached_tokens=cached,
+        cache_write_tokens=stored,
+        reasoning_tokens=min(thought, written),
+    )
 
 
 def is_strict(schema: JsonValue) -> bool:

@@ -1,24 +1,45 @@
-"""What providers charge, from the table in `prices.toml`. A model that is not in the table has an unknown price, never a price of 0."""
+"""The prices of providers: the table in `prices.toml`, and one that the user has imported. A model that neither names has an unknown price,
+never a price of 0."""
 
+import json
+import os
 import tomllib
-from datetime import date
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..protocols import Prices
+from ..protocols import ConfigError, Prices
 
 
-class _Line(Prices):
-    provider: str
-    model: str
+class PriceLine(Prices):
+    """The price of one model at one provider."""
+
+    provider: str = Field(min_length=1)
+    model: str = Field(min_length=1)
     aliases: tuple[str, ...] = ()
     """Further ids of the same model at the same price, such as dated ones."""
     until: date | None = None
     """The last day on which the provider asks this price; afterwards it is unknown."""
     note: str = ""
     """Where the provider charges differently, and this line does not hold."""
+
+    @property
+    def prices(self) -> Prices:
+        """The prices alone."""
+        return Prices(**{name: getattr(self, name) for name in Prices.model_fields})
+
+    def names(self, provider: str, model: str) -> bool:
+        """Return whether the line is that of a model; ids match exactly."""
+        return self.provider == provider and model in (self.model, *self.aliases)
+
+    def holds_on(self, day: date) -> bool:
+        """Return whether the provider still asks the price on a day."""
+        return self.until is None or day <= self.until
 
 
 class _Reference(BaseModel):
@@ -28,39 +49,91 @@ class _Reference(BaseModel):
     model: str
 
 
-class _Table(BaseModel):
+class _Shipped(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     reference: _Reference
     """The real model at whose price the demo states what its far tokens would cost."""
-    price: tuple[_Line, ...] = Field(min_length=1)
+    hosts: dict[str, str]
+    """Providers by the host of their OpenAI-compatible API."""
+    price: tuple[PriceLine, ...] = Field(min_length=1)
+
+
+class ImportedTable(BaseModel):
+    """Prices that the user has imported; they stand before those that nearfar ships."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    imported: date
+    price: tuple[PriceLine, ...]
 
 
 def price_of(provider: str, model: str, *, on: date | None = None) -> Prices | None:
     """The price of `model` at `provider`'s own API on a day (None: today), or None if it is unknown.
 
     Ids match exactly, or by an alias that the table states: a dated id is another model unless the table says otherwise.
+    Raises `ConfigError` where an imported table cannot be read.
     """
-    day = on or date.today()
-    for line in _table().price:
-        if line.provider == provider and model in (line.model, *line.aliases):
-            return None if line.until is not None and day > line.until else _prices(line)
-    return None
+    day = on or datetime.now(UTC).date()
+    return next((line.prices for line in price_lines() if line.names(provider, model) and line.holds_on(day)), None)
+
+
+def price_at(host: str, model: str, *, on: date | None = None) -> Prices | None:
+    """The price of `model` at the OpenAI-compatible API of a known host, or None if either is unknown."""
+    provider = _shipped().hosts.get(host.lower())
+    return None if provider is None else price_of(provider, model, on=on)
+
+
+def price_lines() -> Iterator[PriceLine]:
+    """Yield the lines of both tables, imported ones first. Raises `ConfigError` where the imported table cannot be read."""
+    imported = imported_table()
+    yield from imported.price if imported is not None else ()
+    yield from _shipped().price
 
 
 def reference_price() -> tuple[str, Prices]:
-    """The name and the price of the model that the demo's dollars refer to."""
-    reference = _table().reference
-    line = next(line for line in _table().price if (line.provider, line.model) == (reference.provider, reference.model))
-    return reference.model, _prices(line)
+    """The name and the price of the model that the demo's dollars refer to; an imported table does not change it."""
+    reference = _shipped().reference
+    line = next(line for line in _shipped().price if line.names(reference.provider, reference.model))
+    return reference.model, line.prices
 
 
-def _prices(line: _Line) -> Prices:
-    return Prices(**{name: getattr(line, name) for name in Prices.model_fields})
+def imported_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """`prices.json` in `NEARFAR_HOME`, else in `nearfar` in the user's data folder as the XDG base directory specification names it."""
+    if home := environment.get("NEARFAR_HOME"):
+        return Path(home).expanduser() / "prices.json"
+    data = environment.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "nearfar" / "prices.json"
+
+
+def imported_table() -> ImportedTable | None:
+    """The imported table, or None if there is none. Raises `ConfigError` where it cannot be read."""
+    path = imported_path()
+    try:
+        return ImportedTable.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        message = f"the imported prices in {path} cannot be read: {type(error).__name__}"
+        raise ConfigError(message, hint="import them again with nearfar prices import, or delete the file") from error
+
+
+def keep_imported(lines: tuple[PriceLine, ...]) -> Path:
+    """Replace the imported table and return where it is kept. Raises `ConfigError` where it cannot be written."""
+    path = imported_path()
+    table = ImportedTable(imported=datetime.now(UTC).date(), price=lines)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
+            file.write(json.dumps(table.model_dump(mode="json", exclude_defaults=True), indent=1) + "\n")
+        Path(file.name).replace(path)
+    except OSError as error:
+        raise ConfigError(f"the prices cannot be kept in {path}: {error.strerror}", hint="set NEARFAR_HOME to a folder of yours") from error
+    return path
 
 
 @cache
-def _table() -> _Table:
+def _shipped() -> _Shipped:
     text = files(__package__).joinpath("prices.toml").read_text(encoding="utf-8")
-    # Decimal, because a binary float does not hold a price exactly.
-    return _Table.model_validate(tomllib.loads(text, parse_float=str))
+    # Strings, because a binary float does not hold a price exactly.
+    return _Shipped.model_validate(tomllib.loads(text, parse_float=str))

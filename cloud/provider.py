@@ -20,6 +20,7 @@ from ..protocols import (
     Limits,
     NearfarError,
     Prices,
+    RequestRefused,
     Side,
     StepEvent,
     StepLost,
@@ -39,6 +40,7 @@ from .deadline import Deadline
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
 from .failures import content_type_error, error_for, fault_in, fault_of, redirect_error, transport_errors
 from .keys import Key
+from .marks import UNREADABLE_STATES
 from .retry import Pause, RetryPolicy
 from .streaming import StopCutter, SurrogateJoiner, json_events
 
@@ -117,7 +119,7 @@ class ProviderAgent:
         while True:
             await self._sit_out_the_pause(deadline)
             calls_made += 1
-            answer = _Answer(self._dialect.decoder(), () if self._dialect.takes_stop(self._model) else request.stop)
+            answer = _Answer(self._dialect.decoder(), request.stop[self._dialect.most_stops(self._model) :])
             try:
                 async with aclosing(self._call(request, key, deadline, answer)) as events:
                     async for event in events:
@@ -157,7 +159,7 @@ class ProviderAgent:
         with transport_errors(self._provider, self._base_url, self._timeouts.idle):
             async with self._open(body, request, key, deadline) as response, aclosing(json_events(response)) as chunks:
                 while (chunk := await deadline.run(partial(anext, chunks, None))) is not None:
-                    self._refuse_fault(chunk)
+                    self._refuse_fault(chunk, answer)
                     if text := answer.add(chunk):
                         yield TextDelta(text=text)
         if rest := answer.rest():
@@ -191,14 +193,18 @@ class ProviderAgent:
             raise redirect_error(self._provider, response.headers.get("location", ""))
         if not response.is_success:
             fault = fault_of(response.status_code, response.headers, await deadline.run(partial(_beginning, response)))
-            raise error_for(fault, self._dialect.errors, provider=self._provider)
+            raise error_for(fault, provider=self._provider)
         content_type = response.headers.get("content-type", "")
         if "text/event-stream" not in content_type.lower():
             raise content_type_error(self._provider, content_type)
 
-    def _refuse_fault(self, chunk: JsonObject) -> None:
-        if fault := fault_in(chunk):
-            raise error_for(fault, self._dialect.errors, provider=self._provider)
+    def _refuse_fault(self, chunk: JsonObject, answer: "_Answer") -> None:
+        if (fault := fault_in(chunk)) is None:
+            return
+        error = error_for(fault, provider=self._provider)
+        if type(error) is Unavailable and answer.has_begun:  # it was at work, and will charge for what it has read and thought
+            raise StepLost(error.message, hint=error.hint, retry_after=error.retry_after)
+        raise error
 
     def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)
@@ -217,7 +223,7 @@ class ProviderAgent:
 
     def _refuses_states(self, error: NearfarError) -> bool:
         said = error.message.lower()
-        return isinstance(error, InvalidRequest) and any(mark in said for mark in self._dialect.errors.state)
+        return isinstance(error, RequestRefused) and any(mark in said for mark in UNREADABLE_STATES)
 
     def _check(self, request: StepRequest) -> None:
         """Refuse what must not or cannot be sent, before anything is."""

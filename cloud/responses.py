@@ -5,19 +5,19 @@ their order and unchanged, as `Ending.parts`: without it a model thinks anew aft
 """
 
 import json
-from dataclasses import replace
-from hashlib import sha256
+import re
 
 from pydantic import JsonValue
 
 from ..protocols import Capabilities, ContentFiltered, Effort, FinishReason, InvalidOutput, Message, StepRequest, Usage
-from ..protocols.validation import parse_json
 from .dialect import (
+    CallIds,
     EndedEarly,
     Ending,
     JsonObject,
     RawCall,
     Said,
+    arguments_of,
     as_count,
     as_object,
     as_objects,
@@ -27,14 +27,10 @@ from .dialect import (
     said_in,
 )
 from .models import Traits, openai_traits
-from .openai import MARKS, bearer_headers, is_strict
+from .openai import bearer_headers, is_strict
 
-_LONGEST_ID = 64
-_MARKS = replace(
-    MARKS,
-    filtered=(*MARKS.filtered, "invalid_prompt", "bio_policy", "cyber_policy", "misalignment_policy"),
-    state=("encrypted content", "encrypted_content", "of type 'reasoning'"),
-)
+_CALL_ID = re.compile(r".{1,64}", re.DOTALL)
+_CALL_FIELDS = {"type", "id", "call_id", "name", "arguments", "status"}
 _KINDS = {"reasoning", "message", "function_call"}
 _LAST = ("response.completed", "response.incomplete", "response.failed")
 
@@ -45,7 +41,6 @@ class ResponsesDialect:
     name = "responses"
     default_base_url = "https://api.openai.com/v1"
     default_key_variable = "OPENAI_API_KEY"
-    errors = _MARKS
 
     def __init__(
         self,
@@ -69,14 +64,15 @@ class ResponsesDialect:
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
         return bearer_headers(key, idempotency_key)
 
-    def takes_stop(self, model: str) -> bool:
-        return False
+    def most_stops(self, model: str) -> int:
+        return 0
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         traits = openai_traits(model, hosted=True, reasoning=self._reasoning)
+        ids = CallIds(_CALL_ID)
         body: JsonObject = {
             "model": model,
-            "input": [item for message in request.messages for item in _items(message)],
+            "input": [item for message in request.messages for item in _items(message, ids)],
             "stream": True,
             "store": False,
             **self._thinking(request, traits),
@@ -144,8 +140,8 @@ class ResponsesDecoder:
         calls = tuple(_call(item) for item in items if item.get("type") == "function_call")
         if reason is FinishReason.STOP and calls:
             reason = FinishReason.TOOL_CALLS
-        says_more = any(item.get("type") not in ("message", "function_call") or item.get("phase") for item in items)
-        return Ending(reason, calls, _usage(as_object(self._response.get("usage"))), self._model, parts=tuple(items) if says_more else ())
+        parts = () if all(map(_is_plain, items)) else tuple(items)
+        return Ending(reason, calls, _usage(as_object(self._response.get("usage"))), self._model, parts=parts)
 
     def _reason(self) -> FinishReason:
         status = as_text(self._response.get("status"))
@@ -172,23 +168,33 @@ class ResponsesDecoder:
         return self._show(index, text[len(shown) :]) if text.startswith(shown) else ""
 
 
-def _items(message: Message) -> list[JsonValue]:
+def _items(message: Message, ids: CallIds) -> list[JsonValue]:
     if (result := message.tool_result) is not None:
-        return [{"type": "function_call_output", "call_id": _id(result.call_id), "output": result.content}]
+        return [{"type": "function_call_output", "call_id": ids.of_result(result.call_id), "output": result.content}]
     parts = own_parts(message)
     if parts and {part.get("type") for part in parts} <= _KINDS and _said(parts) == said_in(message):
+        ids.keep(message)
         return list(parts)
     items: list[JsonValue] = []
     if message.text or not message.tool_calls:
         items.append({"type": "message", "role": message.role, "content": message.text})
     for call in message.tool_calls:
-        items.append({"type": "function_call", "call_id": _id(call.id), "name": call.name, "arguments": json.dumps(call.arguments)})
+        arguments = json.dumps(call.arguments)
+        items.append({"type": "function_call", "call_id": ids.of_call(call.id), "name": call.name, "arguments": arguments})
     return items
+
+
+def _is_plain(item: JsonObject) -> bool:
+    """Whether an item holds nothing that a message of ours does not say."""
+    if item.get("type") == "message":
+        return not item.get("phase")
+    fits = _CALL_ID.fullmatch(as_text(item.get("call_id"))) is not None
+    return item.get("type") == "function_call" and item.keys() <= _CALL_FIELDS and fits
 
 
 def _said(items: list[JsonObject]) -> Said:
     calls = [_call(item) for item in items if item.get("type") == "function_call"]
-    return "".join(map(_text, items)), [(call.id or "", call.name, _arguments(call)) for call in calls]
+    return "".join(map(_text, items)), [(call.id or "", call.name, arguments_of(call)) for call in calls]
 
 
 def _text(item: JsonObject) -> str:
@@ -201,22 +207,18 @@ def _call(item: JsonObject) -> RawCall:
     return RawCall(as_text(item.get("name")), as_text(item.get("arguments")), as_text(item.get("call_id")) or None)
 
 
-def _arguments(call: RawCall) -> JsonObject:
-    try:
-        return as_object(parse_json(str(call.arguments).strip() or "{}"))
-    except ValueError:
-        return {}
-
-
-def _id(call_id: str) -> str:
-    # A call may stem from another agent, whose ids are longer than this API takes.
-    return call_id if len(call_id) <= _LONGEST_ID else sha256(call_id.encode()).hexdigest()
-
-
 def _usage(usage: JsonObject) -> Usage | None:
     read, written = as_count(usage.get("input_tokens")), as_count(usage.get("output_tokens"))
-    cached = as_count(as_object(usage.get("input_tokens_details")).get("cached_tokens"))
+    details = as_object(usage.get("input_tokens_details"))
+    cached = min(as_count(details.get("cached_tokens")), read)
+    stored = min(as_count(details.get("cache_write_tokens")), read - cached)
     thought = as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens"))
     if not (read or written):
         return None
-    return Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read), reasoning_tokens=min(thought, written))
+    return Usage(
+        input_tokens=read,
+        output_tokens=written,
+        cached_tokens=cached,
+        cache_write_tokens=stored,
+        reasoning_tokens=min(thought, written),
+    )

@@ -1,7 +1,8 @@
 """The composition root: the one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, closing
+from datetime import date
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -20,6 +21,7 @@ from .team import Member
 if TYPE_CHECKING:
     from langgraph.store.base import TTLConfig
 
+    from ..cloud.prices import PriceLine as PriceLine
     from ..device.hardware.components import Accelerator as Accelerator
     from ..device.hardware.components import Cpu as Cpu
     from ..device.hardware.components import Engine as Engine
@@ -372,6 +374,30 @@ def reference_price() -> tuple[str, Prices]:
     from ..cloud.prices import reference_price as read
 
     return read()
+
+
+def known_prices() -> "Iterator[PriceLine]":
+    """Yield the lines of the price tables, imported ones first. Raises `ConfigError` where an imported table cannot be read."""
+    from ..cloud.prices import price_lines
+
+    return price_lines()
+
+
+def imported_prices_day() -> date | None:
+    """The day on which prices were imported, or None if none were."""
+    from ..cloud.prices import imported_table
+
+    table = imported_table()
+    return None if table is None else table.imported
+
+
+def import_price_table(file: Path, *, source: str, as_of: date) -> tuple[int, Path]:
+    """Keep the prices of LiteLLM's public table; return the number of models and where they are kept. Raises `ConfigError`."""
+    from ..cloud.price_import import read_public_table
+    from ..cloud.prices import keep_imported
+
+    lines = read_public_table(file, source=source, as_of=as_of)
+    return len(lines), keep_imported(lines)
 
 
 def read_device_state() -> DeviceState:

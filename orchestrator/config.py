@@ -102,12 +102,13 @@ def parse_config(text: str, source: str) -> Config:
         raise ConfigError(f"{source} is not valid TOML: {error}") from error
     if secrets := [_at(text, source, secret.path, secret.advice) for secret in literal_secrets(document, Config)]:
         raise ConfigError("\n".join(dict.fromkeys(secrets)), hint="whoever could read the file may know it: get a new one")
-    _require_models(document, text, source)
     try:
-        return Config.model_validate(document)
+        config = Config.model_validate(document)
     except ValidationError as error:
         problems = [_describe(text, source, item) for item in error.errors(include_url=False)]
         raise ConfigError("\n".join(problems)) from error
+    _require_models(document, text, source)
+    return config
 
 
 def _require_models(document: Mapping[str, object], text: str, source: str) -> None:

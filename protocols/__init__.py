@@ -10,7 +10,7 @@ from .lazy import lazy_names
 
 if TYPE_CHECKING:
     from .agent import Agent, StepStream, complete, stream
-    from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
+    from .cards import AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Side
     from .device_state import DeviceState, DeviceStateSource, PowerSource, Thermal
     from .errors import (
         AgentError,
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
         ModelError,
         ModelNotFound,
         NearfarError,
+        NoSuchModel,
         NotFound,
         PermissionDenied,
         PrivacyViolation,
         ProviderAuthError,
         QuotaExceeded,
         RateLimited,
+        RequestRefused,
         ResumeLost,
         RunBusy,
         Stalled,
@@ -96,10 +98,12 @@ __all__ = [
     "JsonSchema",
     "LedgerConflict",
     "Limits",
+    "LongPrompt",
     "Message",
     "ModelError",
     "ModelNotFound",
     "NearfarError",
+    "NoSuchModel",
     "NotFound",
     "Performance",
     "PermissionDenied",
@@ -111,6 +115,7 @@ __all__ = [
     "QuotaExceeded",
     "RateLimited",
     "ReplayAgent",
+    "RequestRefused",
     "ResumeLost",
     "RunBusy",
     "ScriptedAgent",
@@ -179,10 +184,12 @@ __getattr__ = lazy_names(
         "ModelError": "errors",
         "ModelNotFound": "errors",
         "NearfarError": "errors",
+        "NoSuchModel": "errors",
         "NotFound": "errors",
         "Performance": "steps",
         "PermissionDenied": "errors",
         "PowerSource": "device_state",
+        "LongPrompt": "cards",
         "Prices": "cards",
         "PrivacyViolation": "errors",
         "ProviderState": "messages",
@@ -190,6 +197,7 @@ __getattr__ = lazy_names(
         "QuotaExceeded": "errors",
         "RateLimited": "errors",
         "ReplayAgent": "recordings",
+        "RequestRefused": "errors",
         "ResumeLost": "errors",
         "RunBusy": "errors",
         "ScriptedAgent": "fakes",

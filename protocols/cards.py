@@ -5,7 +5,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .messages import Value
 from .steps import Usage
@@ -47,15 +47,43 @@ class Limits(Value):
     """Steps that make progress at the same time; further ones wait."""
 
 
-class Prices(Value):
-    """US dollars per million tokens, with the source they were read from."""
+class Rates(Value):
+    """US dollars per million tokens."""
 
     input: Decimal = Field(ge=0)
     output: Decimal = Field(ge=0)
     cached_input: Decimal | None = Field(default=None, ge=0)
-    """None: cached tokens cost as much as others."""
+    """None: tokens read from a prefix cache cost as much as others."""
+    cache_write: Decimal | None = Field(default=None, ge=0)
+    """None: tokens written to a prefix cache cost as much as others."""
+
+    @property
+    def dearest_input(self) -> Decimal:
+        """The most that an input token can cost."""
+        return max(price for price in (self.input, self.cached_input, self.cache_write) if price is not None)
+
+
+class LongPrompt(Rates):
+    """The rates of a whole step, its output included, whose prompt is longer than a number of tokens."""
+
+    above: int = Field(gt=0)
+    """Tokens of the prompt, cached ones included."""
+
+
+class Prices(Rates):
+    """US dollars per million tokens, with the source they were read from."""
+
+    long_prompts: tuple[LongPrompt, ...] = ()
+    """Where long prompts have rates of their own: the highest threshold that a prompt exceeds decides."""
     source: str
     as_of: date
+
+    @model_validator(mode="after")
+    def _thresholds_differ(self) -> Self:
+        thresholds = [tier.above for tier in self.long_prompts]
+        if len(set(thresholds)) != len(thresholds):
+            raise ValueError(f"two rates for long prompts share one threshold: {sorted(thresholds)}")
+        return self
 
     @classmethod
     def free(cls, source: str) -> Self:
@@ -65,15 +93,34 @@ class Prices(Value):
     @property
     def is_free(self) -> bool:
         """All prices are 0."""
-        return not (self.input or self.output or self.cached_input)
+        return not any(rates.dearest_input or rates.output for rates in (self, *self.long_prompts))
+
+    def rates(self, prompt_tokens: float) -> Rates:
+        """Return the rates of a step whose prompt has so many tokens."""
+        exceeded = [tier for tier in self.long_prompts if prompt_tokens > tier.above]
+        return max(exceeded, key=lambda tier: tier.above, default=self)
 
     def dollars(self, usage: Usage) -> Decimal:
-        """The price of `usage`."""
-        cached = self.input if self.cached_input is None else self.cached_input
-        cached_tokens = min(usage.cached_tokens, usage.input_tokens)  # otherwise a wrong count would earn money
-        fresh_tokens = usage.input_tokens - cached_tokens
-        total = fresh_tokens * self.input + cached_tokens * cached + usage.output_tokens * self.output
-        return total / _MILLION
+        """Return the price of one step's `usage`; a sum over steps may exceed a threshold that no step did."""
+        rates = self.rates(usage.input_tokens)
+        cached = rates.input if rates.cached_input is None else rates.cached_input
+        cache_write = rates.input if rates.cache_write is None else rates.cache_write
+        # Counts are bounded by the prompt, because otherwise a wrong one would earn money.
+        cached_tokens = min(usage.cached_tokens, usage.input_tokens)
+        stored_tokens = min(usage.cache_write_tokens, usage.input_tokens - cached_tokens)
+        fresh_tokens = usage.input_tokens - cached_tokens - stored_tokens
+        read = fresh_tokens * rates.input + cached_tokens * cached + stored_tokens * cache_write
+        return (read + usage.output_tokens * rates.output) / _MILLION
+
+    def highest(self, prompt_tokens: int) -> Rates:
+        """Return bounds on the rates of a step whose prompt has at most so many tokens, however the cache is used."""
+        possible = [self, *(tier for tier in self.long_prompts if prompt_tokens > tier.above)]
+        return Rates(input=max(rates.dearest_input for rates in possible), output=max(rates.output for rates in possible))
+
+    def most_dollars(self, prompt_tokens: int, output_tokens: int) -> Decimal:
+        """Return the most that a step with so many tokens can cost."""
+        rates = self.highest(prompt_tokens)
+        return (prompt_tokens * rates.input + output_tokens * rates.output) / _MILLION
 
 
 class Execution(Value):

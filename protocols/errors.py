@@ -26,6 +26,8 @@
             x WorkerCrashed
             x ResumeLost
         + ModelError
+        + RequestRefused
+        + NoSuchModel
         + RateLimited
         + QuotaExceeded
         + BudgetExceeded
@@ -96,7 +98,7 @@ class NotFound(UserError):
 
 
 class ModelNotFound(NotFound):
-    """The model file or the provider's model does not exist."""
+    """The model's file does not exist."""
 
 
 class IdempotencyConflict(UserError):
@@ -172,6 +174,14 @@ class ModelError(AgentError):
     """The model file cannot be used: damaged, of an unknown architecture, or too large."""
 
 
+class RequestRefused(AgentError):
+    """The provider refuses a request that was found in order here: a parameter, a schema or a tool that its model does not take."""
+
+
+class NoSuchModel(AgentError):
+    """The provider has no such model, or has it no longer."""
+
+
 class RateLimited(AgentError):
     """The provider asks to slow down; see `retry_after`."""
 
@@ -239,6 +249,8 @@ MAPPINGS: dict[type[NearfarError], Mapping] = {
     WorkerCrashed: Mapping("UNAVAILABLE", 503, retryable=True),
     ResumeLost: Mapping("DATA_LOSS", 503),
     ModelError: Mapping("FAILED_PRECONDITION", 500),
+    RequestRefused: Mapping("FAILED_PRECONDITION", 502),
+    NoSuchModel: Mapping("FAILED_PRECONDITION", 502),
     RateLimited: Mapping("RESOURCE_EXHAUSTED", 429, retryable=True),
     QuotaExceeded: Mapping("RESOURCE_EXHAUSTED", 402),
     BudgetExceeded: Mapping("RESOURCE_EXHAUSTED", 402),

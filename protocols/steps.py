@@ -51,6 +51,8 @@ class Usage(Value):
     output_tokens: int = Field(default=0, ge=0)
     cached_tokens: int = Field(default=0, ge=0)
     """The part of `input_tokens` that was read from a prefix cache."""
+    cache_write_tokens: int = Field(default=0, ge=0)
+    """The part of `input_tokens` that was written to a prefix cache, and not read from it; 0 where the provider does not tell."""
     reasoning_tokens: int = Field(default=0, ge=0)
     """The part of `output_tokens` that the model thought and did not say; 0 where the provider does not tell."""
 
@@ -59,6 +61,7 @@ class Usage(Value):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
         )
 

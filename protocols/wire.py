@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from google.protobuf.message import Message as ProtobufMessage
 from pydantic import JsonValue, ValidationError
 
-from .cards import AgentCard, Capabilities, Execution, Limits, Prices, Side
+from .cards import AgentCard, Capabilities, Execution, Limits, LongPrompt, Prices, Rates, Side
 from .errors import InvalidOutput, InvalidRequest, NearfarError
 from .limits import CALLS_OF_A_MESSAGE, MESSAGES, NAME_LENGTH, SCHEMA_LENGTH, TOOLS
 from .messages import Message, ProviderState, Sensitivity, ToolCall, ToolResult, ToolSpec
@@ -293,23 +293,22 @@ def _present(message: ProtobufMessage) -> dict[str, Any]:
 
 
 def _prices_to_proto(prices: Prices) -> pb.Prices:
-    return pb.Prices(
-        input=str(prices.input),
-        output=str(prices.output),
-        cached_input=None if prices.cached_input is None else str(prices.cached_input),
-        source=prices.source,
-        as_of=prices.as_of.isoformat(),
-    )
+    tiers = [pb.LongPrompt(above=tier.above, **_rates_to_proto(tier)) for tier in prices.long_prompts]
+    return pb.Prices(**_rates_to_proto(prices), source=prices.source, as_of=prices.as_of.isoformat(), long_prompts=tiers)
 
 
 def _prices_from_proto(message: pb.Prices) -> Prices:
-    return Prices(
-        input=Decimal(message.input),
-        output=Decimal(message.output),
-        cached_input=Decimal(message.cached_input) if message.HasField("cached_input") else None,
-        source=message.source,
-        as_of=date.fromisoformat(message.as_of),
-    )
+    tiers = tuple(LongPrompt(above=tier.above, **_rates_from_proto(tier)) for tier in message.long_prompts)
+    return Prices(**_rates_from_proto(message), source=message.source, as_of=date.fromisoformat(message.as_of), long_prompts=tiers)
+
+
+def _rates_to_proto(rates: Rates) -> dict[str, str]:
+    return {name: str(price) for name in Rates.model_fields if (price := getattr(rates, name)) is not None}
+
+
+def _rates_from_proto(message: pb.Prices | pb.LongPrompt) -> dict[str, Decimal]:
+    stated = {"input": message.input, "output": message.output, **_present(message)}
+    return {name: Decimal(stated[name]) for name in Rates.model_fields if name in stated}
 
 
 def _to_json(value: object) -> str:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -93,11 +94,18 @@ def main(names: list[str]) -> None:
     """Make the environments that `names` tell, or all."""
     if unknown := set(names) - set(JUDGES):
         raise SystemExit(f"judges: no such judge: {', '.join(sorted(unknown))}; there are {', '.join(JUDGES)}")
-    for name in names or JUDGES:
-        try:
-            make(name)
-        except JudgeMissingError as error:
-            print(f"judges: {error}", file=sys.stderr)
+    with ThreadPoolExecutor() as pool:  # most of the time goes to waiting for the network
+        for complaint in pool.map(_complaint_of_making, names or JUDGES):
+            if complaint is not None:
+                print(f"judges: {complaint}", file=sys.stderr)
+
+
+def _complaint_of_making(name: str) -> str | None:
+    try:
+        make(name)
+    except JudgeMissingError as error:
+        return str(error)
+    return None
 
 
 if __name__ == "__main__":

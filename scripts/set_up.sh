@@ -38,14 +38,19 @@ if ! suitable "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/
 fi
 
 echo "installing $* into $venv"
+compiles=
 if [[ "$*" == *all* || "$*" == *check* ]]; then
+  compiles=yes
   echo "llama.cpp is compiled where pip has no wheel of it: once, about 4 minutes on 2 cores"
 fi
 rm -rf build  # setuptools would install what an earlier build left there
 # llama.cpp is built on one core unless told otherwise.
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@" || {
-  echo "The installation failed; the reason is above. Building llama.cpp needs a C and C++ compiler:" >&2
-  echo "  Debian, Ubuntu: apt install build-essential     Fedora: dnf install gcc-c++     macOS: xcode-select --install" >&2
+  echo "The installation failed; the reason is above." >&2
+  if [[ -n $compiles ]]; then
+    echo "Building llama.cpp needs a C and C++ compiler:" >&2
+    echo "  Debian, Ubuntu: apt install build-essential     Fedora: dnf install gcc-c++     macOS: xcode-select --install" >&2
+  fi
   exit 1
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextvars import Context
@@ -38,6 +39,13 @@ class EventLoop(asyncio.SelectorEventLoop):
 def anyio_backend() -> tuple[str, dict[str, object]]:
     """grpc.aio runs on asyncio only, so all async tests do."""
     return "asyncio", {"loop_factory": EventLoop}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c() -> None:
+    """Tests send it, and a shell lets what it starts in the background ignore it, with all children of that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ class Exchange:
     writer: asyncio.StreamWriter
 
     async def respond(self, status: int, body: bytes | str, *, content_type: str = "application/json", **headers: str) -> None:
-        """A whole response; underscores in header names become hyphens."""
+        """A whole response; underscores in header names without a hyphen become hyphens."""
         data = body.encode() if isinstance(body, str) else body
         await self.start(status, content_type, headers | {"content_length": str(len(data))})
         self.writer.write(data)
@@ -29,7 +29,7 @@ class Exchange:
 
     async def start(self, status: int, content_type: str, headers: dict[str, str]) -> None:
         lines = [f"HTTP/1.1 {status} Status", f"content-type: {content_type}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        lines += [f"{(name if '-' in name else name.replace('_', '-'))}: {value}" for name, value in headers.items()]
         self.writer.write("\r\n".join([*lines, "", ""]).encode())
         await self.writer.drain()
 

@@ -35,6 +35,16 @@ _ADDITIONS: Final = (
     "in Japan", "for children", "without sugar", "on Linux", "in 1950", "for a beginner", "after midnight", "under water", "for free",
     "at home", "in Python", "while pregnant",
 )  # fmt: skip
+_PREPOSITIONS: Final = "to/about about/to for/from from/for in/from with/without by/for on/under at/after of/without into/from"
+_MODALS: Final = "must/should should/must can/should could/must will/should would/must may/must"
+_AUXILIARIES: Final = "is/has has/is are/have have/are does/did do/did was/is were/are did/do had/is"
+_QUANTITIES: Final = "all/some some/all any/all every/some many/few few/many most/some both/neither each/no"
+_DETERMINERS: Final = "a/the the/this this/the that/this these/those an/the"
+_SCOPES: Final = ("only", "also", "even", "still", "already", "almost", "never")
+_COMMON_WORDS: Final = """
+window windows apple apples word words book books bank banks house houses web internet state government president church army world
+sun moon earth market express post times friends office force union congress stone bill mark may march
+"""
 _SHORTEST_EXCHANGED: Final = 4
 """Letters; shorter words are mostly such that the question has no meaning once they have moved."""
 _AUXILIARY: Final = re.compile(r"\b(is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b", re.IGNORECASE)
@@ -57,7 +67,7 @@ def swaps(questions: Sequence[str], *, seed: int = 0) -> Iterator[Swap]:
     for question in questions:
         for kind, edit in EDITS.items():
             changed = edit(question, random.Random(f"{seed} {kind} {question}"), names)
-            if changed is not None and changed.casefold() != question.casefold():
+            if changed is not None and (changed.casefold() != question.casefold() or kind == "case"):
                 yield Swap(kind, question, changed)
 
 
@@ -126,6 +136,42 @@ def _narrowed(question: str, chance: random.Random, names: Sequence[str]) -> str
     return f"{body} {chance.choice(_ADDITIONS)}?" if body and chance.random() < 0.2 else None
 
 
+def _scoped(question: str, chance: random.Random, names: Sequence[str]) -> str | None:
+    """A scope word behind the first auxiliary's subject or the question's second word."""
+    words = question.split()
+    if len(words) < 4 or chance.random() < 0.5:
+        return None
+    return " ".join([*words[:3], chance.choice(_SCOPES), *words[3:]])
+
+
+def _shortened(question: str, chance: random.Random, names: Sequence[str]) -> str | None:
+    """A name of several words loses one."""
+    found = [name for name in _NAME.finditer(question) if " " in name[0]]
+    if not found:
+        return None
+    spot = chance.choice(found)
+    words = spot[0].split()
+    words.pop(chance.randrange(len(words)))
+    return question[: spot.start()] + " ".join(words) + question[spot.end() :]
+
+
+def _superlative(question: str, chance: random.Random, names: Sequence[str]) -> str | None:
+    """`a` becomes `the best`, `the best` becomes `a`."""
+    if re.search(r"\bthe best\b", question):
+        return re.sub(r"\bthe best\b", "a", question, count=1)
+    found = re.search(r"\ban? (?=\w)", question)
+    return None if found is None else f"{question[: found.start()]}the best {question[found.end() :]}"
+
+
+def _recapitalised(question: str, chance: random.Random, names: Sequence[str]) -> str | None:
+    """An everyday word becomes a name."""
+    found = [word for word in re.finditer(r"(?<=\w )[a-z]+", question) if word[0] in _COMMON_WORDS.split()]
+    if not found:
+        return None
+    spot = chance.choice(found)
+    return question[: spot.start()] + spot[0].capitalize() + question[spot.end() :]
+
+
 EDITS: Final[dict[str, Edit]] = {
     "negation": _negated,
     "number": _renumbered,
@@ -136,5 +182,14 @@ EDITS: Final[dict[str, Edit]] = {
     "question": _replaced(_QUESTIONS),
     "person": _replaced(_PERSONS),
     "constraint": _narrowed,
+    "preposition": _replaced(_PREPOSITIONS),
+    "modal": _replaced(_MODALS),
+    "auxiliary": _replaced(_AUXILIARIES),
+    "quantity": _replaced(_QUANTITIES),
+    "determiner": _replaced(_DETERMINERS),
+    "superlative": _superlative,
+    "scope": _scoped,
+    "name_part": _shortened,
+    "case": _recapitalised,
 }
 """Every edit, by the kind of change that it makes."""

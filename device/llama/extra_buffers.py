@@ -24,8 +24,10 @@ from ..profiles import profiles_folder
 
 logger = logging.getLogger(__name__)
 
+_PROGRAM: Final = Path(__file__).with_name("first_pass.py")
+"""Part of what an answer stands for, since a later version may try more."""
 _SECONDS: Final = 60
-"""Two passes through the shipped model take well below one second; one that takes this long hangs."""
+"""The passes through the shipped model take about half a second; a child that takes this long hangs."""
 _SPARE_SECONDS: Final = 10
 _KEY_LENGTH: Final = 32
 _CRASHES: Final = frozenset(
@@ -70,7 +72,12 @@ def _tried() -> ExtraBuffers:
     death = _first_pass("on")
     if not death:
         return ExtraBuffers(usable=True)
-    if second := _first_pass("off"):
+    try:
+        second = _first_pass("off")
+    except _Inconclusive as error:
+        logger.warning("whether llama.cpp works here without extra buffer types could not be tried: %s", error)
+        second = ""
+    if second:
         message = f"llama.cpp cannot compute on this CPU: its first pass {second}, also without extra buffer types"
         raise ModelError(message, hint=f"build it on this machine: {_REBUILD}")
     return ExtraBuffers(usable=False, reason=f"with them, the first pass of this build of llama.cpp on this CPU {death}")
@@ -96,13 +103,13 @@ def _first_pass(setting: str) -> str:
 
 
 def _identity() -> str:
-    """Which build on which CPU: the library's files with sizes and times, the processor's model and its instruction sets."""
+    """Name the passes, the build (the library's files with sizes and times), the processor and its instruction sets."""
     spec = find_spec("llama_cpp")
     folder = Path(spec.origin).parent if spec is not None and spec.origin is not None else Path()
     libraries = sorted(path for path in (folder / "lib").glob("*") if path.is_file())
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in libraries]
     cpu = read_cpu()
-    parts = (files, cpu.model, cpu.architecture, cpu.features)
+    parts = (_PROGRAM.read_bytes(), files, cpu.model, cpu.architecture, cpu.features)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:_KEY_LENGTH]
 
 

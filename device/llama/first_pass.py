@@ -18,6 +18,19 @@ from .log import keep_log
 _MODEL: Final = Path(__file__).parents[1] / "models" / "near.gguf"
 _TOKENS: Final = 64
 """Kernels for whole matrices start above 32."""
+FORMATS: Final = {
+    "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
+    "q4_1": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_1,
+    "q4_k": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_S,
+    "q5_k": llama_cpp.LLAMA_FTYPE_MOSTLY_Q5_K_S,
+    "q6_k": llama_cpp.LLAMA_FTYPE_MOSTLY_Q6_K,
+    "iq4_xs": llama_cpp.LLAMA_FTYPE_MOSTLY_IQ4_XS,
+}
+"""With the shipped model's own Q8_0, the formats that llama.cpp rearranges for AMX; some of them it rearranges for other CPUs too.
+
+The last four need rows of 256 weights. In each layer of the shipped model one matrix has them; llama.cpp writes the others in a format
+with shorter blocks.
+"""
 
 
 def main() -> None:
@@ -26,20 +39,24 @@ def main() -> None:
     signal.alarm(int(sys.argv[2]))
     keep_log()
     llama_cpp.llama_backend_init()
+    extra_buffers = sys.argv[1] == "on"
+    _pass(_MODEL, extra_buffers=extra_buffers)  # First: it needs no room on the disk.
     with TemporaryDirectory() as folder:
-        smaller = Path(folder) / "q4_0.gguf"
-        _quantize(_MODEL, smaller)
-        for model in (_MODEL, smaller):
-            _pass(model, extra_buffers=sys.argv[1] == "on")
+        for name, file_type in FORMATS.items():
+            rewritten = Path(folder) / f"{name}.gguf"
+            quantize(rewritten, file_type)
+            _pass(rewritten, extra_buffers=extra_buffers)
+            rewritten.unlink()
 
 
-def _quantize(source: Path, target: Path) -> None:
+def quantize(target: Path, file_type: int) -> None:
+    """Write the shipped model to `target` in another format, or exit with the reason."""
     parameters = llama_cpp.llama_model_quantize_default_params()
     parameters.nthread = 1
-    parameters.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0
+    parameters.ftype = file_type
     parameters.allow_requantize = parameters.pure = True
-    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), parameters):
-        sys.exit("llama.cpp cannot write its shipped model as q4_0")
+    if llama_cpp.llama_model_quantize(str(_MODEL).encode(), str(target).encode(), parameters):
+        sys.exit(f"llama.cpp cannot write its shipped model as {target}")
 
 
 def _pass(path: Path, *, extra_buffers: bool) -> None:

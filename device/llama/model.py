@@ -6,6 +6,7 @@ Only the worker process imports this module.
 import ctypes
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
@@ -167,7 +168,7 @@ class Vocabulary:
 
 
 class Context:
-    """The key-value cache of all sequences, and the pass through the model that fills it.
+    """The key-value cache of all sequences, and the pass through the model that fills it; its memory is freed with it.
 
     Raises `ModelError` if the memory for it cannot be had.
     """
@@ -185,6 +186,8 @@ class Context:
             hint = "give a smaller context_tokens or parallel"
             raise ModelError(f"llama.cpp cannot make a context of {cells} tokens: {explanation()}", hint=hint)
         self._handle = handle
+        # What the process leaves behind at its end, the system takes back sooner.
+        weakref.finalize(self, llama_cpp.llama_free, handle).atexit = False
         self._threads = threads
         self._tuner = None if threads.single == threads.batch else ThreadTuner(few=threads.single, many=threads.batch)
         self._memory = llama_cpp.llama_get_memory(handle)

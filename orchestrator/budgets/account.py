@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import anyio
 
-from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
+from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
 from ..compression.tokens import conversation_tokens, estimated_tokens
 from ..routing.budget import Commitment
 from ..routing.settings import Amounts, Limits
@@ -303,14 +303,15 @@ class _Demand:
     def _output(self, amounts: Units) -> int:
         """How many tokens may be written, which cost more than those read."""
         tokens, prices = amounts.tokens - self._prompt, self.card.prices
-        if not prices or not prices.output:
+        if not prices or not prices.highest(self._prompt).output:
             return tokens
-        left = amounts.dollars - Spent(_dollars(prices, self._prompt, 0)).units.dollars
-        return min(tokens, int(left / (float(prices.output) * 1000)))  # nanodollars, by the dollars for a million tokens
+        left = amounts.dollars - Spent(_most_dollars(prices, self._prompt, 0)).units.dollars
+        rate = prices.highest(self._prompt).output
+        return min(tokens, int(left / (float(rate) * 1000)))  # nanodollars, by the dollars for a million tokens
 
     def _units(self, output: int, seconds: float) -> Units:
         joules = _INSTANT if self.card.side is Side.NEAR else 0.0
-        return Spent(_dollars(self.card.prices, self._prompt, output), self._prompt + output, seconds, joules).units
+        return Spent(_most_dollars(self.card.prices, self._prompt, output), self._prompt + output, seconds, joules).units
 
 
 def described(shortage: Shortage) -> str:
@@ -340,8 +341,8 @@ def _least(one: int | None, other: int | None) -> int | None:
     return min((each for each in (one, other) if each is not None), default=None)
 
 
-def _dollars(prices: Prices | None, read: int, written: int) -> float:
-    return 0.0 if prices is None else float(prices.dollars(Usage(input_tokens=read, output_tokens=written)))
+def _most_dollars(prices: Prices | None, read: int, written: int) -> float:
+    return 0.0 if prices is None else float(prices.most_dollars(read, written))
 
 
 def _caps(amounts: Amounts) -> Caps:

@@ -16,6 +16,7 @@ from ..arguments import require, require_callable, require_methods, wrong_type
 from ..embedding.embedder import NAME
 from ..routing.evidence.answers import agree
 from .admission import objection_to_reply, question_of
+from .budget import LEAST_THRESHOLD
 from .categories import category_of
 from .clearing import clear, clearings
 from .database import CacheDatabase
@@ -112,6 +113,10 @@ class AnswerCache:
         require("embedder_name", embedder_name, str, "a text")
         require_callable("now", now, "a function that returns seconds")
         require_callable("chance", chance, "a function that returns a number between 0 and 1")
+        for key, value in settings.low_thresholds.items():
+            logger.warning(
+                "[cache] %s = %g lets the guards alone stand between two questions; %g or more is advised", key, value, LEAST_THRESHOLD
+            )
         self.settings = settings
         self.database = CacheDatabase(settings.file)
         self.thresholds = Thresholds(self.database, settings)

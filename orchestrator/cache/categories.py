@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-from .wording import Wording
+from .wording.canonical import Canonical
 
 GENERAL: Final = "general"
 CODE: Final = "code"
@@ -56,4 +56,4 @@ def category_of(question: str, *, task_class: str = "", named: Collection[str] =
         return CREATIVE
     if classes:
         return classes[-1]
-    return GENERAL if Wording.of(question).is_english else OTHER_LANGUAGE
+    return GENERAL if Canonical.of(question).is_english else OTHER_LANGUAGE

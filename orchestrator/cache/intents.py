@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from .wording import Wording
-from .words import NEUTRAL_PREPOSITIONS
+from .wording.canonical import Canonical
 
 _SPECIFIC: Final = re.compile(
     r"\"[^\"\n]+\"|\u201c[^\u201d\n]+\u201d|\u00ab[^\u00bb\n]+\u00bb|(?<!\w)'[^'\n]+'(?!\w)"
@@ -17,6 +16,9 @@ _SPECIFIC: Final = re.compile(
 """Quotations, addresses, numbers and dates, and names: words with a capital inside of a sentence."""
 _NUMBERING: Final = re.compile(r"^\s*(?:\d+[.)]|[-*])\s*", re.MULTILINE)
 _SLOT: Final = "\u27e8{}\u27e9"
+_GAP: Final = "\u27e8\u27e9"
+_PLACED: Final = re.compile(rf"(?:\b(?:in|on|at) )?{_GAP}")
+"""A gap with the preposition that a date or a place takes with it."""
 _ANY_SLOT: Final = re.compile("\u27e8(\\d+)\u27e9")
 
 
@@ -33,9 +35,9 @@ class Intent:
     def of(cls, task: str) -> Self:
         """Take a task apart."""
         specifics = tuple(dict.fromkeys(found[0] for found in _SPECIFIC.finditer(task) if _is_specific(found[0])))
-        rest = Wording.of(_SPECIFIC.sub(lambda found: " " if _is_specific(found[0]) else found[0], task))
-        words = (*rest.content, *rest.questions, *rest.tense) if rest.is_english else rest.literal
-        return cls(tuple(sorted(word for word in words if word not in NEUTRAL_PREPOSITIONS)), specifics)
+        gaps = _SPECIFIC.sub(lambda found: _GAP if _is_specific(found[0]) else found[0], task)
+        rest = Canonical.of(_PLACED.sub(" ", gaps))
+        return cls(tuple(sorted(" ".join(rest.words).split())), specifics)
 
     def template(self, plan: str) -> str:
         """The plan with slots in place of what the task names."""

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from ...protocols import Side
 from ...protocols.messages import Value
+from .budget import LEAST_THRESHOLD
 
 DAY: Final = 86_400.0
 
@@ -83,6 +84,12 @@ class CacheSettings(Value):
             time_to_live=self.time_to_live if own.time_to_live is None else own.time_to_live,
             entries=self.entries if own.entries is None else own.entries,
         )
+
+    @property
+    def low_thresholds(self) -> Mapping[str, float]:
+        """Thresholds below the lowest that is ever learned, by the name of their key."""
+        named = {"threshold": self.threshold, **{f"categories.{name}.threshold": own.threshold for name, own in self.categories.items()}}
+        return {key: value for key, value in named.items() if value is not None and value < LEAST_THRESHOLD}
 
     def anchored(self, folder: Path) -> "CacheSettings":
         """With a relative path made absolute."""

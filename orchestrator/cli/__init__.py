@@ -15,6 +15,7 @@ from .cache import cache
 from .memory import memory
 from .memory_sleep import sleep
 from .models import models
+from .prices import prices
 from .privacy import privacy
 from .runs import runs
 from .token import token
@@ -58,6 +59,7 @@ app.add_typer(serve, name="serve")
 app.add_typer(budget, name="budget")
 app.add_typer(cache, name="cache")
 app.add_typer(models, name="models")
+app.add_typer(prices, name="prices")
 app.add_typer(privacy, name="privacy")
 app.add_typer(runs, name="runs")
 app.add_typer(trace, name="trace")

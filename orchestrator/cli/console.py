@@ -64,12 +64,19 @@ def _ends_as_by_ctrl_c(*numbers: signal.Signals) -> Iterator[None]:
     is_main = threading.current_thread() is threading.main_thread()
     deadly = [number for number in numbers if is_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in deadly:
-        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
         for number in deadly:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(*_: object) -> None:
+    """End the work as Ctrl-C does, also where Ctrl-C is ignored, as by what a script starts in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

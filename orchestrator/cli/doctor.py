@@ -2,17 +2,19 @@
 
 import platform
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.text import Text
 
-from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
+from ...protocols import AgentCard, ConfigError, Execution, NearfarError, Sensitivity, Side, StepRequest, complete
 from ...protocols.messages import Message
+from ..cache.budget import LEAST_THRESHOLD
 from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
+from ..routing.settings import Limits
 from ..team import Member
 from .configuration import read_config
 from .console import EXIT_FAILED, execute, output, print_json
@@ -20,7 +22,15 @@ from .doctor_certificates import certificate_findings
 from .doctor_hardware import hardware_lines
 from .finding import Finding, Status
 
-_STYLES = {"ok": "green", "present": "green", "absent": "yellow", "expiring": "yellow", "unknown": "dim", "broken": "red"}
+_STYLES = {
+    "ok": "green",
+    "present": "green",
+    "absent": "yellow",
+    "expiring": "yellow",
+    "risky": "yellow",
+    "unknown": "dim",
+    "broken": "red",
+}
 _EXTRAS = {
     "llama": ("llama-cpp-python", "llguidance"),
     "onnx": ("onnxruntime-genai", "tokenizers"),
@@ -69,10 +79,30 @@ async def _examine(config: Path | None) -> AsyncIterator[Finding]:
         advice = "optional; the models that ship with nearfar are used without one"
         yield Finding(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
         loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
-    for finding in (*_keys(), *certificate_findings(loaded)):
+    for finding in (*_keys(), *certificate_findings(loaded), *threshold_findings(loaded)):
         yield finding
     async for finding in _sides(loaded):
         yield finding
+
+
+def threshold_findings(config: Config) -> Iterator[Finding]:
+    """Yield a finding for each threshold at which the guards alone stand between two questions."""
+    for key, value in (config.cache.low_thresholds if config.cache is not None else {}).items():
+        detail = f"{key} = {value:g} serves answers to questions that are not close"
+        yield Finding(
+            area="cache", name="[cache]", status="risky", detail=detail, advice=f"set {LEAST_THRESHOLD:g} or more, or leave it out"
+        )
+
+
+def price_findings(cards: Iterable[AgentCard], limits: Limits) -> Iterator[Finding]:
+    """Yield a finding for each agent whose price is unknown where a dollar limit holds."""
+    limited = [name for name in ("call", "task", "session", "user", "day") if getattr(limits, name).dollars is not None]
+    outcome = "refused" if limits.unknown_price == "refuse" else "not counted"
+    detail = f"its price is unknown, and dollars are limited per {', '.join(limited)}: its calls are {outcome}"
+    advice = "state [far.prices] in nearfar.toml, or import a table: nearfar prices import"
+    for card in cards if limited else ():
+        if card.prices is None and card.side is Side.FAR:
+            yield Finding(area="prices", name=card.name, status="risky", detail=detail, advice=advice)
 
 
 def _packages() -> Iterator[Finding]:
@@ -121,6 +151,9 @@ async def _sides(config: Config) -> AsyncIterator[Finding]:
         async with Hybrid.from_config(config) as hybrid:
             for member in hybrid.team:
                 yield await _member(member)
+            cards = [member.card for member in hybrid.team if member.card is not None]
+            for finding in price_findings(cards, config.policy.limits):
+                yield finding
     except NearfarError as error:
         yield Finding(area="config", name="what it opens", status="broken", detail=error.message, advice=error.hint)
 

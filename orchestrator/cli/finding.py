@@ -4,7 +4,7 @@ from typing import Literal
 
 from ...protocols.messages import Value
 
-Status = Literal["ok", "absent", "expiring", "broken"]
+Status = Literal["ok", "absent", "expiring", "risky", "broken"]
 
 
 class Finding(Value):

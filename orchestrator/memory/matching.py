@@ -34,13 +34,13 @@ def is_valid(row: Row, moment: float) -> bool:
 
 
 def meets(condition: Condition, value: object) -> bool:
-    """Whether the value is as the condition wants it."""
+    """Return whether the value is as the condition wants it. A field that is not there is equal to None, as in LangGraph's stores."""
     found = next((one for path in condition.paths if (one := _at(path, value)) is not _MISSING), _MISSING)
     match condition.comparison:
         case Comparison.EQUAL:
-            return found is not _MISSING and json_equal(found, condition.operand)
+            return json_equal(None if found is _MISSING else found, condition.operand)
         case Comparison.NOT_EQUAL:
-            return found is _MISSING or not json_equal(found, condition.operand)
+            return not json_equal(None if found is _MISSING else found, condition.operand)
         case comparison:
             return _order(found, condition.operand) in _ORDERS[comparison]
 

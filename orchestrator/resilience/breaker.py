@@ -13,9 +13,11 @@ from ...protocols import (
     InternalError,
     InvalidOutput,
     ModelError,
+    NoSuchModel,
     ProviderAuthError,
     QuotaExceeded,
     RateLimited,
+    RequestRefused,
     Stalled,
     Unavailable,
 )
@@ -47,10 +49,11 @@ _KINDS: Final[tuple[tuple[type[AgentError], ErrorKind], ...]] = (
     (RateLimited, ErrorKind.RATE),
     (QuotaExceeded, ErrorKind.QUOTA),
     (ProviderAuthError, ErrorKind.KEY),
+    (NoSuchModel, ErrorKind.DEFECT),
     (ModelError, ErrorKind.DEFECT),
     (InternalError, ErrorKind.DEFECT),
 )
-ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput)
+ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput, RequestRefused)
 """Failures of a request, not of the agent, which was there and at work."""
 
 

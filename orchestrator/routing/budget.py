@@ -8,9 +8,8 @@ Ask for the threshold, decide, observe, in this order. Where several threads dec
 """
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final, Protocol
@@ -19,6 +18,7 @@ from pydantic import Field, FiniteFloat
 
 from ...protocols import ConfigError, InvalidRequest
 from ...protocols.messages import Value
+from .recent import Average, Recent
 
 TOLERANCE: Final = 0.019
 """How far the share over any window may be from its target: a little less than two points."""
@@ -40,6 +40,12 @@ _BILLS: Final = 15.0
 """Bills over which the price of a task that goes far is taken."""
 _DOUBT: Final = 2.0
 """Set aside for a task of which nobody knows what it will cost, over the usual bill or what it has taken so far."""
+_DEAREST: Final = 16.0
+"""Bound of how many times more than expected tasks are taken to cost: a single odd task does not hold others back for long."""
+_RELIEF: Final = 0.2
+"""Share of its excess that this factor loses with each bill that is lower."""
+_HALF_LIFE: Final = 1800.0
+"""Seconds in which it loses half of it where no bill comes: a factor that lets no task pass would never be corrected by one."""
 
 
 class FarShareState(Value):
@@ -75,6 +81,8 @@ class Commitment:
     went_far: bool
     is_guess: bool = False
     """Nobody knew what it costs."""
+    expected: float = 0.0
+    """The most that was expected when it was placed, before what other tasks turned out to cost; 0: nobody knew."""
 
 
 class BudgetController(Protocol):
@@ -128,7 +136,7 @@ class FarShareController:
         self._target = target
         self._bound = window * TOLERANCE / 2
         self._horizon = window * _HORIZON
-        self._recent = _Recent(round(window * _SAMPLE), known.advantages)
+        self._recent = Recent(round(window * _SAMPLE), known.advantages)
         self._debt = self._within_bounds(known.debt)
         self._lock = Lock()
 
@@ -175,7 +183,9 @@ class DollarRateController:
     What a task costs is known when it has ended. Until then the most that it is expected to cost is set aside (`commit`), and its bill
     takes the place of that (`settle`). A task is not afforded where bills and what is set aside would come to more than `_MOST` of the
     hourly dollars in the last hour. Where nobody knows yet what tasks cost, one that goes far sets aside all that is left, so that the
-    first bill is known before a second task goes.
+    first bill is known before a second task goes. Where a task takes several times what was expected, as after a rise of prices, as
+    many times more is set aside for all that are under way and for the next ones, until bills or time say otherwise:
+    estimates are means over dozens of tasks, and follow too late.
 
     Args:
         dollars_per_hour: the target; positive.
@@ -191,14 +201,16 @@ class DollarRateController:
         known = state or DollarRateState()
         self._hourly = dollars_per_hour
         self._now = now
-        self._recent = _Recent(round(_USUAL_WINDOW * _SAMPLE), known.advantages)
-        self._gap = _Average(known.gap, _USUAL_WINDOW * _HORIZON)
-        self._price = _Average(known.price, _BILLS)
+        self._recent = Recent(round(_USUAL_WINDOW * _SAMPLE), known.advantages)
+        self._gap = Average(known.gap, _USUAL_WINDOW * _HORIZON)
+        self._price = Average(known.price, _BILLS)
         self._credit = min(known.credit, _BURST * dollars_per_hour)
         self._earned_until = now()
         self._paid = deque((self._earned_until - ago, dollars) for ago, dollars in known.paid)
         self._paid_sum = sum(dollars for _, dollars in known.paid)
         self._set_aside = 0.0
+        self._expected = 0.0
+        self._dearness = 1.0
         self._last_task: float | None = None
         self._lock = Lock()
 
@@ -220,7 +232,7 @@ class DollarRateController:
         with self._lock:
             self._earn()
             usual = self._price.value or 0.0
-            return self._left > 0 and self._left >= (usual if dollars is None else dollars)
+            return self._left > 0 and self._left >= (usual if dollars is None else self._dearness * dollars)
 
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
         """As `BudgetController` says. Unknown dollars of a far task count as those of the usual one, since it was not free."""
@@ -236,7 +248,9 @@ class DollarRateController:
         _check(advantage, dollars)
         with self._lock:
             self._earn()
-            most = self._unknown if dollars is None else dollars
+            expected = 0.0 if dollars is None else dollars
+            most = self._unknown if dollars is None else self._dearness * expected
+            self._expected += expected
             self._set_aside += most
             self._credit -= most
             if not forced:
@@ -244,7 +258,7 @@ class DollarRateController:
                 if self._last_task is not None:
                     self._gap.add(self._earned_until - self._last_task)
                 self._last_task = self._earned_until
-        return Commitment(most, went_far, is_guess=dollars is None)
+        return Commitment(most, went_far, is_guess=dollars is None, expected=expected)
 
     def extend(self, committed: Commitment, dollars: float) -> Commitment:
         """Set more aside for a task that has taken so many dollars so far, where that is more than it was expected to take in all."""
@@ -252,6 +266,7 @@ class DollarRateController:
             return committed
         with self._lock:
             self._earn()
+            self._learn_dearness(committed, dollars, is_final=False)
             most = _DOUBT * dollars
             self._set_aside += most - committed.dollars
             self._credit -= most - committed.dollars
@@ -286,7 +301,7 @@ class DollarRateController:
     @property
     def _left(self) -> float:
         """Dollars that may still be spent or set aside in this hour."""
-        return _MOST * self._hourly - self._paid_sum - self._set_aside
+        return _MOST * self._hourly - self._paid_sum - max(self._set_aside, self._dearness * self._expected)
 
     @property
     def _unknown(self) -> float:
@@ -298,6 +313,9 @@ class DollarRateController:
         with self._lock:
             self._earn()
             self._set_aside = max(self._set_aside - committed.dollars, 0.0)
+            self._expected = max(self._expected - committed.expected, 0.0)
+            if is_known:
+                self._learn_dearness(committed, dollars, is_final=True)
             self._credit += committed.dollars - dollars
             if dollars:
                 self._paid.append((self._earned_until, dollars))
@@ -305,65 +323,27 @@ class DollarRateController:
             if committed.went_far and is_known:
                 self._price.add(dollars)
 
+    def _learn_dearness(self, committed: Commitment, dollars: float, *, is_final: bool) -> None:
+        """Follow a task that takes more than was expected at once, and the bills of others step by step."""
+        if not committed.expected:
+            return
+        times = min(max(dollars / committed.expected, 1.0), _DEAREST)
+        if times >= self._dearness:
+            self._dearness = times
+        elif is_final:
+            self._dearness -= _RELIEF * (self._dearness - times)
+
     def _earn(self) -> None:
         now = self._now()
         burst = _BURST * self._hourly
-        self._credit = min(self._credit + self._hourly * (now - self._earned_until) / _HOUR, burst)
+        elapsed = now - self._earned_until
+        self._credit = min(self._credit + self._hourly * elapsed / _HOUR, burst)
+        self._dearness = 1 + (self._dearness - 1) * 0.5 ** (elapsed / _HALF_LIFE)
         self._earned_until = now
         while self._paid and self._paid[0][0] <= now - _HOUR:
             self._paid_sum -= self._paid.popleft()[1]
         if not self._paid:
             self._paid_sum = 0.0  # what rounding has left
-
-
-class _Recent:
-    """The last advantages, in the order of time and of size."""
-
-    def __init__(self, most: int, values: Iterable[float]) -> None:
-        self._by_time: deque[float] = deque(values, maxlen=most)
-        self._by_size = sorted(self._by_time)
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        return tuple(self._by_time)
-
-    def add(self, value: float) -> None:
-        if len(self._by_time) == self._by_time.maxlen:
-            del self._by_size[bisect_left(self._by_size, self._by_time[0])]
-        self._by_time.append(value)
-        insort(self._by_size, value)
-
-    def threshold(self, share: float, *, takes_ties: bool) -> float:
-        """What the given share of tasks is expected to be above, ties included or not; an infinity where all or none are to be.
-
-        Between the values it is the quantile of Weibull's plotting positions: the next value is as likely to fall into each gap. Without
-        any value it is 0: a task goes far where that is worth it by itself.
-        """
-        if not 0 < share < 1:
-            return math.inf if share <= 0 else -math.inf
-        if not self._by_size:
-            return 0.0
-        last = len(self._by_size) - 1
-        place = (1 - share) * (last + 2) - 1
-        if not 0 <= place <= last:
-            return math.inf if place > last else -math.inf
-        below = int(place)
-        low, high = self._by_size[below], self._by_size[min(below + 1, last)]
-        found = low + (place - below) * (high - low)
-        return math.nextafter(found, -math.inf) if takes_ties else found
-
-
-class _Average:
-    """A mean over about so many values, in which what is old fades."""
-
-    def __init__(self, value: float | None, most: float) -> None:
-        self.value = value
-        self._most = most
-        self._count = 0.0 if value is None else most
-
-    def add(self, value: float) -> None:
-        self._count = min(self._count + 1, self._most)
-        self.value = value if self.value is None else self.value + (value - self.value) / self._count
 
 
 def _check(advantage: float, dollars: float | None) -> None:

@@ -99,26 +99,41 @@ def _on_strategies(policy: Policy, agents: Mapping[str, Side]) -> Iterator[Findi
     if not agents:
         return
     asked: set[str] = {policy.evidence.second_opinion or ""}
-    for where, strategy, mode in _ways(policy):
+    for way in _ways(policy):
         try:
-            asked |= _asked(policy, agents, strategy, mode)
+            asked |= _asked(policy, agents, way.strategy, way.mode)
         except ConfigError as error:
-            if f"contradicts mode {policy.mode}" not in error.message or where != "policy":  # which is reported elsewhere
-                yield _error(where, f"strategy {strategy}: {error.message}", error.hint)
+            if way.where == "policy" and f"contradicts mode {policy.mode}" in error.message:
+                continue  # which is reported elsewhere
+            if way.is_for_some:
+                yield _warning(way.where, f"it refuses all its tasks: {error.message}", "a task may state another strategy")
+            else:
+                yield _error(way.where, f"strategy {way.strategy}: {error.message}", error.hint)
     for name in agents:
         if name not in asked:
             problem = f"{name} can never be asked, unless a task states another mode or strategy"
             yield _warning("policy", problem, "the modes and strategies of this policy and its rules leave it out")
 
 
-def _ways(policy: Policy) -> Iterator[tuple[str, Strategy, Mode]]:
-    """Yield the strategies and modes under which tasks are served, and what sets them."""
-    yield "policy", policy.strategy, policy.mode
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A strategy and a mode under which tasks are served, and what sets them."""
+
+    where: str
+    strategy: Strategy
+    mode: Mode
+    is_for_some: bool = False
+    """Only tasks under a rule's conditions are served so, and the rule leaves one of the two to the policy."""
+
+
+def _ways(policy: Policy) -> Iterator[_Way]:
+    yield _Way("policy", policy.strategy, policy.mode)
     if policy.strategy is Strategy.SUBTASKS:
-        yield "policy.subtasks.strategy", policy.subtasks.strategy, policy.mode
+        yield _Way("policy.subtasks.strategy", policy.subtasks.strategy, policy.mode)
     for rule in policy.rules:
         if rule.strategy is not None or rule.mode is not None:
-            yield _where(rule), rule.strategy or policy.strategy, rule.mode or policy.mode
+            is_for_some = rule.when != When() and None in (rule.strategy, rule.mode)
+            yield _Way(_where(rule), rule.strategy or policy.strategy, rule.mode or policy.mode, is_for_some)
 
 
 def _asked(policy: Policy, agents: Mapping[str, Side], strategy: Strategy, mode: Mode) -> set[str]:

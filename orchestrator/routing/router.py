@@ -480,6 +480,7 @@ def _taken(calls: Sequence[Call], *, prompt_tokens: int) -> TaskTaken:
         steps=len(calls),
         input_tokens=sum(call.usage.input_tokens for call in calls),
         cached_tokens=sum(call.usage.cached_tokens for call in calls),
+        cache_write_tokens=sum(call.usage.cache_write_tokens for call in calls),
         output_tokens=sum(call.usage.output_tokens for call in calls),
         seconds=sum(call.seconds for call in calls),
         dollars=float(sum(known)) if len(known) == len(dollars) else None,

@@ -286,8 +286,9 @@ def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, pri
         return billed
     output = expected.output_tokens
     if prices is not None:
-        per_step = (tokens * float(prices.input) + output.value * float(prices.output)) / 1e6
-        return Estimate(per_step, max(output.deviation * float(prices.output) / 1e6, _UNSURE * per_step), Source.PRIOR)
+        rates = prices.rates(tokens)
+        per_step = (tokens * float(rates.input) + output.value * float(rates.output)) / 1e6
+        return Estimate(per_step, max(output.deviation * float(rates.output) / 1e6, _UNSURE * per_step), Source.PRIOR)
     if len(known.dollars_per_token):
         seen = known.dollars_per_token.quantiles
         return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, Source.MEASURED)

@@ -9,14 +9,11 @@ from pydantic import Field, model_validator
 from ...protocols import (
     AgentError,
     BudgetExceeded,
-    Cancelled,
-    ContentFiltered,
     ContextOverflow,
     DeadlineExceeded,
     InvalidOutput,
     NearfarError,
     PrivacyViolation,
-    ProviderAuthError,
     QuotaExceeded,
     RateLimited,
     Stalled,
@@ -196,5 +193,5 @@ _TRIGGERS: tuple[tuple[type[NearfarError] | tuple[type[NearfarError], ...], Fall
     (InvalidOutput, FallbackTrigger.INVALID_OUTPUT),
     (ContextOverflow, FallbackTrigger.CONTEXT_OVERFLOW),
     ((RateLimited, QuotaExceeded, BudgetExceeded), FallbackTrigger.QUOTA),
-    ((Cancelled, ContentFiltered, ProviderAuthError, AgentError), FallbackTrigger.ERROR),
+    (AgentError, FallbackTrigger.ERROR),
 )

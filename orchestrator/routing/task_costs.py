@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Final
 
-from ...protocols import Prices
+from ...protocols import Prices, Usage
 from ..selection.classes import lineage
 from .decision import Estimate, Source
 
@@ -43,6 +43,7 @@ class TaskTaken:
     input_tokens: int
     """Read in all steps, with those that were cached."""
     cached_tokens: int
+    cache_write_tokens: int
     output_tokens: int
     seconds: float | None
     """None: nobody measured it."""
@@ -102,7 +103,8 @@ class _Tally:
         return enough[min(enough, key=lambda known: (abs(known - size), known))] if enough else Faded()
 
 
-_FIGURES: Final = ("prompt_tokens", "steps", "input_tokens", "cached_tokens", "output_tokens", "dollars", "joules")
+_TOKENS: Final = ("prompt_tokens", "input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens")
+_FIGURES: Final = (*_TOKENS, "steps", "dollars", "joules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,15 @@ class TaskMeans:
         if prices is None:
             total = read + self._mean("output_tokens")
             return self._mean("dollars") / total if total else 0.0
-        cached = min(self._mean("cached_tokens") / read, 1.0) if read else 0.0
-        cached_price = prices.input if prices.cached_input is None else prices.cached_input
-        return ((1 - cached) * float(prices.input) + cached * float(cached_price)) / 1e6
+        steps = max(self._mean("steps"), 1.0)
+        usage = Usage(
+            input_tokens=round(read / steps),
+            cached_tokens=round(self._mean("cached_tokens") / steps),
+            cache_write_tokens=round(self._mean("cache_write_tokens") / steps),
+        )
+        if not usage.input_tokens:
+            return float(prices.input) / 1e6
+        return float(prices.dollars(usage)) / usage.input_tokens
 
     def _mean(self, name: str) -> float:
         return self.figures[name].mean

@@ -27,6 +27,7 @@ from .fitting import Fitting, summarizer_of
 from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
 from .reading import Json, as_json, value_of
+from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
 from .state import TaskState, fresh_start, label_of
 from .trust import Trust
@@ -112,7 +113,9 @@ class TaskNodes:
                 error.add_note(SHOWN)
             self._learn_costs(turn, log.as_json, runtime)
             is_final = not (may_restart and fallback.follows(error))
-            return {**turn.give_up(error, runtime, is_final=is_final), "calls": log.as_json}
+            ended = turn.give_up(error, runtime, is_final=is_final)
+            reasons = [*state["reasons"], *warn_of_refusal(turn.member.name, error)]
+            return {**ended, "reasons": reasons, "calls": log.as_json}
 
     async def _act(self, turn: Turn, log: CallLog, runtime: TaskRuntime) -> TaskState:
         if turn.draft is None:

@@ -14,6 +14,7 @@ from ..task import Task
 from ..team import Member, Team
 from .calls import CallLog
 from .reading import value_of
+from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit, is_heard
 from .state import TaskState
 
@@ -81,6 +82,7 @@ class Panel:
                 if member is self._members[-1] or not may_restart:
                     self._tell_of_the_others(error)
                     raise
+                warn_of_refusal(member.name, error, role=question.role)
                 self.reasons.append(f"{member.name} failed in the role {question.role!r}: {problem}")
             else:
                 attempts.append(self._ended(question, attempt_of(member, self._log.made[first:])))

@@ -16,6 +16,7 @@ from .fitting import asked_with_less
 from .nodes import TaskNodes
 from .prompts import adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
 from .reading import as_json, value_of
+from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
 from .single import after_act as unsupervised_after_act
 from .state import TaskState, label_of, opening
@@ -148,6 +149,7 @@ class SupervisorNodes:
         try:
             plan, problems = await self._planned(view, log, runtime)
         except FALLBACK_ERRORS as error:
+            warn_of_refusal(self._supervisor(view).name, error, role="plan")
             plan, problems = (
                 "",
                 [f"{view.decision.supervisor} could not plan: {type(error).__name__}: {error}; {view.executor} goes on alone"],
@@ -168,6 +170,7 @@ class SupervisorNodes:
         try:
             judgement = await self._judged(view, log, cause, runtime)
         except FALLBACK_ERRORS as error:
+            warn_of_refusal(self._supervisor(view).name, error, role="verify")
             reason = f"{view.decision.supervisor} could not check turn {state['acted']}: {type(error).__name__}: {error}"
             return {**view.alone(reason), "calls": log.as_json}
         after = _after(view, judgement)

@@ -16,6 +16,8 @@ from .study import Study
 from .workbench import Item, Workbench
 from .worker import Json, answer_of, error_as_json
 
+_ADDRESS = "RAY_ADDRESS"
+"""The environment variable that names a cluster."""
 _START_SECONDS = 300.0
 """Loading a large model from a slow disk, and starting a gateway, take this long at most; so does waiting for room on the cluster."""
 _STOP_SECONDS = 10.0
@@ -54,7 +56,7 @@ class SweepActor:
 
 
 class RayPool:
-    """Actors on the Ray cluster that RAY_ADDRESS names, else on a Ray of this machine that ends with the sweep.
+    """Actors on the Ray cluster that RAY_ADDRESS names, else on a Ray of this machine, on loopback, that ends with the sweep.
 
     Raises `ConfigError` where Ray is not installed.
     """
@@ -94,7 +96,7 @@ class RayPool:
         self._was_running = self._ray.is_initialized()
         if not self._was_running:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            self._ray.init(include_dashboard=False, configure_logging=False)
+            self._ray.init(None if _ADDRESS in os.environ else "local", include_dashboard=False, configure_logging=False)
         self._actors = [self._new_actor() for _ in range(self._study.jobs)]
         self._busy = [0] * len(self._actors)
         async with AsyncExitStack() as stack:
@@ -137,6 +139,9 @@ async def _finished(running: object) -> object:
 
 
 def _ray() -> Any:  # noqa: ANN401 - a module that is there only with an extra
+    if _ADDRESS not in os.environ:
+        # Ray reads this when it is imported. For all its name, it makes a Ray of one machine listen on loopback alone, also on Linux.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
         import ray.exceptions

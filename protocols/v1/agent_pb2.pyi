@@ -247,16 +247,18 @@ class Performance(_message.Message):
     def __init__(self, first_token_seconds: _Optional[float] = ..., prefill_tokens_per_second: _Optional[float] = ..., decode_tokens_per_second: _Optional[float] = ..., joules: _Optional[float] = ..., joules_source: _Optional[_Union[EnergySource, str]] = ..., kv_bytes: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+    __slots__ = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cache_write_tokens")
     INPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REASONING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_WRITE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     input_tokens: int
     output_tokens: int
     cached_tokens: int
     reasoning_tokens: int
-    def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ...) -> None: ...
+    cache_write_tokens: int
+    def __init__(self, input_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., cache_write_tokens: _Optional[int] = ...) -> None: ...
 
 class AgentCard(_message.Message):
     __slots__ = ("name", "side", "model", "description", "world", "capabilities", "limits", "prices", "parameters", "kv_bytes_per_token", "adapters", "execution")
@@ -329,15 +331,33 @@ class Limits(_message.Message):
     def __init__(self, context_tokens: _Optional[int] = ..., max_output_tokens: _Optional[int] = ..., concurrency: _Optional[int] = ...) -> None: ...
 
 class Prices(_message.Message):
-    __slots__ = ("input", "output", "cached_input", "source", "as_of")
+    __slots__ = ("input", "output", "cached_input", "source", "as_of", "cache_write", "long_prompts")
     INPUT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     CACHED_INPUT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     AS_OF_FIELD_NUMBER: _ClassVar[int]
+    CACHE_WRITE_FIELD_NUMBER: _ClassVar[int]
+    LONG_PROMPTS_FIELD_NUMBER: _ClassVar[int]
     input: str
     output: str
     cached_input: str
     source: str
     as_of: str
-    def __init__(self, input: _Optional[str] = ..., output: _Optional[str] = ..., cached_input: _Optional[str] = ..., source: _Optional[str] = ..., as_of: _Optional[str] = ...) -> None: ...
+    cache_write: str
+    long_prompts: _containers.RepeatedCompositeFieldContainer[LongPrompt]
+    def __init__(self, input: _Optional[str] = ..., output: _Optional[str] = ..., cached_input: _Optional[str] = ..., source: _Optional[str] = ..., as_of: _Optional[str] = ..., cache_write: _Optional[str] = ..., long_prompts: _Optional[_Iterable[_Union[LongPrompt, _Mapping]]] = ...) -> None: ...
+
+class LongPrompt(_message.Message):
+    __slots__ = ("above", "input", "output", "cached_input", "cache_write")
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    CACHED_INPUT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_WRITE_FIELD_NUMBER: _ClassVar[int]
+    above: int
+    input: str
+    output: str
+    cached_input: str
+    cache_write: str
+    def __init__(self, above: _Optional[int] = ..., input: _Optional[str] = ..., output: _Optional[str] = ..., cached_input: _Optional[str] = ..., cache_write: _Optional[str] = ...) -> None: ...

@@ -22,7 +22,7 @@ from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.tables import Session
-from nearfar.protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
+from nearfar.protocols import AgentCard, BudgetExceeded, LongPrompt, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
 from nearfar.protocols.cards import Limits as CardLimits
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +51,28 @@ async def spend(spender: Account, spent: Spent, *, side: Side = Side.NEAR) -> No
 async def test_without_limits_a_request_is_left_alone() -> None:
     asked = request()
     assert (await account(Limits()).reserve(asked, card(dollars_per_million=None))).request is asked
+
+
+async def test_the_most_that_is_set_aside_covers_a_prompt_that_is_stored_whole_and_long() -> None:
+    long = LongPrompt(above=1000, input=Decimal(4), output=Decimal(20), cache_write=Decimal(5))
+    rates = {"input": Decimal(2), "output": Decimal(10), "cache_write": Decimal("2.5")}
+    prices = Prices(**rates, long_prompts=(long,), source="a test", as_of=date(2026, 11, 18))
+    agent = card().model_copy(update={"prices": prices})
+    limited = account(Limits(task=Amounts(dollars=1)))
+    for characters in (400, 40_000):
+        allowance = await limited.reserve(request(characters, max_output_tokens=100), agent)
+        read = allowance.most.tokens - 100
+        usage = Usage(input_tokens=read, cache_write_tokens=read, output_tokens=100)
+        assert allowance.most.dollars == pytest.approx(float(prices.dollars(usage)))
+        await allowance.settle(Spent(dollars=0.0))
+
+
+async def test_the_output_that_is_left_is_bounded_at_the_rate_of_a_long_prompt() -> None:
+    long = LongPrompt(above=100, input=Decimal(0), output=Decimal(100))
+    prices = Prices(input=Decimal(0), output=Decimal(1), long_prompts=(long,), source="a test", as_of=date(2026, 11, 18))
+    agent = card().model_copy(update={"prices": prices})
+    allowance = await account(Limits(task=Amounts(dollars=0.01))).reserve(request(4000), agent)
+    assert allowance.request.max_output_tokens == 100
 
 
 async def test_calls_without_limits_are_counted_for_the_day_and_the_session() -> None:

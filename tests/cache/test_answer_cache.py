@@ -12,7 +12,9 @@ from stored_answers import SAME_STRENGTH, STRENGTH, World, ask
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.cache.scope import Scope
-from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.cache.settings import CacheSettings, CategorySettings
+from nearfar.orchestrator.cli.doctor import threshold_findings
+from nearfar.orchestrator.config import Config
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, StoreCorrupt, StoreUnavailable, Usage
 
 CARD = AgentCard(name="far", side=Side.FAR, model="large")
@@ -221,3 +223,26 @@ def test_what_was_saved_is_counted_by_category(tmp_path: Path) -> None:
     assert (counted.exact, counted.semantic, counted.misses, counted.entries) == (1, 1, 1, 1)
     assert (counted.saved_tokens, counted.saved_dollars, counted.saved_seconds) == (30, 0.5, 4.0)
     assert counted.hit_rate == pytest.approx(2 / 3)
+
+
+def test_a_threshold_that_leaves_all_to_the_guards_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = CacheSettings(path=tmp_path / "answers.db", threshold=0.7, categories={"billing": CategorySettings(threshold=0.84)})
+    AnswerCache(settings).close()
+    assert [record.getMessage().split(" lets")[0] for record in caplog.records] == [
+        "[cache] threshold = 0.7",
+        "[cache] categories.billing.threshold = 0.84",
+    ]
+
+
+def test_doctor_calls_a_low_threshold_risky() -> None:
+    low = Config.model_validate({"near": {"model": "near"}, "cache": {"threshold": 0.7}})
+    (finding,) = threshold_findings(low)
+    assert (finding.status, finding.advice) == ("risky", "set 0.85 or more, or leave it out")
+    assert list(threshold_findings(Config.model_validate({"near": {"model": "near"}, "cache": {}}))) == []
+
+
+def test_a_changed_question_is_not_served_even_without_a_threshold(tmp_path: Path) -> None:
+    with World().cache(tmp_path / "answers.db", threshold=0.0) as cache:
+        keep(cache, "Is Good Friday a holiday?")
+        assert found(cache, "Is Friday a holiday?") is None
+        assert found(cache, "Hi, is Good Friday a holiday?") is not None

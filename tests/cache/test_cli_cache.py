@@ -9,6 +9,7 @@ from stored_answers import STRENGTH, ask
 from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cache.answers import AnswerCache
+from nearfar.orchestrator.cache.budget import LEAST_THRESHOLD
 from nearfar.orchestrator.cache.scope import Scope
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
@@ -89,7 +90,7 @@ def test_calibrating_finds_the_threshold_and_learns_it(config: Path) -> None:
     options = ("--config", str(config), "--budget", "0.4", "--learn", "general", "--json")
     found = json.loads(nearfar("calibrate", str(pairs), *options).stdout)
     assert (found["pairs"], found["stopped"], found["stopped_same"], found["served"]) == (16, 8, 0, 8)
-    assert 0.7 <= found["threshold"] <= 0.99
+    assert LEAST_THRESHOLD <= found["threshold"] <= 0.99
     assert found["false_hit_rate"] == 0.0
     assert "threshold 0." in nearfar("calibrate", str(pairs), "--config", str(config), "--budget", "0.4").stdout
     cache = AnswerCache(CacheSettings(path=config.parent / "answers.db", false_hit_budget=0.4))

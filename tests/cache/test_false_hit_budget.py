@@ -63,7 +63,7 @@ def test_too_few_judgements_prove_nothing() -> None:
 
 
 def drawn(random: Random, count: int, risk: Callable[[float], float]) -> list[Judgement]:
-    similarities = [random.uniform(0.7, 1.0) for _ in range(count)]
+    similarities = [random.uniform(LEAST_THRESHOLD, 1.0) for _ in range(count)]
     return [Judgement(similarity, is_same=random.random() >= risk(similarity)) for similarity in similarities]
 
 

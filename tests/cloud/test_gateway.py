@@ -85,6 +85,7 @@ async def test_step_is_forwarded_and_accounted_to_its_caller(caplog: pytest.LogC
         "input_tokens": 20,
         "output_tokens": 5,
         "cached_tokens": 16,
+        "cache_write_tokens": 0,
         "dollars": "0.000135",
     }
     assert "confidential" not in caplog.text

@@ -25,12 +25,13 @@ from nearfar.protocols import (
     InvalidOutput,
     InvalidRequest,
     Limits,
-    ModelNotFound,
     NearfarError,
+    NoSuchModel,
     PrivacyViolation,
     ProviderAuthError,
     QuotaExceeded,
     RateLimited,
+    RequestRefused,
     Stalled,
     StepLost,
     StepRequest,
@@ -58,7 +59,7 @@ def gemini(code: int, status: str, message: str, *details: dict[str, object]) ->
 
 
 RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
-    ("openai", 400, openai("Unknown parameter: 'x'.", type="invalid_request_error"), InvalidRequest),
+    ("openai", 400, openai("Unknown parameter: 'x'.", type="invalid_request_error"), RequestRefused),
     ("openai", 400, openai("too many tokens", code="context_length_exceeded"), ContextOverflow),
     ("openai", 400, {"object": "error", "message": "This model's maximum context length is 8192 tokens.", "code": 400}, ContextOverflow),
     ("openai", 400, openai("the request exceeds the available context size", type="exceed_context_size_error", code=400), ContextOverflow),
@@ -67,24 +68,24 @@ RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
     ("openai", 401, openai("Incorrect API key provided", code="invalid_api_key"), ProviderAuthError),
     ("openai", 402, openai("Insufficient credits", code=402), QuotaExceeded),
     ("openai", 403, openai("Country not supported"), ProviderAuthError),
-    ("openai", 404, openai("The model `m` does not exist", code="model_not_found"), ModelNotFound),
-    ("openai", 422, {"detail": [{"msg": "field required", "loc": ["body", "x"]}]}, InvalidRequest),
+    ("openai", 404, openai("The model `m` does not exist", code="model_not_found"), NoSuchModel),
+    ("openai", 422, {"detail": [{"msg": "field required", "loc": ["body", "x"]}]}, RequestRefused),
     ("openai", 429, openai("Rate limit reached", code="rate_limit_exceeded"), RateLimited),
     ("openai", 429, openai("You exceeded your current quota", code="insufficient_quota"), QuotaExceeded),
     ("openai", 500, openai("The server had an error"), Unavailable),
     ("openai", 503, "upstream connect error", Unavailable),
     ("openai", 502, "", Unavailable),
-    ("openai", 400, {"error": "model not loaded"}, InvalidRequest),
-    ("openai", 400, [1, 2], InvalidRequest),
+    ("openai", 400, {"error": "model not loaded"}, RequestRefused),
+    ("openai", 400, [1, 2], RequestRefused),
     ("anthropic", 400, anthropic("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum"), ContextOverflow),
     ("anthropic", 400, anthropic("invalid_request_error", "Your credit balance is too low"), QuotaExceeded),
-    ("anthropic", 400, anthropic("invalid_request_error", "max_tokens: Field required"), InvalidRequest),
+    ("anthropic", 400, anthropic("invalid_request_error", "max_tokens: Field required"), RequestRefused),
     ("anthropic", 401, anthropic("authentication_error", "invalid x-api-key"), ProviderAuthError),
-    ("anthropic", 404, anthropic("not_found_error", "model: claude-0"), ModelNotFound),
+    ("anthropic", 404, anthropic("not_found_error", "model: claude-0"), NoSuchModel),
     ("anthropic", 413, anthropic("request_too_large", "Request exceeds the maximum size"), ContextOverflow),
     ("anthropic", 429, anthropic("rate_limit_error", "This would exceed your rate limit"), RateLimited),
     ("anthropic", 529, anthropic("overloaded_error", "Overloaded"), Unavailable),
-    ("gemini", 400, gemini(400, "INVALID_ARGUMENT", "Unknown name"), InvalidRequest),
+    ("gemini", 400, gemini(400, "INVALID_ARGUMENT", "Unknown name"), RequestRefused),
     (
         "gemini",
         400,
@@ -92,7 +93,7 @@ RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
         ContextOverflow,
     ),
     ("gemini", 400, gemini(400, "INVALID_ARGUMENT", "API key not valid.", {"reason": "API_KEY_INVALID"}), ProviderAuthError),
-    ("gemini", 404, gemini(404, "NOT_FOUND", "models/x is not found"), ModelNotFound),
+    ("gemini", 404, gemini(404, "NOT_FOUND", "models/x is not found"), NoSuchModel),
     (
         "gemini",
         429,
@@ -100,6 +101,20 @@ RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
         RateLimited,
     ),
     ("gemini", 503, gemini(503, "UNAVAILABLE", "The model is overloaded."), Unavailable),
+    # What proxies make of other providers' words, in their own dialect.
+    ("openai", 400, openai("litellm.BadRequestError: AnthropicException - prompt is too long: 210000 tokens"), ContextOverflow),
+    ("openai", 400, openai("litellm.ContextWindowExceededError: VertexAIException - 9 tokens"), ContextOverflow),
+    ("openai", 400, openai("input token count (9) exceeds the maximum number of tokens allowed (8)"), ContextOverflow),
+    ("openai", 400, openai("Input is too long for requested model."), ContextOverflow),
+    ("anthropic", 400, anthropic("invalid_request_error", "This model's maximum context length is 8192 tokens"), ContextOverflow),
+    ("responses", 400, openai("Your input exceeds the context window of this model."), ContextOverflow),
+    ("openai", 400, openai("Budget has been exceeded! Current cost: 2, Max budget: 1", type="budget_exceeded"), QuotaExceeded),
+    ("anthropic", 429, openai("litellm.RateLimitError: You exceeded your current quota", type="insufficient_quota"), QuotaExceeded),
+    ("openai", 429, openai('{"status": "RESOURCE_EXHAUSTED", "message": "You exceeded your current quota"}'), RateLimited),
+    ("openai", 402, openai("This request requires more credits, or fewer max_tokens.", code=402), QuotaExceeded),
+    ("openai", 400, openai("openai/gpt-0 is not a valid model ID", code=400), NoSuchModel),
+    ("openai", 400, openai("/chat/completions: Invalid model name passed in model=gpt-0"), NoSuchModel),
+    ("openai", 404, openai("The API deployment for this resource does not exist.", code="DeploymentNotFound"), NoSuchModel),
 ]
 
 
@@ -153,7 +168,7 @@ async def test_html_error_page_is_not_quoted() -> None:
 
     async with http_server(answer) as server:
         error = await failure(server)
-    assert type(error) is ModelNotFound
+    assert type(error) is NoSuchModel
     assert "HTML page" in error.message
     assert "<b>" not in str(error)
 
@@ -317,6 +332,14 @@ async def test_failures_that_would_repeat_are_not_retried(status: int, body: obj
     async with http_server(answer) as server:
         await failure(server, calls=3)
         assert len(server.exchanges) == 1
+
+
+async def test_the_providers_own_wait_is_obeyed_behind_a_proxy() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.respond(429, as_body(openai("slow down")), **{"llm_provider-retry-after": "7"})
+
+    async with http_server(answer) as server:
+        assert (await failure(server)).retry_after == 7
 
 
 async def test_retry_after_is_obeyed() -> None:

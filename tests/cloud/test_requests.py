@@ -78,9 +78,10 @@ def test_anthropic_conversation_has_alternating_turns_and_a_top_level_system() -
     assert written["system"] == "Be brief."
     assert [message["role"] for message in written["messages"]] == ["user", "assistant", "user"]
     assert [block["type"] for block in written["messages"][1]["content"]] == ["text", "tool_use", "tool_use"]
+    first, second = (block["id"] for block in written["messages"][1]["content"][1:])
     assert written["messages"][2]["content"] == [
-        {"type": "tool_result", "tool_use_id": "call_1", "content": "sunny", "is_error": False},
-        {"type": "tool_result", "tool_use_id": "call_2", "content": "no such city", "is_error": True},
+        {"type": "tool_result", "tool_use_id": first, "content": "sunny", "is_error": False},
+        {"type": "tool_result", "tool_use_id": second, "content": "no such city", "is_error": True},
     ]
     assert (written["max_tokens"], written["stop_sequences"]) == (50, ["END"])
     assert written["tools"] == [{"name": "weather", "description": "Today's weather", "input_schema": WEATHER.parameters}]
@@ -238,3 +239,31 @@ async def test_gemini_sends_no_other_conversations_call_for_the_same_id() -> Non
         await agent.aclose()
     _, call, _ = server.exchanges[1].body["contents"]
     assert call["parts"][0]["functionCall"]["args"] == {"city": "Oslo"}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_text_ends_at_stop_sequences_beyond_those_that_the_api_takes(dialect: str) -> None:
+    stops = tuple(f"<{number}>" for number in range(8))
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS[dialect]("one <", "7> two")])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, dialect)
+        reply = await complete(agent, asking(stop=stops))
+        await agent.aclose()
+    body = server.exchanges[0].body
+    sent = body.get("stop") or body.get("stop_sequences") or body.get("generationConfig", {}).get("stopSequences") or []
+    most = {"openai": 0, "responses": 0, "gemini": 5, "anthropic": 8}[dialect]
+    assert sent == list(stops[:most])
+    assert reply.text == ("one <7> two" if most == len(stops) else "one ")
+
+
+def test_chat_completions_get_four_stop_sequences_at_most() -> None:
+    assert len(body(OpenAIDialect(), asking(stop=tuple("abcdef")), model="gpt-4o")["stop"]) == 4
+    assert OpenAIDialect().most_stops("gpt-4o") == 4
+
+
+def test_a_call_without_text_has_no_empty_content_in_chat_completions() -> None:
+    messages = (Message.user("Weather?"), Message.assistant("", (CALL,)), *CONVERSATION[3:4])
+    assert body(OpenAIDialect(), asking(messages=messages))["messages"][1]["content"] is None

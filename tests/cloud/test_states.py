@@ -23,7 +23,7 @@ from streams import (
 
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.task import Policy
-from nearfar.protocols import InvalidRequest, Message, ProviderState, Sensitivity, StepReply, ToolResult, complete
+from nearfar.protocols import Message, ProviderState, RequestRefused, Sensitivity, StepReply, ToolResult, complete
 
 pytestmark = pytest.mark.anyio
 QUESTION = Message.user("Weather in Paris?")
@@ -210,7 +210,7 @@ async def test_any_other_refusal_of_a_turn_is_told_at_once() -> None:
 
     async with http_server(answer) as server:
         agent = agent_at(server.base_url, "responses")
-        with pytest.raises(InvalidRequest, match="too many"):
+        with pytest.raises(RequestRefused, match="too many"):
             await complete(agent, asking())
         await agent.aclose()
     assert len(server.exchanges) == 1

@@ -89,7 +89,8 @@ async def test_text_arrives_in_pieces_and_ends_with_usage_and_the_real_model(dia
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.STOP
     thought = 2 if dialect == "gemini" else 0
-    assert last.usage == Usage(input_tokens=20, output_tokens=5, cached_tokens=16, reasoning_tokens=thought)
+    stored = 2 if dialect == "anthropic" else 0
+    assert last.usage == Usage(input_tokens=20, output_tokens=5, cached_tokens=16, cache_write_tokens=stored, reasoning_tokens=thought)
     assert last.model.startswith("model-1-")
 
 
@@ -145,12 +146,12 @@ async def test_endings_that_a_step_cannot_have_are_invalid_output(dialect: str, 
 @pytest.mark.parametrize(
     ("dialect", "error", "expected"),
     [
-        ("openai", {"error": {"message": "upstream died", "code": 502}}, Unavailable),
+        ("openai", {"error": {"message": "upstream died", "code": 502}}, StepLost),
         ("openai", {"error": {"message": "flagged", "code": "content_filter"}}, ContentFiltered),
-        ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, Unavailable),
-        ("gemini", {"error": {"code": 503, "status": "UNAVAILABLE", "message": "overloaded"}}, Unavailable),
-        ("responses", {"type": "error", "code": "server_error", "message": "sorry", "param": None, "sequence_number": 9}, Unavailable),
-        ("responses", failed_response("server_error", "sorry"), Unavailable),
+        ("anthropic", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, StepLost),
+        ("gemini", {"error": {"code": 503, "status": "UNAVAILABLE", "message": "overloaded"}}, StepLost),
+        ("responses", {"type": "error", "code": "server_error", "message": "sorry", "param": None, "sequence_number": 9}, StepLost),
+        ("responses", failed_response("server_error", "sorry"), StepLost),
         ("responses", failed_response("rate_limit_exceeded", "slow down"), RateLimited),
         ("responses", failed_response("bio_policy", "not this"), ContentFiltered),
     ],
@@ -160,6 +161,12 @@ async def test_error_object_in_mid_stream_ends_the_step(dialect: str, error: obj
     begun = whole[: whole.index("rest")].rpartition("\n\n")[0] + "\n\n"
     with pytest.raises(expected):
         await reply_to(begun + sse(error), asking(), dialect)
+
+
+async def test_an_error_before_any_work_costs_nothing() -> None:
+    with pytest.raises(Unavailable) as caught:
+        await reply_to(sse({"error": {"message": "upstream is away", "code": 502}}), asking())
+    assert not isinstance(caught.value, StepLost)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

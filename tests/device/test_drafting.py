@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
@@ -28,6 +29,8 @@ from nearfar.protocols import Message, StepRequest, ToolCall, ToolChoice, ToolRe
 pytestmark = pytest.mark.filterwarnings("ignore:llama_token_get_attr is deprecated:DeprecationWarning")
 
 TOLERANCE = 0.1
+SMALLEST_CONTEXT = 12 << 20
+"""Bytes that a context of these tests takes at least."""
 ADAPTERS = {"text": str(NEAR.with_name("near-text.gguf")), "calls": str(NEAR.with_name("near-calls.gguf"))}
 VARIANTS = {
     "plain": TinyModel(),
@@ -236,6 +239,15 @@ def test_cancelling_between_passes_leaves_a_clean_cache() -> None:
             bench.drafted.round()
         bench.drafted.cancel(99)
         assert [step[:-1] for step in events(bench.drafted, [request])] == [step[:-1] for step in expected]
+
+
+def test_a_context_that_nobody_needs_any_more_gives_its_memory_back(near: Bench) -> None:
+    request = ask(QUESTION, tools=(OPEN,), max_output_tokens=2)
+    events(near.scheduler(None), [request])
+    before = psutil.Process().memory_info().rss
+    for _ in range(20):
+        events(near.scheduler(None), [request])
+    assert psutil.Process().memory_info().rss - before < 5 * SMALLEST_CONTEXT
 
 
 def test_long_drafts_of_one_step_leave_room_for_the_others() -> None:

@@ -13,8 +13,12 @@ import pytest
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import QUESTION, ask, near_agent
 
+from nearfar.device.gguf import read_gguf
+from nearfar.device.gguf.tensors import TENSOR_TYPES
+from nearfar.device.hardware.cpu import read_cpu
 from nearfar.device.llama import extra_buffers as module
 from nearfar.device.llama.extra_buffers import extra_buffers
+from nearfar.device.llama.first_pass import FORMATS, quantize
 from nearfar.protocols import ModelError, complete
 
 _ENGINE = Path(__file__).parent / "crashing_engine"
@@ -78,10 +82,24 @@ def test_a_first_pass_that_hangs_is_stopped_and_counts_as_a_crash(passes: Path, 
     assert (found.usable, "did not end within 2 s" in found.reason) == (False, True)
 
 
-def test_a_damaged_answer_is_found_anew(passes: Path) -> None:
+@pytest.mark.parametrize("weights", ["Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+def test_an_engine_that_dies_of_one_format_of_weights_is_found(passes: Path, monkeypatch: pytest.MonkeyPatch, weights: str) -> None:
+    monkeypatch.setenv("CRASHING_ENGINE", weights)
+    assert not asked_again().usable
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_rewritten_model_has_a_matrix_in_its_format(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "rewritten.gguf"
+    quantize(path, FORMATS[name])
+    assert name.upper() in {TENSOR_TYPES[tensor.kind].name for tensor in read_gguf(path).tensors}
+
+
+@pytest.mark.parametrize("damaged", [b'{"usable": tr', b"", b'{"works": true}', b'{"usable": "no idea"}', b"\xff\x00"])
+def test_a_damaged_answer_is_found_anew(passes: Path, damaged: bytes) -> None:
     first = asked_again()
     (kept,) = (passes.parent / "home" / "engines").iterdir()
-    kept.write_bytes(b'{"usable": tr')
+    kept.write_bytes(damaged)
     assert asked_again() == first
     assert json.loads(kept.read_bytes()) == {"usable": False, "reason": first.reason}
     assert passes.read_text().split() == ["on", "off"] * 2
@@ -93,9 +111,27 @@ def test_a_home_that_cannot_be_written_costs_a_first_pass_per_start(passes: Path
     assert passes.read_text().split() == ["on", "off"] * 2
 
 
+def test_a_full_disk_costs_a_warning_and_leaves_no_half_answer(passes: Path) -> None:
+    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16)); "  # The lines of `passes` fit in.
+    code += "from nearfar.device.llama.extra_buffers import extra_buffers; print(extra_buffers().usable)"
+    ended = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "False\n"
+    assert "cannot be written, so llama.cpp is tried again at the next start" in ended.stderr
+    assert list((passes.parent / "home" / "engines").iterdir()) == []
+
+
+def test_an_answer_does_not_stand_for_what_was_not_tried(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_again()
+    later = passes.with_name("first_pass.py")
+    later.write_bytes(module._PROGRAM.read_bytes() + b"# tries more\n")
+    monkeypatch.setattr(module, "_PROGRAM", later)
+    asked_again()
+    assert passes.read_text().split() == ["on", "off"] * 2
+
+
 def test_another_processor_is_tried_for_itself(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_again()
-    other = module.read_cpu().model_copy(update={"model": "another processor"})
+    other = read_cpu().model_copy(update={"model": "another processor"})
     monkeypatch.setattr(module, "read_cpu", lambda: other)
     asked_again()
     assert passes.read_text().split() == ["on", "off"] * 2

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from nearfar.device import thin_worker
 from nearfar.orchestrator.cli import app
 
-ORDINARY = {"cat", "cd", "chmod", "export", "git", "llama-server", "openssl", "pkg", "python", "source", "umask"}
+ORDINARY = {"cat", "cd", "chmod", "export", "git", "llama-server", "node", "npm", "openssl", "pkg", "protoc", "python", "source", "umask"}
 """Commands that are not ours."""
 
 COMMANDS = [

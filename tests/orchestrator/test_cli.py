@@ -332,14 +332,41 @@ def test_the_demo_stops_everything_it_started_on_ctrl_c(empty_folder: Path) -> N
     command = [sys.executable, "-m", "nearfar.orchestrator.cli", "demo", "--tasks", "5000"]
     with subprocess.Popen(command, cwd=empty_folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stderr is not None
-        assert "starting" in demo.stderr.readline()
-        started = _descendants(demo.pid, at_least=3)
-        demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=60)
+        try:
+            assert "starting" in demo.stderr.readline()
+            started = _descendants(demo.pid, at_least=3)
+            demo.send_signal(signal.SIGINT)
+            demo.communicate(timeout=60)
+        finally:
+            demo.kill()
     assert demo.returncode == 130
     _, alive = psutil.wait_procs(started, timeout=20)
     assert alive == []
     assert list(empty_folder.iterdir()) == []
+
+
+def test_a_command_that_a_script_runs_in_the_background_ends_on_sigterm() -> None:
+    program = """
+import asyncio, signal
+from nearfar.orchestrator.cli.console import execute
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell without job control does for what ends in &
+async def work():
+    try:
+        print("ready", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        print("cleaned up", flush=True)
+execute(work())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.readline() == "cleaned up\n"
+        finally:
+            process.wait(30)
 
 
 def _descendants(process_id: int, *, at_least: int) -> list[psutil.Process]:

@@ -21,6 +21,7 @@ from nearfar.protocols import (
     InvalidOutput,
     InvalidRequest,
     Limits,
+    LongPrompt,
     Message,
     Performance,
     Prices,
@@ -100,7 +101,7 @@ PERFORMANCES = st.builds(
     decode_tokens_per_second=FIGURE,
     kv_bytes=st.none() | COUNTS,
 )
-USAGES = st.builds(Usage, input_tokens=COUNTS, output_tokens=COUNTS, cached_tokens=COUNTS, reasoning_tokens=COUNTS)
+USAGES = st.builds(Usage, **dict.fromkeys(Usage.model_fields, COUNTS))
 EVENTS = st.one_of(
     st.builds(TextDelta, text=SOME_TEXT),
     st.builds(ToolCalled, call=CALLS),
@@ -116,6 +117,13 @@ EVENTS = st.one_of(
     ),
 )
 DOLLARS = st.decimals(0, 10**6, allow_nan=False, allow_infinity=False)
+RATES: dict[str, st.SearchStrategy[Decimal | None]] = {
+    "input": DOLLARS,
+    "output": DOLLARS,
+    "cached_input": st.none() | DOLLARS,
+    "cache_write": st.none() | DOLLARS,
+}
+TIERS = st.lists(st.builds(LongPrompt, above=st.integers(1, 2**64 - 1), **RATES), max_size=2, unique_by=lambda tier: tier.above).map(tuple)
 LIMIT = st.none() | st.integers(1, 2**32 - 1)
 LAYERS = st.none() | st.integers(0, 2**32 - 1)
 SIZE = st.none() | st.integers(1, 2**64 - 1)
@@ -128,7 +136,7 @@ CARDS = st.builds(
     world=st.none() | TEXT,
     capabilities=st.builds(Capabilities, **dict.fromkeys(Capabilities.model_fields, st.booleans())),
     limits=st.builds(Limits, context_tokens=LIMIT, max_output_tokens=LIMIT, concurrency=st.integers(1, 2**32 - 1)),
-    prices=st.none() | st.builds(Prices, input=DOLLARS, output=DOLLARS, cached_input=st.none() | DOLLARS, source=TEXT, as_of=st.dates()),
+    prices=st.none() | st.builds(Prices, source=TEXT, as_of=st.dates(), long_prompts=TIERS, **RATES),
     parameters=SIZE,
     kv_bytes_per_token=SIZE,
     adapters=st.lists(SOME_TEXT, max_size=3).map(tuple),

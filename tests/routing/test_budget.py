@@ -263,10 +263,31 @@ def test_a_task_that_turns_out_dear_holds_others_back_before_its_bill_comes() ->
     assert controller.extend(committed, 0.05) == committed
     dearer = controller.extend(committed, 0.4)
     assert dearer.dollars > 0.4
-    assert not controller.affords(0.3)
+    assert not controller.affords(0.1)
     controller.settle(dearer, 0.5)
-    assert controller.affords(0.3)
+    assert controller.affords(0.1)
     assert controller.state.credit == pytest.approx(-0.5)
+
+
+def test_a_rise_of_prices_that_one_task_shows_counts_for_all_under_way_and_the_next() -> None:
+    controller = DollarRateController(1.0, now=Clock())
+    first, second = (controller.commit(0.5, went_far=True, dollars=0.05) for _ in range(2))
+    assert controller.affords(0.1)
+    controller.settle(first, 0.4)
+    assert not controller.affords(0.1)  # the second one will take 0.4, too, and the next one 0.8
+    controller.settle(second, 0.05)
+    assert not controller.affords(0.1)
+    assert controller.affords(0.05)
+
+
+@pytest.mark.parametrize(("times", "dollars"), [(3.0, 0.4), (1e9, 0.1)])
+def test_one_odd_task_does_not_hold_the_others_back_for_long(times: float, dollars: float) -> None:
+    clock = Clock()
+    controller = DollarRateController(1.0, now=clock)
+    controller.settle(controller.commit(0.5, went_far=True, dollars=0.3 / times), 0.3)
+    assert not controller.affords(dollars)
+    clock.now = 3601.0
+    assert controller.affords(dollars)
 
 
 def test_a_bill_that_nobody_knows_counts_as_what_was_set_aside() -> None:

@@ -30,6 +30,8 @@ def test_the_default_policy_has_nothing_wrong_with_it() -> None:
     [
         ({"strategy": "cloud", "mode": "only_on_device"}, "error", "contradicts"),
         ({"strategy": "device", "mode": "only_in_cloud", "sensitivity": "public"}, "error", "contradicts"),
+        ({"strategy": "cloud", "rules": [rule(mode="only_on_device", when={"tags": ["a"]})]}, "warning", "refuses all its tasks"),
+        ({"strategy": "cloud", "rules": [rule(mode="only_on_device")]}, "error", "contradicts"),
         ({"mode": "only_in_cloud"}, "warning", "refuses every task"),
         ({"rules": [rule(agent="nobody")]}, "error", "there is no agent 'nobody'"),
         ({"fallback": {"order": ["nobody"]}}, "error", "there is no agent 'nobody'"),

@@ -62,7 +62,15 @@ def test_one_odd_step_does_not_stand_for_a_size_beside_a_well_known_one() -> Non
 
 def taken(prompt_tokens: int, *, dollars: float | None = 0.01, seconds: float = 6.0) -> TaskTaken:
     return TaskTaken(
-        prompt_tokens, steps=3, input_tokens=900, cached_tokens=300, output_tokens=50, seconds=seconds, dollars=dollars, joules=None
+        prompt_tokens,
+        steps=3,
+        input_tokens=900,
+        cached_tokens=300,
+        cache_write_tokens=0,
+        output_tokens=50,
+        seconds=seconds,
+        dollars=dollars,
+        joules=None,
     )
 
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -110,6 +111,8 @@ def in_child(folder: Path, strategy: str, dies_at: int) -> bool:
 
 
 def main() -> None:
+    for module in ("nearfar.orchestrator.strategies.graphs", "jsonschema", "anyio._backends._asyncio"):
+        import_module(module)  # Once here, and not in each child.
     root, strategy = Path(sys.argv[1]), sys.argv[2]
     outcomes = []
     for point in range(1, 40):

@@ -28,6 +28,8 @@ UNGATED = GATED_FROM * 2 * 2
 """Runs of the tasks that no gate holds back."""
 DEADLINE = 100
 
+NEEDS_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -52,10 +54,10 @@ def comparable(path: Path) -> dict[str, RunRecord]:
     return {each.key: each.model_copy(update={"seconds": 0.0}) for each in records}
 
 
-@pytest.fixture
-def uninterrupted(tmp_path: Path) -> dict[str, RunRecord]:
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunRecord]:
     """The runs of a sweep that nothing interrupts."""
-    folder = tmp_path / "uninterrupted"
+    folder = tmp_path_factory.mktemp("uninterrupted")
     result = sweep(*SECRETS, *RUNS, "--out", str(folder))
     assert result.returncode == 0, result.stderr
     return comparable(folder / "runs.jsonl")
@@ -64,10 +66,11 @@ def uninterrupted(tmp_path: Path) -> dict[str, RunRecord]:
 class Held:
     """A sweep that runs until the gate holds it, and the processes that it started."""
 
-    def __init__(self, folder: Path, gate: Path) -> None:
+    def __init__(self, folder: Path, gate: Path, *options: str) -> None:
         self.folder = folder
+        self.gate = gate
         self.process = subprocess.Popen(
-            command(*SECRETS, *RUNS, "--out", str(folder)),
+            command(*SECRETS, *RUNS, "--out", str(folder), *options),
             cwd=Path(__file__).parent,
             env=environment(gate),
             stdout=subprocess.DEVNULL,
@@ -91,8 +94,8 @@ class Held:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Held]:
-    held = Held(tmp_path / "held", tmp_path / "gate")
+def held(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Held]:
+    held = Held(tmp_path / "held", tmp_path / "gate", *getattr(request, "param", ()))
     yield held
     held.process.kill()
     held.process.wait()
@@ -205,16 +208,22 @@ def test_a_mistake_is_reported_before_anything_runs(arguments: Sequence[str], pr
     assert problem in json.loads(result.stdout)["error"]["message"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-def test_ray_makes_the_same_runs(tmp_path: Path, uninterrupted: dict[str, RunRecord]) -> None:
-    result = sweep(*SECRETS, *RUNS, "--out", str(tmp_path / "ray"), "--ray")
-    assert result.returncode == 0, result.stderr
-    assert comparable(tmp_path / "ray" / "runs.jsonl") == uninterrupted
+@NEEDS_RAY
+@pytest.mark.anyio
+@pytest.mark.parametrize("held", [("--ray",)], indirect=True, ids=["ray"])
+async def test_ray_makes_the_same_runs_and_listens_on_loopback_alone(held: Held, uninterrupted: dict[str, RunRecord]) -> None:
+    await held.reached()
+    connections = [each for process in held.children for each in process.net_connections("inet")]
+    listening = {each.laddr.ip.removeprefix("::ffff:") for each in connections if each.status == psutil.CONN_LISTEN}
+    held.gate.touch()
+    _, said = held.process.communicate(timeout=DEADLINE)
+    assert held.process.returncode == 0, said
+    assert comparable(held.folder / "runs.jsonl") == uninterrupted
+    assert listening == {"127.0.0.1"}
+    held.leave_nothing()
 
 
-@pytest.mark.parametrize(
-    "pool", [(), pytest.param(("--ray",), marks=pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"))]
-)
+@pytest.mark.parametrize("pool", [(), pytest.param(("--ray",), marks=NEEDS_RAY)], ids=["here", "ray"])
 def test_a_run_that_its_process_dies_of_fails_alone(pool: Sequence[str], tmp_path: Path) -> None:
     world = ("--world", "secrets_world:DeadlyWorld", "--agents", "secrets_world:agents", "--public")
     study = ("--tasks", "3", "--seeds", "1", "--run", "device", "--jobs", "1", "--concurrency", "3")
@@ -225,8 +234,9 @@ def test_a_run_that_its_process_dies_of_fails_alone(pool: Sequence[str], tmp_pat
     assert (errors["secret-1-1"] or "").startswith("WorkerCrashed")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ray.py").write_text("raise ModuleNotFoundError(name='ray')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     result = sweep(*SECRETS, *RUNS, "--out", str(tmp_path), "--ray")
     assert result.returncode == 2
     assert "nearfar[ray]" in result.stderr

@@ -79,7 +79,7 @@ def _meets(condition: Condition) -> _Term:
             return _equals(field, path, condition)
         case Comparison.NOT_EQUAL:
             operand = as_json(condition.operand)
-            return ("TRUE", []) if operand is None else (f"{field} IS DISTINCT FROM %s::jsonb", [*path, operand])
+            return ("TRUE", []) if operand is None else (f"{_present(field)} <> %s::jsonb", [*path, operand])
         case order:
             return _compares(field, path, _ORDERS[order], condition.operand)
 
@@ -88,10 +88,17 @@ def _equals(field: str, path: list[object], condition: Condition) -> _Term:
     text = as_json(condition.operand)
     if text is None:
         return "FALSE", []
+    if condition.operand is None:
+        return f"{_present(field)} = %s::jsonb", [*path, text]
     containing = [_object(names, text) for names in condition.paths]
     # The index finds what contains it, which is not always equal to it.
     contains = " OR ".join("fields @> %s::jsonb" for _ in containing)
     return f"(({contains}) AND {field} = %s::jsonb)", [*containing, *path, text]
+
+
+def _present(field: str) -> str:
+    """The field, or null where there is none."""
+    return f"coalesce({field}, 'null'::jsonb)"
 
 
 def _object(path: tuple[str, ...], text: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
@@ -25,9 +25,11 @@ _CHECKSUM_BYTES: Final = 4
 _HEADER_BYTES: Final = _CHECKSUM_BYTES + 1
 _PLAIN_DATA: Final = b"\x00"
 _DEFLATED: Final = b"\x01"
-_WORTH_DEFLATING: Final = 640
+_WORTH_DEFLATING: Final = 512
 """Bytes. To deflate fewer takes a good part of the time of a write."""
-_LEVEL: Final = 3
+_WORTH_COMPARING: Final = 64
+"""Bytes, where most of them are in other data that the reader has, too."""
+_LEVEL: Final = 6
 _WINDOW: Final = -12
 """4 KiB, without a header; more memory takes longer to clear than what is kept takes to deflate."""
 _DEFLATING_MEMORY: Final = 5
@@ -87,7 +89,7 @@ def pack(seed: int, data: bytes, like: bytes = _USUAL) -> bytes:
     """The data behind its checksum, which begins with the seed of the address that it belongs to. It is deflated where that is worth it:
     as what differs from data that it is `like`."""
     checksum = crc32(data, seed).to_bytes(_CHECKSUM_BYTES, "big")
-    if len(data) < _WORTH_DEFLATING:
+    if len(data) < (_WORTH_DEFLATING if like is _USUAL else _WORTH_COMPARING):
         return checksum + _PLAIN_DATA + data
     deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _DEFLATING_MEMORY, zdict=like)
     return checksum + _DEFLATED + deflating.compress(data) + deflating.flush()
@@ -126,13 +128,39 @@ def decode_row(namespace: str, key: str, content: bytes, expires_at: float | Non
     return Row(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)
 
 
-def encode_texts(texts: Sequence[str], seed: int, content: bytes) -> bytes | None:
-    """Packed. The seed is that of the item's address; `content` is its row as `encode_row` made it, which says mostly the same."""
-    return pack(seed, orjson.dumps(texts), payload_of(content)) if texts else None
+def encode_texts(texts: Sequence[str], seed: int, value: Mapping[str, Any], content: bytes) -> bytes | None:
+    """Pack the texts by which an item is searched. A text that the value has is kept as the number of that place in it.
+
+    The seed is that of the item's address; `content` is the row with the value, as `encode_row` made it.
+    """
+    if not texts:
+        return None
+    places = {text: place for place, text in enumerate(_strings(value))}
+    kept = orjson.dumps([places.get(text, text) for text in texts])
+    return pack(seed, kept, payload_of(content))
 
 
 def decode_texts(address: Address, packed: bytes, content: bytes) -> tuple[str, ...]:
-    return tuple(orjson.loads(unpack(address, packed, payload_of(content))))
+    """Unpack the texts of the item with this row. Raises `StoreCorrupt`."""
+    row = payload_of(content)
+    kept = orjson.loads(unpack(address, packed, row))
+    strings = list(_strings(orjson.loads(row)[0])) if any(isinstance(text, int) for text in kept) else []
+    try:
+        return tuple(strings[text] if isinstance(text, int) else text for text in kept)
+    except IndexError as error:
+        raise damaged("the texts of an item") from error
+
+
+def _strings(value: object) -> Iterator[str]:
+    """All texts in a JSON value, in an order that is always the same."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _strings(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _strings(part)
 
 
 def value_of(content: bytes) -> dict[str, Any]:

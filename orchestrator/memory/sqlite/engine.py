@@ -58,7 +58,7 @@ _COUNTS: Final = {
     "deleted": "SELECT count(*) FROM items WHERE is_deleted",
     "operations": "SELECT count(*) FROM operations",
     "conflicts": "SELECT count(*) FROM items WHERE conflicts > 0",
-    "vectors": "SELECT count(*) FROM vectors",
+    "vectors": "SELECT count(DISTINCT item) FROM vectors",
 }
 
 

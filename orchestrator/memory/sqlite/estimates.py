@@ -1,7 +1,7 @@
 """Vectors of one byte a number, and how the most similar of many are found among them.
 
 Up to `FEW` vectors are all compared. Of more, an outline is compared first: the directions in which the vectors differ most (principal
-components), in a third of the bytes. Only the best by that are compared as a whole.
+components), for texts in a sixth or a third of the bytes. Only the best by that are compared as a whole.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -24,12 +24,15 @@ BLOCK: Final = 2048
 FEW: Final = 1 << 16
 """Vectors that are all compared in about 3 ms."""
 _OUTLINE_BLOCK: Final = 1 << 14
-_DIRECTIONS: Final = 128
+_DIRECTIONS: Final = 64
+"""The outline has a multiple of so many directions, which the processor compares at a time."""
+_KEPT: Final = 0.7
+"""Share of the squared lengths that an outline keeps, at least: with less, the nearest may not be among the candidates."""
 _SAMPLE: Final = 1 << 14
 """Vectors from which the directions are learned."""
-_CANDIDATES: Final = 2048
+_CANDIDATES: Final = 4096
 """Vectors that are compared as a whole, at least."""
-_SHARE: Final = 400
+_SHARE: Final = 200
 """One in so many of a large store is compared as a whole."""
 _EVERY: Final = 64
 """One in so many estimates is looked at to choose what the candidates have to reach."""
@@ -91,16 +94,19 @@ class Codes(NamedTuple):
         return self._replace(blocks=(*self.blocks, *(numkong.dots_pack(self.codes[start : start + BLOCK]) for start in starts)))
 
     def _outlined(self, count: int) -> "Codes":
-        outline = self.outline or _learned(self.vectors(slice(0, _SAMPLE)))
+        outline = self.outline or _learned(self.vectors(slice(0, count, max(1, count // _SAMPLE))))
         starts = range(len(outline.blocks) * _OUTLINE_BLOCK, count - _OUTLINE_BLOCK + 1, _OUTLINE_BLOCK)
         new = [numkong.dots_pack(outline.coded(self.vectors(slice(start, start + _OUTLINE_BLOCK)))) for start in starts]
         return self._replace(blocks=(), outline=outline._replace(blocks=(*outline.blocks, *new)))
 
 
 def _learned(sample: "NDArray[numpy.float32]") -> Outline:
-    """Directions that keep most of the similarities of vectors such as these."""
-    _, directions = numpy.linalg.eigh(sample.T @ sample)
-    chosen = numpy.ascontiguousarray(directions[:, -_DIRECTIONS:], dtype=numpy.float32)
+    """Choose the directions that keep most of the similarities of vectors such as these, and no more of them than that takes."""
+    squares, directions = numpy.linalg.eigh(sample.T @ sample)
+    kept = numpy.cumsum(squares[::-1])
+    needed = int(numpy.searchsorted(kept, _KEPT * kept[-1])) + 1
+    count = min(len(squares), -(-needed // _DIRECTIONS) * _DIRECTIONS)
+    chosen = numpy.ascontiguousarray(directions[:, -count:], dtype=numpy.float32)
     return Outline(chosen, float(numpy.abs(sample @ chosen).max()) / _LEVELS or 1.0)
 
 

@@ -1,6 +1,8 @@
 """Search by meaning: all vectors of an embedder in memory, kept in step with the database."""
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -9,13 +11,15 @@ import numpy
 
 from ...sqlite.connections import Connection
 from ..engine import Hit
-from .estimates import IS_AVAILABLE, Codes, promising
+from .estimates import FEW, IS_AVAILABLE, Codes, promising
 from .vectors import unpacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..engine import Vector
+
+log = logging.getLogger(__name__)
 
 _Number = TypeVar("_Number", bound=numpy.generic)
 _AT_ONCE: Final = 4096
@@ -66,7 +70,10 @@ class VectorCache:
             self._generation = generation
         if position <= self._position:  # a reader that began before another one
             return
+        before, started = self._used, time.monotonic()
         self._drop([item for (item,) in connection.execute("SELECT item FROM removals WHERE position > ?", (self._position,))])
+        if self._used == 0:
+            self._reserve(connection, embedder)
         # Whatever is there was put behind all removals of the same item.
         added = "SELECT item, passages FROM vectors WHERE position > ? AND embedder = ?"
         rows = connection.execute(added, (self._position, embedder))
@@ -74,6 +81,14 @@ class VectorCache:
             self._add(*zip(*batch, strict=True))
         self._codes = self._codes.arranged(self._used)
         self._position = position
+        if self._used - before > FEW:
+            log.info("reading %s vectors into memory took %.1f s", f"{self._used - before:,}", time.monotonic() - started)
+
+    def _reserve(self, connection: Connection, embedder: int) -> None:
+        """Make room for what is to be read, which is cheaper than to grow step by step."""
+        count = "SELECT count(*) FROM vectors INDEXED BY vectors_by_item WHERE embedder = ?"
+        (rows,) = connection.execute(count, (embedder,)).fetchone()
+        self._grow(rows)
 
     def _drop(self, items: Sequence[int]) -> None:
         """Forget the passages of items that may have some."""
@@ -87,7 +102,6 @@ class VectorCache:
 
     def _add(self, items: Sequence[int], passages: Sequence[bytes]) -> None:
         new, counts = unpacked(passages, self._width)
-        self._drop(items)
         count = len(new.codes)
         if self._used + count > len(self._items):
             self._grow(self._used + count)

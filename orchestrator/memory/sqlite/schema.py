@@ -8,7 +8,7 @@ from .errors import damaged
 
 APPLICATION: Final = 0x4E665253
 """Marks the file as one of this store (`PRAGMA application_id`)."""
-VERSION: Final = 4
+VERSION: Final = 5
 """Of the tables, and of how texts are cut into words (`words.py`), in `PRAGMA user_version`."""
 
 TABLES: Final = """
@@ -59,7 +59,7 @@ CREATE TABLE vectors (
   position INTEGER PRIMARY KEY,
   item INTEGER NOT NULL,
   embedder INTEGER NOT NULL,
-  passages BLOB NOT NULL              -- of each a scale (float32, little-endian) and one byte for each number
+  passages BLOB NOT NULL              -- some of the item's: of each a scale (float32, little-endian) and one byte for each number
 );
 CREATE INDEX vectors_by_item ON vectors (item, embedder);
 CREATE TABLE removals (position INTEGER PRIMARY KEY, item INTEGER NOT NULL  -- that lost its vectors

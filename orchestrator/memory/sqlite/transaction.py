@@ -109,7 +109,8 @@ class SqliteTransaction:
             return
         namespace, key, content, expires_at = found
         if decode_row(namespace, key, content, expires_at).version == row.version:
-            self._vectors.remove(self._connection, row.row)
+            if self._vectors.remove(self._connection, row.row):
+                self._note_removal(row.row)
             self._vectors.put(self._connection, [Passages(row.row, len(row.texts), vectors)], self._next_position)
 
     def _next_position(self) -> int:
@@ -149,9 +150,13 @@ class SqliteTransaction:
         if self._searched.pop(item, None) is None and texts is not None:
             words.remove(self._connection, item, decode_texts(address, texts, content))
         if self._connection.execute("DELETE FROM vectors WHERE item = ?", (item,)).rowcount:
-            self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
+            self._note_removal(item)
         self._connection.execute("DELETE FROM items WHERE item = ?", (item,))
         self._connection.execute("DELETE FROM contents WHERE item = ?", (item,))
+
+    def _note_removal(self, item: int) -> None:
+        """Have those who keep vectors in memory drop the item's."""
+        self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
 
     def _forget(self, addresses: Sequence[Address]) -> None:
         """Of these, nothing is left."""
@@ -185,7 +190,7 @@ class SqliteTransaction:
             if change.row is None:
                 continue
             content = encode_row(change.row, seed)
-            texts = encode_texts(change.texts, seed, content)
+            texts = encode_texts(change.texts, seed, change.row.value, content)
             if texts is None:
                 others.append((item, bytearray(content)))
             else:

@@ -1,17 +1,22 @@
-"""Where vectors are kept: one row for all passages of an item, each a scale and one byte for each number."""
+"""Where vectors are kept: a few passages of an item in each row, each a scale and one byte for each number."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import InvalidRequest
 from ...sqlite.connections import Connection
 from .errors import damaged
+from .inserting import insert
 
 if TYPE_CHECKING:
     import numpy
 
     from ..engine import Vector
     from .estimates import Codes
+
+
+_ROW_PASSAGES: Final = 2
+"""Rows of so many passages of the shipped embedder's fill pages of 4 KiB; longer rows leave up to half of a page empty."""
 
 
 class Passages(NamedTuple):
@@ -81,21 +86,20 @@ class VectorTable:
         if not rows:
             return
         embedder, width = self.registered(connection) or self._register(connection, rows[0])
-        packed = [(next_position(), row.item, embedder, self._packed(row, width)) for row in rows]
-        connection.executemany("INSERT INTO vectors VALUES (?, ?, ?, ?)", packed)
+        kept = [(next_position(), row.item, embedder, bytearray(some)) for row in rows for some in self._packed(row, width)]
+        insert(connection, "vectors (position, item, embedder, passages)", kept)
 
-    def remove(self, connection: Connection, item: int) -> None:
-        """Those of this embedder, to put others in their place."""
-        connection.execute(
-            "DELETE FROM vectors WHERE item = ? AND embedder = (SELECT embedder FROM embedders WHERE name = ?)", (item, self._name)
-        )
+    def remove(self, connection: Connection, item: int) -> bool:
+        """Remove the vectors of this embedder, to put others in their place, and return whether there were any."""
+        delete = "DELETE FROM vectors WHERE item = ? AND embedder = (SELECT embedder FROM embedders WHERE name = ?)"
+        return connection.execute(delete, (item, self._name)).rowcount > 0
 
-    def _packed(self, row: Passages, width: int) -> bytes:
+    def _packed(self, row: Passages, width: int) -> list[bytes]:
         if len(row.vectors) != row.texts:
             raise InvalidRequest(f"an item with {row.texts} texts cannot have {len(row.vectors)} vectors")
         for vector in row.vectors:
             self.check(vector, width)
-        return packed(row.vectors)
+        return [packed(row.vectors[start : start + _ROW_PASSAGES]) for start in range(0, row.texts, _ROW_PASSAGES)]
 
     def check(self, vector: "Vector", width: int) -> None:
         """Raises `InvalidRequest` where a vector is not of the embedder's width."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ..engine import Change, Engine, Transaction
-from ..item import Address, Meta, Tier, address_tag
-from ..operation import Dot, Operation
+from ..item import Address, Tier, address_tag
+from ..operation import Dot, Operation, Sibling
 from ..projection import change_of
 from .facts import Erasure, Erasures, without_siblings
 
@@ -97,16 +97,16 @@ def _lineage(operation: Operation) -> set[Address]:
 
 
 def _reach(operation: Operation, erasures: Sequence[Erasure], sources: Mapping[Address, set[str]]) -> _Reached | None:
-    naming = [erasure for erasure in erasures if erasure.precedes(operation)]
-    by = [one for one in erasures if one.covers(operation) or (one in naming and _is_derived(operation.meta, one, sources))]
+    by = [one for one in erasures if one.covers(operation) or _is_derived(operation, one, sources)]
     if by:
         return _Reached(operation, by, None)
     left = without_siblings(
-        operation, lambda meta: any(one.names(operation.address, meta) or _is_derived(meta, one, sources) for one in naming)
+        operation,
+        lambda sibling: any(one.covers_sibling(operation.address, sibling) or _is_derived(sibling, one, sources) for one in erasures),
     )
     return None if left is operation else _Reached(operation, [], left)
 
 
-def _is_derived(meta: Meta, erasure: Erasure, sources: Mapping[Address, set[str]]) -> bool:
-    """Whether a value was made of something that the erasure reaches."""
-    return any(erasure.id in sources.get(address, ()) for address in meta.lineage)
+def _is_derived(write: Operation | Sibling, erasure: Erasure, sources: Mapping[Address, set[str]]) -> bool:
+    """Return whether a value was made, before its writer heard of the erasure, of something that the erasure reaches."""
+    return erasure.precedes(write.dot) and any(erasure.id in sources.get(address, ()) for address in write.meta.lineage)

@@ -10,7 +10,7 @@ import orjson
 
 from ....protocols import InvalidRequest
 from ..item import Address, Meta, Namespace, Tier, address_tag
-from ..operation import Operation, VersionVector
+from ..operation import Dot, Operation, Sibling, VersionVector
 from .keys import tag_of
 
 _LONGEST = 256
@@ -39,7 +39,11 @@ class Erasure:
 
     def covers(self, operation: Operation) -> bool:
         """Whether the operation has to go, by what is said of it itself."""
-        return (self.precedes(operation) and self.names(operation.address, operation.meta)) or self._has_overwritten(operation)
+        return self._names_earlier(operation.address, operation) or self._has_overwritten(operation)
+
+    def covers_sibling(self, address: Address, sibling: Sibling) -> bool:
+        """Return whether a sibling of the item has to go: that depends on its own writer, not on the device that carries it along."""
+        return self._names_earlier(address, sibling)
 
     def names(self, address: Address, meta: Meta) -> bool:
         """Whether it is meant for a value with this meta."""
@@ -54,10 +58,13 @@ class Erasure:
         overwritten = {tag: _joined(self.overwritten.get(tag, {}), vector) for tag, vector in other.overwritten.items()}
         return replace(self, boundaries={**other.boundaries, **self.boundaries}, overwritten={**self.overwritten, **overwritten})
 
-    def precedes(self, operation: Operation) -> bool:
-        """Whether the device that wrote it had not heard of the erasure yet."""
-        heard = self.boundaries.get(operation.dot.device)
-        return heard is None or operation.dot.sequence <= heard
+    def precedes(self, dot: Dot) -> bool:
+        """Return whether the device that made the write had not heard of the erasure yet."""
+        heard = self.boundaries.get(dot.device)
+        return heard is None or dot.sequence <= heard
+
+    def _names_earlier(self, address: Address, write: Operation | Sibling) -> bool:
+        return self.precedes(write.dot) and self.names(address, write.meta)
 
     def _has_overwritten(self, operation: Operation) -> bool:
         meta = operation.meta
@@ -130,13 +137,12 @@ class Erasures:
             return operation
         if any(erasure.covers(operation) for erasure in erasures):
             return None
-        naming = [erasure for erasure in erasures if erasure.precedes(operation)]
-        return without_siblings(operation, lambda meta: any(erasure.names(operation.address, meta) for erasure in naming))
+        return without_siblings(operation, lambda one: any(erasure.covers_sibling(operation.address, one) for erasure in erasures))
 
 
-def without_siblings(operation: Operation, goes: Callable[[Meta], bool]) -> Operation:
-    """The operation without those siblings that have to go."""
-    kept = tuple(sibling for sibling in operation.siblings if not goes(sibling.meta))
+def without_siblings(operation: Operation, goes: Callable[[Sibling], bool]) -> Operation:
+    """Return the operation without those siblings that have to go."""
+    kept = tuple(sibling for sibling in operation.siblings if not goes(sibling))
     return operation if len(kept) == len(operation.siblings) else operation._replace(siblings=kept)
 
 

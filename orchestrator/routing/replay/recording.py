@@ -89,6 +89,7 @@ def _taken(case: Trace, outcome: AgentOutcome) -> TaskTaken:
         steps=1,
         input_tokens=prompt_tokens if outcome.input_tokens is None else outcome.input_tokens,
         cached_tokens=0,
+        cache_write_tokens=0,
         # Where nobody counted what was written, the price is learned per token read.
         output_tokens=outcome.output_tokens or 0,
         seconds=outcome.seconds,

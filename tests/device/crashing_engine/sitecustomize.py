@@ -1,10 +1,11 @@
 """Makes llama.cpp die of a real signal, in every Python process that has this folder on PYTHONPATH.
 
 CRASHING_ENGINE says when: `extra` as a build that does not suit its CPU does, in a batch of more than 32 tokens with extra buffer types;
-`always` in any batch; `hang` never ends such a batch; `later` dies in any batch outside the first pass. FIRST_PASSES is a file that gets
-a line for each first pass.
+the name of a format, as `Q4_K`, does so with a model of that format alone; `always` in any batch; `hang` never ends such a batch; `later`
+dies in any batch outside the first pass. FIRST_PASSES is a file that gets a line for each first pass.
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -16,17 +17,23 @@ _WHEN = os.environ.get("CRASHING_ENGINE", "")
 _LONG = 32
 _load, _decode = llama_cpp.llama_model_load_from_file, llama_cpp.llama_decode
 _extra = True
+_format = ""
 
 
 def _loading(path: bytes, parameters: llama_cpp.llama_model_params) -> object:
-    global _extra
+    global _extra, _format
     _extra = bool(parameters.use_extra_bufts)
-    return _load(path, parameters)
+    model = _load(path, parameters)
+    if model:
+        description = ctypes.create_string_buffer(200)  # as "llama ?B Q4_K - Small"
+        llama_cpp.llama_model_desc(model, description, len(description))
+        _format = description.value.decode().split()[2]
+    return model
 
 
 def _decoding(context: object, batch: llama_cpp.llama_batch) -> object:
     suffers = _extra and batch.n_tokens > _LONG
-    if _WHEN == "always" or (_WHEN == "extra" and suffers) or (_WHEN == "later" and not _tries_first_pass()):
+    if _WHEN == "always" or (_WHEN in ("extra", _format) and suffers) or (_WHEN == "later" and not _tries_first_pass()):
         os.kill(os.getpid(), signal.SIGSEGV)
     if _WHEN == "hang" and suffers:
         signal.pause()

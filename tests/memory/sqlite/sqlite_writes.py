@@ -36,7 +36,7 @@ def put(
     vectors: Sequence[Vector] | None = None,
     now: float = NOW,
 ) -> None:
-    """Write a value, or with None a deletion; its field `text` can be searched."""
+    """Write a value, or with None a deletion; its field `text` can be searched, or those that `meta.index` names."""
     with engine.transaction() as transaction:
         put_within(transaction, engine.device, address, value, meta=meta or Meta(), vectors=vectors, now=now)
 
@@ -57,7 +57,7 @@ def put_within(
     state = merge([operation])
     expires_at = None if meta.ttl is None else now + meta.ttl
     row = None if state.value is None else Row(address, state.value, state.meta, state.version, device, now, expires_at, 0)
-    texts = (str(value["text"]),) if value and "text" in value else ()
+    texts = () if value is None else tuple(str(value[name]) for name in meta.index or ("text",) if name in value)
     transaction.apply([Change(address, (operation,), row, texts, vectors)])
 
 

@@ -46,15 +46,26 @@ def test_codes_that_are_arranged_in_blocks_say_the_same(count: int) -> None:
     assert found.tolist() == expected.tolist()
 
 
-def test_of_many_vectors_about_some_topics_the_nearest_are_found_by_an_outline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimates, "FEW", 10_000)
+def test_of_many_vectors_about_some_topics_the_nearest_are_found_by_an_outline() -> None:
     numbers = numpy.random.default_rng(0)
-    topics = numbers.standard_normal((300, 384))
-    made = unit(
-        topics[numbers.integers(0, 300, 40_000)] + topics[numbers.integers(0, 300, 40_000)] + numbers.standard_normal((40_000, 384))
-    )
-    codes = coded(made).arranged(20_000).arranged(40_000)
-    assert (codes.outline is None, codes.blocks) == (False, ())
+    topics = numbers.standard_normal((60, 384))
+    pairs = topics[numbers.integers(0, 60, (2, 40_000))].sum(axis=0)
+    made = unit(pairs + 0.5 * numbers.standard_normal((40_000, 384)))
+    check_outline(made, directions=64)
+
+
+def test_vectors_that_have_nothing_in_common_get_an_outline_of_more_directions() -> None:
+    check_outline(unit(numpy.random.default_rng(0).standard_normal((40_000, 384))), directions=256)
+
+
+def check_outline(made: NDArray[numpy.float32], *, directions: int) -> None:
+    """Check how many directions the outline of these vectors has, and that it finds the ten nearest."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(estimates, "FEW", 10_000)
+        codes = coded(made).arranged(20_000).arranged(40_000)
+    assert codes.outline is not None
+    assert codes.blocks == ()
+    assert codes.outline.directions.shape == (384, directions)
     hits = 0
     for query in made[:50]:
         exact = numpy.argsort(-codes.similarities(numpy.arange(40_000), query))[:10]

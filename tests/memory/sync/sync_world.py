@@ -298,8 +298,9 @@ class World:
         write()
         dot = Dot(node.device, node.replica.hello().known[node.device])
         made = next(head for head in node.heads(address) if head.dot == dot)
-        # The notice of a write that deletes says all that the write does.
-        parents = [head.dot for head in before if not head.is_withdrawn or self.writes[head.dot].operation.value is None]
+        # The notice of a write that deletes says all that the write does; any notice shows the siblings that may be known.
+        parents = {head.dot for head in before if not head.is_withdrawn or self.writes[head.dot].operation.value is None}
+        parents |= {sibling.dot for head in before if head.is_withdrawn for sibling in head.siblings}
         ancestors = frozenset(parents).union(*(self.writes[parent].ancestors for parent in parents))
         lost = lost_tokens(merge(before)) if before and text else frozenset()
         self.writes[dot] = Write(made, ancestors, text, tokens, is_total, lost, heard)

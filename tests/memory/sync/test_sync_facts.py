@@ -40,7 +40,7 @@ def erasures(draw: st.DrawFn) -> list[Erasure]:
 
 @given(erasures(), OPERATIONS)
 def test_the_same_is_left_as_when_every_erasure_is_asked(known: list[Erasure], operation: Operation) -> None:
-    left = without_siblings(operation, lambda meta: any(one.precedes(operation) and one.names(operation.address, meta) for one in known))
+    left = without_siblings(operation, lambda sibling: any(one.covers_sibling(operation.address, sibling) for one in known))
     expected = None if any(one.covers(operation) for one in known) else left
     assert Erasures(known).left_of(operation) == expected
 

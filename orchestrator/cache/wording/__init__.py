@@ -1,0 +1,1 @@
+"""The form in which two questions that ask the same are equal: see `canonical`."""

