@@ -8,8 +8,8 @@ from typing import Final
 from ...protocols import InvalidRequest
 from .engine import Hit, Row
 
-_SMOOTHING: Final = 60
-"""The k of Cormack, Clarke and Büttcher, *Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods*, 2009."""
+MEANING: Final = 4.0
+"""The weight of a cosine similarity of 1, where the best match by words has 1. Similarities of unlike texts lie close together."""
 WINDOW: Final = 50
 """So many of the best of each ranking are fused at a time."""
 
@@ -18,11 +18,12 @@ WINDOW: Final = 50
 class Ranking:
     """What counts in a search. The score of an item is
 
-        (keyword / (60 + rank by words) + semantic / (60 + rank by meaning))
+        (keyword * score by words / best score by words + semantic * 4 * cosine similarity)
             * (1 - recency + recency * 2 ** (-age / half_life)) * (1 - trust + trust * trust of the item)
 
-    where a ranking that does not have the item adds nothing; such scores say nothing beyond the order within one search. In a search by
-    words alone the first line is the database's own score (bm25), and by meaning alone it is the cosine similarity.
+    An item that only one of the two rankings has is as bad in the other as its last one: no score by words, and the least similarity,
+    both 0 at least. Such scores say nothing beyond the order within one search. In a search by words alone the first line is the
+    database's own score (bm25), and by meaning alone it is the cosine similarity.
     """
 
     keyword: float = 1.0
@@ -55,8 +56,10 @@ class Ranking:
 
 def fused(keyword: Sequence[Hit], nearest: Sequence[Hit], ranking: Ranking, factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
     """The items of both rankings, the best first; those without a factor are left out if there are `factors`."""
-    weighted = [(keyword, ranking.keyword), (nearest, ranking.semantic)]
-    return _windowed([_Ranks(hits, weight) for hits, weight in weighted if weight > 0], factors)
+    best = max((hit.score for hit in keyword), default=0.0) or 1.0
+    words = _Scores(keyword, ranking.keyword / best)
+    meanings = _Scores(nearest, MEANING * ranking.semantic, least=True)
+    return _windowed([one for one in (words, meanings) if one.weight > 0], factors)
 
 
 def weighed(hits: Sequence[Hit], factors: Mapping[int, float] | None = None) -> Iterator[Hit]:
@@ -71,26 +74,26 @@ def depth(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """A ranking whose scores count."""
+    """A ranking and the weight of its scores."""
 
     hits: Sequence[Hit]
+    weight: float = 1.0
+    least: bool = False
+    """An item that the window does not have counts as much as the last one that it has; else it counts nothing."""
 
-    def scores(self, count: int) -> list[float]:
-        return [hit.score for hit in self.hits[:count]]
+    def missing(self, end: int) -> float:
+        """The weighed score of an item that is not among the first `end`."""
+        return self._weighed(self.hits[min(end, len(self.hits)) - 1].score) if self.least and self.hits else 0.0
+
+    def scores(self, end: int) -> dict[int, float]:
+        """The weighed scores of the first `end` items, by row."""
+        return {hit.row: self._weighed(hit.score) for hit in self.hits[:end]}
+
+    def _weighed(self, score: float) -> float:
+        return self.weight * (max(0.0, score) if self.least else score)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranks:
-    """A ranking whose order counts."""
-
-    hits: Sequence[Hit]
-    weight: float
-
-    def scores(self, count: int) -> list[float]:
-        return [self.weight / (_SMOOTHING + rank) for rank in range(1, min(count, len(self.hits)) + 1)]
-
-
-def _windowed(rankings: Sequence[_Scores | _Ranks], factors: Mapping[int, float] | None) -> Iterator[Hit]:
+def _windowed(rankings: Sequence[_Scores], factors: Mapping[int, float] | None) -> Iterator[Hit]:
     """The rankings fused window by window, the first windows before the second ones.
 
     So the beginning is the same however many hits there are, and pages fit together; scores are kept from rising at a window's edge.
@@ -105,13 +108,10 @@ def _windowed(rankings: Sequence[_Scores | _Ranks], factors: Mapping[int, float]
             yield Hit(row, ceiling)
 
 
-def _sums(rankings: Sequence[_Scores | _Ranks], end: int, done: set[int]) -> dict[int, float]:
-    sums: dict[int, float] = {}
-    for ranking in rankings:
-        for (row, _), score in zip(ranking.hits, ranking.scores(end), strict=False):
-            if row not in done:
-                sums[row] = sums.get(row, 0.0) + score
-    return sums
+def _sums(rankings: Sequence[_Scores], end: int, done: set[int]) -> dict[int, float]:
+    scored = [(ranking.scores(end), ranking.missing(end)) for ranking in rankings]
+    rows = {row for scores, _ in scored for row in scores} - done
+    return {row: sum(scores.get(row, missing) for scores, missing in scored) for row in rows}
 
 
 def _ordered(scores: Mapping[int, float], factors: Mapping[int, float] | None) -> list[tuple[float, int]]:

@@ -14,6 +14,7 @@ from .fusion import Ranking, depth, fused, weighed
 from .item import Address, Namespace, Principal
 from .matching import selects
 from .memory_item import MemoryItem
+from .recall.question import keywords
 from .selection import Condition, Selection
 from .vectors import Embedder, query_vector
 
@@ -148,7 +149,8 @@ class Reader:
     def _ranked(self, query: Query, text: str, selection: Selection) -> Iterator[Hit]:
         count = depth(query.offset + query.limit)
         vector = None if query.mode is Mode.KEYWORD else self._vector(text, query.mode)
-        keyword = [] if query.mode is Mode.SEMANTIC else self.engine.keyword(text, selection, limit=count)
+        words = keywords(text) if query.mode is Mode.HYBRID else text
+        keyword = [] if query.mode is Mode.SEMANTIC else self.engine.keyword(words, selection, limit=count)
         nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=count)
         factors = self._factors(query.ranking, [*keyword, *nearest])
         if query.mode is Mode.HYBRID:

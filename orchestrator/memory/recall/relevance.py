@@ -4,10 +4,10 @@ import math
 from collections.abc import Collection, Hashable, Mapping
 from typing import Final, TypeVar
 
+from ..fusion import MEANING
+
 Key = TypeVar("Key", bound=Hashable)
 
-MEANING: Final = 4.0
-"""What a cosine similarity of 1 counts, where the best match by words counts 1. Similarities of unlike texts lie close together."""
 _TEMPERATURE: Final = 0.1
 """Differences in relevance of this size matter when a granularity's certainty is measured."""
 

@@ -1,6 +1,7 @@
 """Items are found by what they say now, and by nothing else."""
 
 import logging
+import math
 from datetime import UTC, datetime
 
 import pytest
@@ -10,6 +11,7 @@ from memory_bench import DAY, BrokenEmbedder, Clock, LetterEmbedder, MakeStore
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory import Mode, Ranking, Source
 from nearfar.orchestrator.memory.engine import Engine
+from nearfar.orchestrator.memory.fusion import MEANING
 from nearfar.protocols import ConfigError, InvalidRequest
 
 NOTES = ("notes",)
@@ -107,14 +109,15 @@ def test_both_rankings_together_find_what_either_finds(store: MemoryStore) -> No
     store.put(NOTES, "meaning", {"text": "eat"})
     found = store.search(NOTES, query="tea")
     assert {item.key for item in found} == {"word", "meaning"}
-    both = 1 / 61 + 1 / 62
-    assert found[0].score == pytest.approx(both)
+    scores = {item.key: item.score for item in found}
+    assert scores["meaning"] == pytest.approx(MEANING, rel=1e-2)
+    assert scores["word"] == pytest.approx(1 + MEANING * math.sqrt(3 / (3 + 14**2)), rel=1e-2)
 
 
 def test_weights_decide_which_ranking_counts(store: MemoryStore) -> None:
     store.put(NOTES, "word", {"text": "tea zzzzzzzzzzzzzz"})
     store.put(NOTES, "meaning", {"text": "eat"})
-    by_words = store.search(NOTES, query="tea", ranking=Ranking(keyword=3))
+    by_words = store.search(NOTES, query="tea", ranking=Ranking(keyword=5))
     by_meaning = store.search(NOTES, query="tea", ranking=Ranking(keyword=0))
     assert [item.key for item in by_words] == ["word", "meaning"]
     assert [item.key for item in by_meaning] == ["meaning", "word"]
