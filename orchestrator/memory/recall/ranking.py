@@ -3,8 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import Final, NamedTuple
 
+from .dates import NamedDate, named_dates
 from .granularity import Granularity, Span, span
 from .question import words
 from .relevance import certainty, relevance
@@ -22,6 +24,8 @@ _PARAGRAPH: Final = 400
 """Characters."""
 _ASKING: Final = 0.4
 """What a turn loses by ending with a question: the answer is in the next one."""
+_DATE: Final = 1.0
+"""What a turn gains if it happened on a day that the question names; half of it counts for the month or the year."""
 
 
 class Matches(NamedTuple):
@@ -38,6 +42,8 @@ class Said(NamedTuple):
 
     speaker: str
     text: str
+    at: date | None = None
+    """The day on which it happened, if that is known."""
 
 
 def ranked(question: str, found: Mapping[Granularity, Matches], turns: Mapping[str, Said]) -> list[tuple[str, float]]:
@@ -52,8 +58,9 @@ def ranked(question: str, found: Mapping[Granularity, Matches], turns: Mapping[s
     for granularity, of_items in relevances.items():
         for key, one in _handed_down(of_items, of_turns).items():
             scores[key] += weights[granularity] * one
+    asked, dates = words(question), named_dates(question)
     for key, one in _of_sessions(scores).items():
-        scores[key] += _SESSION * one + _bearing(turns[key], words(question))
+        scores[key] += _SESSION * one + _bearing(turns[key], asked, dates)
     return sorted(scores.items(), key=lambda scored: (-scored[1], scored[0]))
 
 
@@ -94,8 +101,12 @@ def _mean_of_best(scores: Iterable[float], least: float) -> float:
     return (sum(best) + least * (_BEST_OF_SESSION - len(best))) / _BEST_OF_SESSION
 
 
-def _bearing(turn: Said, asked: frozenset[str]) -> float:
+def _bearing(turn: Said, asked: frozenset[str], dates: Sequence[NamedDate]) -> float:
     """What speaks for a turn whatever it is about."""
     named = _SPEAKER if words(turn.speaker) & asked else 0.0
     asking = _ASKING if turn.text.rstrip().endswith("?") else 0.0
-    return named + _LENGTH * math.log(max(1, min(len(turn.text), _PARAGRAPH)) / _PARAGRAPH) - asking
+    return named + _LENGTH * math.log(max(1, min(len(turn.text), _PARAGRAPH)) / _PARAGRAPH) - asking + _dated(turn, dates)
+
+
+def _dated(turn: Said, dates: Sequence[NamedDate]) -> float:
+    return 0.0 if turn.at is None else _DATE * max((one.fits(turn.at) for one in dates), default=0.0)

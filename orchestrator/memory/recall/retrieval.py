@@ -1,18 +1,21 @@
 """What happened, found by a question at all granularities at once, and returned as turns."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from langgraph.store.base import GetOp
 
 from .. import reading
 from ..item import Namespace
 from ..memory_item import MemoryItem
-from ..store import MemoryStore
+from ..rendering import when
 from .granularity import TEXT, Granularity, episodic, span
 from .question import keywords
 from .ranking import Matches, Said, ranked
 from .relevance import relevance
+
+if TYPE_CHECKING:
+    from ..basic_store import BasicStore
 
 _CANDIDATES: Final = 100
 """Hits that are looked at of each search, by words and by meaning. Twice as many gain nothing."""
@@ -22,13 +25,13 @@ _WIDEST: Final = 64
 """Turns of a piece for which that holds."""
 
 
-def find(store: MemoryStore, scope: Namespace, question: str, *, limit: int) -> list[MemoryItem]:
+def find(store: "BasicStore", scope: Namespace, question: str, *, limit: int) -> list[MemoryItem]:
     """The turns that answer a question best, the best first, each with its `score`, which says nothing beyond this order."""
     places = [episodic(scope, granularity) for granularity in Granularity]
     answers = store.matches(places, keywords=keywords(question), text=question, limit=_CANDIDATES)
     found = {granularity: _by_key(answer) for granularity, answer in zip(Granularity, answers, strict=True)}
     turns = {address.key: item for address, item in answers[0].items.items()} | _turns_of_pieces(store, scope, found)
-    said = {key: Said(str(item.value.get("speaker", "")), str(item.value.get(TEXT, ""))) for key, item in turns.items()}
+    said = {key: Said(str(item.value.get("speaker", "")), str(item.value.get(TEXT, "")), when(item).date()) for key, item in turns.items()}
     best = ranked(question, found, said)[:limit]
     for key, score in best:
         turns[key].score = score
@@ -40,7 +43,7 @@ def _by_key(found: reading.Matches) -> Matches:
     return Matches(keyword, semantic)
 
 
-def _turns_of_pieces(store: MemoryStore, scope: Namespace, found: Mapping[Granularity, Matches]) -> dict[str, MemoryItem]:
+def _turns_of_pieces(store: "BasicStore", scope: Namespace, found: Mapping[Granularity, Matches]) -> dict[str, MemoryItem]:
     """Turns that were not found themselves, of the best pieces that were."""
     of_turns = found[Granularity.TURN]
     pieces = (_best_of(matches) for granularity, matches in found.items() if granularity is not Granularity.TURN)

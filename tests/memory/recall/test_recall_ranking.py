@@ -1,15 +1,17 @@
 """Which turns come first, whatever it was that found them."""
 
 import math
+from datetime import date
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearfar.orchestrator.memory.fusion import MEANING
 from nearfar.orchestrator.memory.recall.granularity import Granularity, Span, turn_key
 from nearfar.orchestrator.memory.recall.question import keywords
 from nearfar.orchestrator.memory.recall.ranking import Matches, Said, ranked
-from nearfar.orchestrator.memory.recall.relevance import MEANING, certainty, relevance
+from nearfar.orchestrator.memory.recall.relevance import certainty, relevance
 
 scores = st.dictionaries(st.sampled_from([turn_key("a", number) for number in range(30)]), st.floats(0.001, 30))
 TEXT = "Something was told here that is as long as anything else."
@@ -73,3 +75,12 @@ def test_who_is_asked_about_comes_first_and_who_asks_comes_last() -> None:
 )
 def test_common_words_of_a_question_are_not_looked_for(question: str, expected: str) -> None:
     assert keywords(question) == expected
+
+
+def test_a_turn_gains_by_the_date_that_the_question_names() -> None:
+    days = [date(2023, 6, 3), date(2023, 6, 9), date(2023, 7, 3), date(2022, 6, 3)]
+    turns = {turn_key(str(number), 0): Said("Ann", TEXT, day) for number, day in enumerate(days)}
+    alike = {Granularity.TURN: Matches(dict.fromkeys(turns, 1.0), {})}
+    order = [turns[key].at for key, _ in ranked("What was lost on 3 June, 2023?", alike, turns)]
+    assert order[:2] == days[:2]
+    assert ranked("What was lost?", alike, turns)[0][1] == ranked("What was lost?", alike, turns)[-1][1]
