@@ -33,6 +33,7 @@ from .item import Address, Principal, Source, Tier
 from .memory_item import MemoryItem
 from .provenance import Origin, current
 from .reading import Matches, Mode, Query, Reader
+from .recall.searching import ranks_turns, search_turns
 from .sweeping import Sweeper
 from .sync.keys import SubjectKeys
 from .vectors import Embedder
@@ -223,7 +224,8 @@ class BasicStore(BaseStore):
         moment = None if include_superseded else self._now() if valid_at is None else valid_at.timestamp()
         chosen, how = Mode(mode or self._mode), ranking or Ranking()
         asked = replace(self._query(op), key_prefix=key_prefix, mode=chosen, ranking=how, valid_at=moment)
-        return self._reader().search(asked, refresh=self._refreshes(refresh_ttl))
+        is_past = include_superseded or valid_at is not None
+        return self._search(asked, refresh=self._refreshes(refresh_ttl), is_past=is_past)
 
     async def asearch(  # type: ignore[override]  # a list of a subclass, which nobody adds to
         self,
@@ -320,7 +322,7 @@ class BasicStore(BaseStore):
     def _looked_up(self, op: Op) -> Result:
         match op:
             case SearchOp():
-                found: list[SearchItem] = [*self._reader().search(self._query(op), refresh=op.refresh_ttl)]
+                found: list[SearchItem] = [*self._search(self._query(op), refresh=op.refresh_ttl)]
                 return found
             case ListNamespacesOp():
                 return self._namespaces(op)
@@ -328,6 +330,11 @@ class BasicStore(BaseStore):
                 return None
             case _:
                 raise InvalidRequest(f"a store has no operation {type(op).__name__}")
+
+    def _search(self, query: Query, *, refresh: bool, is_past: bool = False) -> list[MemoryItem]:
+        if ranks_turns(query) and not is_past:
+            return search_turns(self, self._reader(), query, refresh=refresh)
+        return self._reader().search(query, refresh=refresh)
 
     def _query(self, op: SearchOp) -> Query:
         limit, offset = validation.page(op.limit, op.offset)

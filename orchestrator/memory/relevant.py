@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from .memory_item import MemoryItem
     from .store import MemoryStore
 
-_CANDIDATES: Final = 50
+_CANDIDATES: Final = 100
 """Items that are looked at, by words and by meaning each."""
-_TURNS: Final = 6
-"""Of what happened, the best turns."""
 _SHARED_WORDS: Final = 0.5
 """Of the prompt's words that are not common ones, so many have to occur in an item, where meanings cannot be compared."""
 
@@ -28,7 +26,7 @@ def relevant(store: "MemoryStore", prompt: str, config: RecallConfig) -> "list[M
     """Items of the store's own user, and shared ones, that are about the prompt: what is known before what happened, the best first.
 
     Where a part of what happened passes the bar, its turns are ranked as `recall.retrieval` does, together with those beside it, which may
-    be the answer. What runs note down for themselves stays theirs. Raises `StoreError`.
+    be the answer: all of them, for `render` to cut to the budget. What runs note down for themselves stays theirs. Raises `StoreError`.
     """
     own = store.view(Principal(store.user, store.engine.device, config.prefixes, config.minimum_trust))
     (found,) = own.matches([()], keywords=keywords(prompt), text=prompt, limit=_CANDIDATES)
@@ -46,7 +44,7 @@ def _turns(store: "MemoryStore", prompt: str, pieces: Sequence[Address]) -> "lis
         if (about := span(address.key)) is not None:
             spans.setdefault(address.namespace[:-2], []).append(about)
     turns = [turn for scope, near in spans.items() for turn in find(store, scope, prompt, limit=_CANDIDATES) if _is_beside(turn.key, near)]
-    return [turn for turn in turns if turn.value.get(TEXT) != prompt][:_TURNS]
+    return [turn for turn in turns if turn.value.get(TEXT) != prompt]
 
 
 def _is_beside(key: str, spans: Sequence[Span]) -> bool:

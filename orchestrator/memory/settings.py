@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -11,6 +11,9 @@ from ...protocols.messages import Value
 from .item import TIERS, Namespace, Tier
 from .namespace_text import parse_namespace
 from .sleep.policy import SleepPolicy
+
+BUDGET_TOKENS: Final = 1200
+"""The length of what is recalled for a question, by estimate, unless the app says otherwise."""
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PeerName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
@@ -30,7 +33,7 @@ NamespaceText = Annotated[str, Field(min_length=1), AfterValidator(_namespace)]
 class RecallConfig(Value):
     """The `[memory.recall]` section: what of the memory is put before each task, as quoted data."""
 
-    tokens: int = Field(default=800, gt=0)
+    tokens: int = Field(default=BUDGET_TOKENS, gt=0)
     """What is recalled for a task is no longer than this, by estimate."""
     namespaces: tuple[NamespaceText, ...] = ()
     """Only what is in or below one of these, written as `label/label`, is recalled; none: everything."""

@@ -7,14 +7,13 @@ from ...threads import in_thread
 from ..item import Namespace
 from ..memory_item import MemoryItem
 from ..rendering import Rendered, render
+from ..settings import BUDGET_TOKENS
 from ..store import MemoryStore
 from .episodic import EpisodicMemory
 from .semantic import SemanticMemory
 from .turn import Turn
 from .working import WorkingMemory
 
-BUDGET_TOKENS: Final = 1200
-"""What is recalled for a question, by default."""
 _MOST_FACTS: Final = 5
 _MOST_TURNS: Final = 100
 
