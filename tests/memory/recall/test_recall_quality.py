@@ -57,6 +57,9 @@ def test_evidence_recall_on_recorded_conversations_stays_above_its_bound() -> No
     assert found["locomo_recall_at_10"] >= 0.8
     assert found["locomo_recall_at_10"] > found["locomo_fts5_recall_at_10"] + 0.1
     assert found["tokens_per_query"] <= 1200
+    assert found["locomo_task"] == found["locomo_tool"] >= 0.8
+    assert found["locomo_search_turns"] == found["locomo_recall_at_10"]
+    assert found["locomo_search"] > found["locomo_fts5_recall_at_10"]
 
 
 def test_missing_recordings_are_named(tmp_path: Path) -> None:
