@@ -92,7 +92,8 @@ def _mixed(seeds: Vectors, numbers: numpy.random.Generator, count: int) -> Vecto
     share = numbers.uniform(0.25, 0.75, (count, 1)).astype(numpy.float32)
     noise = numbers.standard_normal((count, WIDTH), dtype=numpy.float32) * (_NOISE / WIDTH**0.5)
     made: Vectors = one * share + other * (1 - share) + noise
-    return made / numpy.linalg.norm(made, axis=1, keepdims=True)
+    made /= numpy.linalg.norm(made, axis=1, keepdims=True)
+    return made
 
 
 def measured(path: Path) -> dict[str, float]:

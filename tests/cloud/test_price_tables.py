@@ -73,7 +73,8 @@ def test_public_table_is_read_with_stored_tokens_and_long_prompts(tmp_path: Path
     found = read_public_table(table(tmp_path, {"claude-x": CLAUDE}), source="a copy", as_of=DAY)
     (line,) = found
     long = LongPrompt(above=200_000, input=Decimal(6), output=Decimal("22.5"), cached_input=Decimal("0.6"), cache_write=Decimal("7.5"))
-    assert (line.input, line.output, line.cached_input, line.cache_write) == (3, 15, Decimal("0.3"), Decimal("3.75"))
+    found_prices = (line.input, line.output, line.cached_input, line.cache_write)
+    assert found_prices == (Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"))
     assert line.long_prompts == (long,)
     assert (line.provider, line.model, line.source, line.as_of) == ("anthropic", "claude-x", "a copy", DAY)
 

@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
 import nearfar.orchestrator.cli as cli
-from nearfar.orchestrator.cli.console import HarmlessConsole, notes, output, show_error, warn, working
+from nearfar.orchestrator.cli.console import notes, output, show_error, warn, working
 from nearfar.orchestrator.routing.replay.calibration import _notes
 from nearfar.orchestrator.task import Policy
 from nearfar.protocols import ConfigError
@@ -26,14 +27,14 @@ def texts(path: Path) -> list[str]:
     return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
-def shown(console: HarmlessConsole, *objects: object) -> str:
+def shown(console: Console, *objects: object) -> str:
     with console.capture() as capture:
         console.print(*objects, soft_wrap=True)
     return capture.get()
 
 
 @pytest.mark.parametrize("console", [output, notes], ids=["output", "notes"])
-def test_every_text_of_the_package_that_names_a_section_is_printed_as_it_is(console: HarmlessConsole) -> None:
+def test_every_text_of_the_package_that_names_a_section_is_printed_as_it_is(console: Console) -> None:
     named = {text for path in SOURCES for text in texts(path) if LOOKS_LIKE_A_TAG.search(text) and text.isprintable()}
     assert len(named) > 100, "hints such as 'name it in [policy.router]'"
     for text in named:

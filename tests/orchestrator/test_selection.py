@@ -282,7 +282,7 @@ def test_what_was_never_measured_costs_what_its_agents_do() -> None:
     ("sides", "far"), [({Side.FAR: 0.2, Side.NEAR: 0.0}, 0.2), ({Side.FAR: None}, 0.08), ({Side.FAR: 0.2, Side.NEAR: 0.1}, 0.2)]
 )
 def test_agents_tell_what_a_strategy_costs_and_hybrids_where_they_do_not(sides: dict[Side, float | None], far: float) -> None:
-    arms = {strategy: Arm(strategy=strategy) for strategy in (Strategy.DEVICE, Strategy.CLOUD, Strategy.PEVR, Strategy.EVA)}
+    arms = {str(strategy): Arm(strategy=strategy) for strategy in (Strategy.DEVICE, Strategy.CLOUD, Strategy.PEVR, Strategy.EVA)}
     near = sides.get(Side.NEAR) or 0.0
     found = unmeasured_dollars(arms, {Strategy.PEVR: 0.04}, sides)
     assert found == pytest.approx({"device": near, "cloud": far, "eva": near + far / 2})
