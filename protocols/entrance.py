@@ -84,15 +84,15 @@ class Entrance(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None  # type: ignore[return-value]  # which gRPC takes for an unknown method
-        serve = partial(self._serve, handler, method)
+        serve = partial(self._serve, _Answering(handler), method)
         guarded = grpc.stream_stream_rpc_method_handler(serve, _parsing(handler.request_deserializer), handler.response_serializer)
         self._handlers[method] = guarded
         return guarded
 
-    async def _serve(self, handler: Handler, method: str, requests: AsyncIterator[object], context: Context) -> None:
+    async def _serve(self, answering: "_Answering", method: str, requests: AsyncIterator[object], context: Context) -> None:
         try:
             with self._admitted(method, context) as share:
-                answer = _answer(handler, share, requests, context)
+                answer = answering.answer(share, requests, context)
                 await (_soon(answer) if method.startswith(_FOR_STRANGERS) and method != _WATCH else answer)
         except NearfarError as error:
             await abort(context, error)
@@ -143,25 +143,30 @@ class Entrance(grpc.aio.ServerInterceptor):
         return identity.caller
 
 
-async def _answer(handler: Handler, share: Share, requests: AsyncIterator[object], context: Context) -> None:
-    if handler.request_streaming:
-        await _reply(handler, requests, context)
-        return
-    request = await _first(share, context)
-    with share.holding(request.ByteSize()):
-        await _reply(handler, request, context)
+class _Answering:
+    """Runs a handler of any kind in calls that stream in both directions."""
 
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+        self._run: Callable[..., Any] = next(behaviour for behaviour in kinds if behaviour is not None)
 
-async def _reply(handler: Handler, given: object, context: Context) -> None:
-    """Run the handler and write what it returns or yields, unless it writes by itself."""
-    methods = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
-    run: Callable[..., Any] = next(method for method in methods if method is not None)
-    answer = run(given, context)
-    if inspect.isasyncgen(answer):
-        async for message in answer:
-            await context.write(message)
-    elif (reply := await answer) is not None and not handler.response_streaming:
-        await context.write(reply)
+    async def answer(self, share: Share, requests: AsyncIterator[object], context: Context) -> None:
+        if self._handler.request_streaming:
+            await self._reply(requests, context)
+            return
+        request = await _first(share, context)
+        with share.holding(request.ByteSize()):
+            await self._reply(request, context)
+
+    async def _reply(self, given: object, context: Context) -> None:
+        """Write what the handler returns or yields, unless it writes by itself."""
+        answer = self._run(given, context)
+        if inspect.isasyncgen(answer):
+            async for message in answer:
+                await context.write(message)
+        elif (reply := await answer) is not None and not self._handler.response_streaming:
+            await context.write(reply)
 
 
 async def _first(share: Share, context: Context) -> Message:

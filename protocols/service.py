@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from types import TracebackType
+from typing import Self
 
 import anyio
 import grpc
@@ -122,19 +125,13 @@ class AgentService:
         return step
 
     async def _send(self, step: LoggedStep, call: pb.StepCall, context: Context) -> None:
-        position = call.resume_from
         is_local = context.peer().startswith("unix:")  # such a connection is lost only where the client is gone
         with self._log.reading(step, reader=call.reader, may_return=not is_local):
             await asyncio.sleep(0)  # a fast agent has its first event by now, which spares the separate metadata
-            if position or not step.events:
+            if call.resume_from or not step.events:
                 await context.send_initial_metadata(ACCEPTED)
-            while True:
-                while position < len(step.events):
-                    await _write(context, step.events[position])
-                    position += 1
-                if step.done:
-                    break
-                await step.change()
+            async with _Delivery(context) as delivery:
+                await delivery.send(step, position=call.resume_from)
         if step.error is not None:
             raise step.error
 
@@ -162,13 +159,50 @@ class AgentService:
         return name, self._agents[name]
 
 
-async def _write(context: Context, event: bytes) -> None:
-    try:
-        async with asyncio.timeout(UNREAD_SECONDS):
-            await context.write(event)
-    except TimeoutError:
-        message = f"the step's reader took nothing for {UNREAD_SECONDS:g} s"
-        raise DeadlineExceeded(message, hint="read faster, or resume the step") from None
+class _Delivery:
+    """Sends a step's events to one reader, and ends with `DeadlineExceeded` when it takes nothing for `UNREAD_SECONDS`.
+
+    One timer for the whole call looks after that: one for each event would cost more than the event.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._limit = asyncio.timeout(None)
+        self._writing_since = math.inf
+        self._timer = self._loop.call_later(UNREAD_SECONDS, self._check)
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._timer.cancel()
+        try:
+            await self._limit.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            message = f"the step's reader took nothing for {UNREAD_SECONDS:g} s"
+            raise DeadlineExceeded(message, hint="read faster, or resume the step") from None
+
+    async def send(self, step: LoggedStep, *, position: int) -> None:
+        """Send the events from `position` on, as they come, until the step is done."""
+        while True:
+            while position < len(step.events):
+                self._writing_since = self._loop.time()
+                await self._context.write(step.events[position])
+                position += 1
+            self._writing_since = math.inf
+            if step.done:
+                return
+            await step.change()
+
+    def _check(self) -> None:
+        now = self._loop.time()
+        due = min(self._writing_since, now) + UNREAD_SECONDS
+        if due > now:
+            self._timer = self._loop.call_at(due, self._check)
+        else:
+            self._limit.reschedule(now)
 
 
 def _cards(agents: Mapping[str, Agent]) -> Iterator[AgentCard]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ class LoggedStep:
         self.error: NearfarError | None = None
         self.done = False
         self.task: asyncio.Task[None] | None = None
-        self.readers: Counter[str] = Counter()
+        self.readers: dict[str, int] = {}
         """Calls that read the step now, by their reader; one that reconnects may have two for a while."""
         self.grace: asyncio.TimerHandle | None = None
         """Runs while the step has no reader."""
@@ -166,13 +165,14 @@ class StepLog:
 
         One that was lost and cannot come back, since there is no network between, leaves it none.
         """
-        step.readers[reader] += 1
+        step.readers[reader] = step.readers.get(reader, 0) + 1
         if step.grace is not None:
             step.grace.cancel()
         try:
             yield
         finally:
-            step.readers -= Counter((reader,))
+            if (others := step.readers.pop(reader, 1) - 1) > 0:
+                step.readers[reader] = others
             if not step.readers and not step.done:
                 grace = self._retention.resume_grace if may_return else 0.0
                 step.grace = asyncio.get_running_loop().call_later(grace, self._abandon, step)
