@@ -1,7 +1,8 @@
 """What a call shows of who makes it: a bearer token, and a certificate where the server demands one."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .certificates import first_certificate
 from .pairing import fingerprint_of
@@ -36,8 +37,20 @@ class Credentials:
     """None: the server demands none."""
 
 
+_READ: "Final[ContextVar[tuple[Context, Credentials] | None]]" = ContextVar("nearfar_credentials", default=None)
+"""Of the call that is being answered; gRPC runs each in a task of its own."""
+
+
 def credentials_of(context: "Context") -> Credentials:
-    """What the call behind `context` shows."""
+    """What the call behind `context` shows. It is read once, though asked for on the way in and before the answer."""
+    read = _READ.get()
+    if read is None or read[0] is not context:
+        read = context, _read(context)
+        _READ.set(read)
+    return read[1]
+
+
+def _read(context: "Context") -> Credentials:
     given = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
     authorization = given.decode(errors="replace") if isinstance(given, bytes) else given
     return Credentials(authorization, _certificate(context))

@@ -187,11 +187,13 @@ def card_from_proto(message: pb.AgentCard) -> AgentCard:
 
 def _check_counts(message: pb.StepRequest) -> None:
     """Before anything is made of it: what a stranger's machine sends may hold any number of anything."""
-    calls = [call for one in message.messages for call in one.tool_calls]
-    names = [*message.stop, message.adapter, message.call_adapter, *(call.id for call in calls), *(call.name for call in calls)]
     _check_most("messages", len(message.messages), MESSAGES)
     _check_most("tools", len(message.tools), TOOLS)
-    _check_most("tool calls in one message", max((len(one.tool_calls) for one in message.messages), default=0), CALLS_OF_A_MESSAGE)
+    names = [message.adapter, message.call_adapter, *message.stop]
+    for one in message.messages:
+        if calls := one.tool_calls:  # most have none
+            _check_most("tool calls in one message", len(calls), CALLS_OF_A_MESSAGE)
+            names += [name for call in calls for name in (call.id, call.name)]
     _check_most("characters in a name", max(map(len, names)), NAME_LENGTH)
     schemas = [message.output_schema_json, *(tool.parameters_json for tool in message.tools)]
     _check_most("characters in a schema", max(map(len, schemas)), SCHEMA_LENGTH)
