@@ -1,6 +1,7 @@
 """Vectors of texts, made by whatever embedder the store has been given."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
@@ -131,10 +132,11 @@ def _unit(embedder: Embedder, vectors: "NDArray[numpy.float32] | Sequence[Sequen
         raise ConfigError(f"embedder {embedder.name!r} gave no array of numbers: {error}", hint=hint) from error
     if made.shape != expected:
         raise ConfigError(f"embedder {embedder.name!r} gave an array of shape {made.shape} where {expected} was expected", hint=hint)
-    if not numpy.isfinite(made).all():
+    lengths = numpy.sqrt(numpy.einsum("ij,ij->i", made, made, dtype=numpy.float64))
+    if not all(map(math.isfinite, lengths)):
         raise ConfigError(f"embedder {embedder.name!r} gave numbers that are not finite", hint="use another one")
-    lengths = numpy.linalg.norm(made, axis=1, keepdims=True)
-    return list(made / numpy.where(lengths == 0, 1, lengths))
+    lengths[lengths == 0] = 1
+    return list(made / lengths.astype(numpy.float32)[:, None])
 
 
 def _name_of(embed: object, width: int) -> str:

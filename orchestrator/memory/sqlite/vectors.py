@@ -1,6 +1,7 @@
 """Where vectors are kept: a few passages of an item in each row, each a scale and one byte for each number."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import InvalidRequest
@@ -57,6 +58,7 @@ def unpacked(passages: Sequence[bytes], width: int) -> "tuple[Codes, list[int]]"
     return Codes(codes, scales, float(lengths.max(initial=0.0))), [len(one) // passage.itemsize for one in passages]
 
 
+@lru_cache(maxsize=4)
 def _passage(width: int) -> "numpy.dtype[Any]":
     import numpy
 
