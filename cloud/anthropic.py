@@ -149,7 +149,8 @@ class AnthropicDecoder:
                 return self._delta(as_count(chunk.get("index")), as_object(chunk.get("delta")))
             case "message_delta":
                 self._reason = as_text(as_object(chunk.get("delta")).get("stop_reason")) or self._reason
-                self._usage |= {name: value for name, value in as_object(chunk.get("usage")).items() if value is not None}
+                # Counts grow up to the end. Servers that count the prompt at the start alone send 0 or nothing here.
+                self._usage |= {name: value for name, value in as_object(chunk.get("usage")).items() if value}
             case "message_stop":
                 self._stopped = True
         return ""

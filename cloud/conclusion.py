@@ -60,17 +60,22 @@ def finished(ending: Ending, usage: Usage, *, provider: str, model: str, called:
     return Finished(reason=reason, usage=usage, model=ending.model or model, confidence=ending.confidence, state=state)
 
 
-def estimated_usage(body: JsonObject, written_bytes: int, *, reason: FinishReason, limit: int | None) -> Usage:
-    """A stand-in where the provider reports no usage: one token per 4 bytes, which is near for English and never 0.
+def counted_usage(reported: Usage | None, body: JsonObject, written_bytes: int, *, reason: FinishReason, limit: int | None) -> Usage:
+    """The usage that the provider reported, with an estimate in the place of each count that it did not: one token per 4 bytes, which is
+    near for English and never 0.
 
     Output that reached its `limit` has exactly that many tokens, and other output no more.
     """
-    _logger.warning("the provider reported no usage: it is estimated from the text's length")
+    reported = reported or Usage()
+    if reported.input_tokens and (reported.output_tokens or not written_bytes):
+        return reported
+    _logger.warning("the provider reported no usage, or half of it: the rest is estimated from the text's length")
     read = _tokens(sum(len(text.encode()) for text in _texts(body)))
     written = _tokens(written_bytes)
     if limit is not None:
         written = limit if reason is FinishReason.LENGTH else min(written, limit)
-    return Usage(input_tokens=read, output_tokens=written)
+    counts = {"input_tokens": reported.input_tokens or read, "output_tokens": reported.output_tokens or written}
+    return reported.model_copy(update=counts)
 
 
 def _state(ending: Ending, provider: str, model: str) -> ProviderState | None:

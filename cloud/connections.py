@@ -1,12 +1,17 @@
 """The HTTP connections of one agent to its provider."""
 
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import anyio
 import httpx
 
+from ..protocols import ConfigError
 from ..protocols.address import Address
+from .redact import quote
 
 _OF_A_POOL = 16
 
@@ -34,9 +39,16 @@ class Connections:
         self._pools: list[Pool] = []
 
     async def take(self) -> Pool:
-        """Wait for a connection, and return the pool that has it; give it back when its response is closed."""
+        """Wait for a connection, and return the pool that has it; give it back when its response is closed.
+
+        Raises `ConfigError` where the environment's settings of proxies or TLS cannot be used.
+        """
         await self._free.acquire()
-        pool = next((pool for pool in self._pools if pool.taken < _OF_A_POOL), None) or self._open()
+        try:
+            pool = next((pool for pool in self._pools if pool.taken < _OF_A_POOL), None) or self._open()
+        except ConfigError:
+            self._free.release()
+            raise
         pool.taken += 1
         return pool
 
@@ -51,17 +63,32 @@ class Connections:
             await pool.client.aclose()
 
     def _open(self) -> Pool:
-        self._tls = self._tls or httpx.create_ssl_context()  # reading the system's authorities takes longer than anything else here
-        client = httpx.AsyncClient(
-            headers={"User-Agent": "nearfar"},
-            verify=self._tls,
-            timeout=self._timeout,
-            limits=httpx.Limits(max_connections=_OF_A_POOL, max_keepalive_connections=_OF_A_POOL),
-            follow_redirects=False,
-            mounts=_unproxied(self._base_url),
-        )
+        if self._tls is None:  # reading the system's authorities takes longer than anything else here
+            with _usable("TLS settings", "correct or unset SSL_CERT_FILE, SSL_CERT_DIR and SSLKEYLOGFILE"):
+                self._tls = httpx.create_ssl_context()
+        with _usable(
+            "proxy settings", "correct or unset ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY; SOCKS: pip install 'httpx[socks]'"
+        ):
+            client = httpx.AsyncClient(
+                headers={"User-Agent": "nearfar", "Accept-Encoding": "identity"},  # a packed kilobyte may unpack to gigabytes
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # none: strangers share the connections
+                verify=self._tls,
+                timeout=self._timeout,
+                limits=httpx.Limits(max_connections=_OF_A_POOL, max_keepalive_connections=_OF_A_POOL),
+                follow_redirects=False,
+                mounts=_unproxied(self._base_url),
+            )
         self._pools.append(Pool(client))
         return self._pools[-1]
+
+
+@contextmanager
+def _usable(settings: str, hint: str) -> Iterator[None]:
+    """Raise `ConfigError` where httpx cannot use what the environment says."""
+    try:
+        yield
+    except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+        raise ConfigError(f"the {settings} of the environment cannot be used: {quote(str(error))}", hint=hint) from None
 
 
 def _unproxied(base_url: str) -> dict[str, None]:

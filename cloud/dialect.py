@@ -13,6 +13,9 @@ from ..protocols.validation import parse_json
 
 JsonObject = dict[str, JsonValue]
 
+_MOST_COUNTED = 10**9
+"""Tokens of one step, a thousand times those of the longest context: a provider that counts more would empty any budget by one mistake."""
+
 
 @dataclass(frozen=True, slots=True)
 class RawCall:
@@ -164,5 +167,5 @@ def as_text(value: JsonValue) -> str:
 
 
 def as_count(value: JsonValue) -> int:
-    """`value` if it is a token count, else 0."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    """`value` if it is a count that one step can have, else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST_COUNTED else 0

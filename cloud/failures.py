@@ -100,12 +100,30 @@ def error_for(fault: Fault, *, provider: str) -> NearfarError:
 
 def redirect_error(provider: str, location: str) -> NearfarError:
     """Redirects are not followed: they would carry the key to wherever they point."""
-    return InvalidOutput(f"{provider} redirects to {quote(location)!r}", hint="set base_url to the final address")
+    return RequestRefused(f"{provider} redirects to {quote(location)!r}", hint="set base_url to the final address")
 
 
-def content_type_error(provider: str, content_type: str) -> NearfarError:
-    """A success that is no event stream: a web page, a login portal, or an API that cannot stream."""
+def encoding_error(provider: str, encoding: str) -> NearfarError:
+    """A body that is packed in a way that may unpack to any size."""
     return InvalidOutput(
+        f"{provider} packs its answer with {quote(encoding)!r}, which nobody asked for", hint="check that base_url is an API"
+    )
+
+
+def no_stream_error(provider: str, headers: Mapping[str, str], body: bytes) -> NearfarError:
+    """The error of a success that is no event stream: a complaint, a whole answer, or a web page such as a login portal's.
+
+    Nobody charges for a web page, so it is refused; a model may have written anything else.
+    """
+    try:
+        complaint = fault_in(as_object(parse_json(body.decode("utf-8", errors="replace"))))
+    except ValueError:
+        complaint = None
+    if complaint is not None:
+        return error_for(complaint, provider=provider)
+    content_type = headers.get("content-type", "")
+    error = RequestRefused if "html" in content_type.lower() else InvalidOutput
+    return error(
         f"{provider} answered with {quote(content_type) or 'no content type'!r} instead of an event stream",
         hint="check that base_url is the API's root, not a web page, and that the server can stream",
     )
@@ -119,9 +137,10 @@ def transport_errors(provider: str, address: str, idle_seconds: float) -> Iterat
     """
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
         said = quote(str(error)) or type(error).__name__
-        message = f"{provider} cannot be reached at {address}: {said}"
+        way = " through the environment's proxy" if isinstance(error, httpx.ProxyError) else ""
+        message = f"{provider} cannot be reached at {address}{way}: {said}"
         raise Unavailable(message, hint="check base_url, that the server runs, and the network") from None
     except httpx.TimeoutException:
         message = f"{provider} was silent for {idle_seconds:g} s"

@@ -34,17 +34,19 @@ from ..protocols.event_loop import LoopBound
 from ..protocols.open_files import most_calls_upstream
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
-from .conclusion import check_text, checked_calls, estimated_usage, finished
+from .conclusion import check_text, checked_calls, counted_usage, finished
 from .connections import Connections
 from .deadline import Deadline
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
-from .failures import content_type_error, error_for, fault_in, fault_of, redirect_error, transport_errors
+from .failures import encoding_error, error_for, fault_in, fault_of, no_stream_error, redirect_error, transport_errors
 from .keys import Key
 from .marks import UNREADABLE_STATES
 from .retry import Pause, RetryPolicy
 from .streaming import StopCutter, SurrogateJoiner, json_events
 
 _ERROR_BYTES = 65536
+_ENCODINGS = frozenset(("", "identity", "gzip", "deflate"))
+"""Of bodies that are read, although none was asked for: these unpack a piece to a thousand times its size at most."""
 _PROVIDER_LENGTH = 300
 _HEADERS = {"Accept": "text/event-stream", "Content-Type": "application/json"}
 _logger = logging.getLogger(__name__)
@@ -189,14 +191,19 @@ class ProviderAgent:
             connections.give_back(pool)
 
     async def _refuse_failure(self, response: httpx.Response, deadline: Deadline) -> None:
+        headers = response.headers
         if response.is_redirect:
-            raise redirect_error(self._provider, response.headers.get("location", ""))
+            raise redirect_error(self._provider, headers.get("location", ""))
+        is_readable = headers.get("content-encoding", "identity").strip().lower() in _ENCODINGS
+        is_stream = "text/event-stream" in headers.get("content-type", "").lower()
+        if response.is_success and is_stream and is_readable:
+            return
+        body = await deadline.run(partial(_beginning, response)) if is_readable else b""
         if not response.is_success:
-            fault = fault_of(response.status_code, response.headers, await deadline.run(partial(_beginning, response)))
-            raise error_for(fault, provider=self._provider)
-        content_type = response.headers.get("content-type", "")
-        if "text/event-stream" not in content_type.lower():
-            raise content_type_error(self._provider, content_type)
+            raise error_for(fault_of(response.status_code, headers, body), provider=self._provider)
+        if not is_readable:
+            raise encoding_error(self._provider, headers["content-encoding"])
+        raise no_stream_error(self._provider, headers, body)
 
     def _refuse_fault(self, chunk: JsonObject, answer: "_Answer") -> None:
         if (fault := fault_in(chunk)) is None:
@@ -209,7 +216,7 @@ class ProviderAgent:
     def _conclude(self, ending: Ending, request: StepRequest, text: str, body: JsonObject, limit: int | None) -> list[StepEvent]:
         calls = checked_calls(ending, request)
         check_text(text, ending, request)
-        usage = ending.usage or estimated_usage(body, _written_bytes(text, calls), reason=ending.reason, limit=limit)
+        usage = counted_usage(ending.usage, body, _written_bytes(text, calls), reason=ending.reason, limit=limit)
         events: list[StepEvent] = [ToolCalled(call=call) for call in calls]
         return [*events, finished(ending, usage, provider=self._state_provider, model=self._model, called=bool(calls))]
 
@@ -309,7 +316,7 @@ async def _beginning(response: httpx.Response) -> bytes:
             read += piece
             if len(read) >= _ERROR_BYTES:
                 break
-    return bytes(read)
+    return bytes(read[:_ERROR_BYTES])
 
 
 def _written_bytes(text: str, calls: tuple[ToolCall, ...]) -> int:

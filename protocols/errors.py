@@ -175,7 +175,10 @@ class ModelError(AgentError):
 
 
 class RequestRefused(AgentError):
-    """The provider refuses a request that was found in order here: a parameter, a schema or a tool that its model does not take."""
+    """The provider refuses a request that was found in order here: a parameter, a schema or a tool that its model does not take.
+
+    A redirect and a web page in place of an answer count, too.
+    """
 
 
 class NoSuchModel(AgentError):

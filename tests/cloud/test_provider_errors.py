@@ -148,17 +148,21 @@ async def test_error_response_becomes_its_class_and_says_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("status", "content_type", "body"),
-    [(200, "text/html; charset=utf-8", "<html>Welcome</html>"), (200, "application/json", "{}"), (200, "application/json", "")],
+    ("content_type", "body", "expected"),
+    [
+        ("text/html; charset=utf-8", "<html>Welcome</html>", RequestRefused),
+        ("application/json", '{"choices": []}', InvalidOutput),
+        ("application/json", "", InvalidOutput),
+    ],
 )
-async def test_success_that_is_no_event_stream_is_invalid_output(status: int, content_type: str, body: str) -> None:
+async def test_success_that_is_no_event_stream_is_told_with_what_to_do(content_type: str, body: str, expected: type[NearfarError]) -> None:
     async def answer(exchange: Exchange) -> None:
-        await exchange.respond(status, body, content_type=content_type)
+        await exchange.respond(200, body, content_type=content_type)
 
     async with http_server(answer) as server:
         error = await failure(server, calls=3)
         assert len(server.exchanges) == 1
-    assert type(error) is InvalidOutput
+    assert type(error) is expected
     assert "base_url" in error.hint
 
 
@@ -180,7 +184,7 @@ async def test_redirect_is_not_followed_because_it_would_carry_the_key_away() ->
     async with http_server(answer) as server:
         error = await failure(server)
         assert len(server.exchanges) == 1
-    assert type(error) is InvalidOutput
+    assert type(error) is RequestRefused
     assert "elsewhere.example" in error.message
     assert "secret" not in str(error)
 

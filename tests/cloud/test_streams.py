@@ -12,7 +12,9 @@ from streams import (
     DIALECTS,
     TEXTS,
     WEATHER,
+    Chunk,
     agent_at,
+    anthropic_block,
     anthropic_call,
     anthropic_end,
     anthropic_events,
@@ -187,6 +189,33 @@ async def test_missing_usage_is_estimated_and_never_zero(caplog: pytest.LogCaptu
 async def test_usage_that_counts_nothing_is_estimated(usage: dict[str, object]) -> None:
     body = sse(openai_chunk({"content": "hello"}, "stop"), {"choices": [], "usage": usage}, "[DONE]")
     assert (await reply_to(body, asking())).finished.usage.output_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("usage", "read", "written"),
+    [
+        ({"prompt_tokens": 20, "completion_tokens": 0}, 20, 2),
+        ({"prompt_tokens": 0, "completion_tokens": 7}, 4, 7),
+        ({"prompt_tokens": True, "completion_tokens": 7}, 4, 7),
+        ({"prompt_tokens": 20, "completion_tokens": 10**15}, 20, 2),
+        ({"prompt_tokens": 10**30, "completion_tokens": 7}, 4, 7),
+    ],
+)
+async def test_a_count_that_is_missing_or_absurd_is_estimated_and_the_other_one_kept(
+    usage: dict[str, object], read: int, written: int
+) -> None:
+    body = sse(openai_chunk({"content": "hello"}, "stop"), {"choices": [], "usage": usage}, "[DONE]")
+    counted = (await reply_to(body, asking())).finished.usage
+    assert (counted.input_tokens, counted.output_tokens) == (read, written)
+
+
+@pytest.mark.parametrize("last", [{"output_tokens": 5}, {"input_tokens": 0, "cache_read_input_tokens": None, "output_tokens": 5}])
+async def test_a_prompt_that_was_counted_at_the_start_is_not_lost_at_the_end(last: Chunk) -> None:
+    delta, stop = anthropic_end("end_turn")
+    block = anthropic_block(0, {"type": "text", "text": "hi"})
+    body = anthropic_events(anthropic_start(), *block, delta | {"usage": last}, stop)
+    usage = (await reply_to(body, asking(), "anthropic")).finished.usage
+    assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (20, 16, 5)
 
 
 async def test_calls_without_index_id_or_pieces_are_understood() -> None:
