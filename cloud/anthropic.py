@@ -5,6 +5,7 @@ back with all its blocks unchanged and in their order, so they travel as `Ending
 """
 
 import re
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
@@ -39,8 +40,6 @@ from .dialect import (
 from .models import bare_name, claude_thinking, claude_traits
 
 VERSION = "2023-06-01"
-MOST_STOPS = 8
-"""As many as a request may have; the API names no limit."""
 DEFAULT_MAX_TOKENS = 8192
 """The API demands a limit; this one holds where neither the request nor the agent has one."""
 
@@ -87,8 +86,8 @@ class AnthropicDialect:
         headers = {"anthropic-version": VERSION}
         return headers if key is None else headers | {"x-api-key": key}
 
-    def most_stops(self, model: str) -> int:
-        return MOST_STOPS
+    def unsent_stops(self, stops: Sequence[str], model: str) -> Sequence[str]:
+        return [stop for stop in stops if not stop.strip()]  # the API refuses blank ones
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {
@@ -105,8 +104,8 @@ class AnthropicDialect:
         takes_temperature = claude_traits(model).temperature and not thinking if self._temperature is None else self._temperature
         if request.temperature is not None and takes_temperature:
             body["temperature"] = min(request.temperature, 1.0)
-        if request.stop:
-            body["stop_sequences"] = list(request.stop)
+        if stops := [stop for stop in request.stop if stop.strip()]:
+            body["stop_sequences"] = stops
         if request.tools:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools

@@ -1,6 +1,7 @@
 """What distinguishes one provider API from another: how a step is written down, and how its stream is read."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
@@ -83,8 +84,8 @@ class Dialect(Protocol):
 
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]: ...
 
-    def most_stops(self, model: str) -> int:
-        """Return how many stop sequences the API takes; this side ends the text at further ones."""
+    def unsent_stops(self, stops: Sequence[str], model: str) -> Sequence[str]:
+        """Return those of `stops` that the API does not take; this side ends the text at them."""
         ...
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:

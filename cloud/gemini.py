@@ -6,6 +6,7 @@ switches the check off.
 """
 
 import re
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from pydantic import JsonValue
@@ -56,8 +57,8 @@ class GeminiDialect:
         # In a header, because addresses are logged.
         return {} if key is None else {"x-goog-api-key": key}
 
-    def most_stops(self, model: str) -> int:
-        return MOST_STOPS
+    def unsent_stops(self, stops: Sequence[str], model: str) -> Sequence[str]:
+        return stops[MOST_STOPS:]
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         body: JsonObject = {

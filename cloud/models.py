@@ -57,6 +57,7 @@ _OPENAI: tuple[tuple[str, Traits], ...] = (
     (r"gpt-[5-9]", REASONING),
 )
 _REFUSES_EFFORT_WITH_TOOLS = re.compile(r"gpt-5\.(?:[4-9]|\d\d)|gpt-[6-9]")
+_CLAUDE_NAME = re.compile(r"(?:[a-z-]+\.)?(?:anthropic\.)?(claude-.+?)(?:-v\d+|@default)?")
 _BEFORE_EFFORT = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4)")
 _CLAUDE: tuple[tuple[str, Traits], ...] = (
     (r"claude-opus-4-5", Traits((_LOW, _MEDIUM, _HIGH))),
@@ -80,8 +81,14 @@ _NEW_GEMINI = Traits((_LOW, _MEDIUM, _HIGH))
 
 
 def bare_name(model: str) -> str:
-    """The name without the ways that lead to the model: `openrouter/openai/gpt-5.5` and `ft:gpt-5.5` are `gpt-5.5`."""
-    return model.lower().rsplit("/", 1)[-1].removeprefix("ft:")
+    """The name without the ways that lead to the model, as its makers write it.
+
+    `openrouter/openai/gpt-5.5:nitro` and `ft:gpt-5.5:team::id` are `gpt-5.5`; `anthropic/claude-opus-4.7`, `claude-opus-4-7@default` and
+    Bedrock's `us.anthropic.claude-opus-4-7-v1:0` are `claude-opus-4-7`.
+    """
+    name = model.lower().rsplit("/", 1)[-1].removeprefix("ft:").partition(":")[0]
+    claude = _CLAUDE_NAME.fullmatch(name)
+    return name if claude is None else re.sub(r"[.@]", "-", claude[1])
 
 
 def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits:
@@ -93,7 +100,7 @@ def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits
         reasoning: whether it is a reasoning model of OpenAI's, where its name does not tell.
     """
     name = bare_name(model)
-    known = claude_traits(name.replace(".", "-")) if name.startswith("claude-") else _look_up(_OPENAI, name)
+    known = claude_traits(name) if name.startswith("claude-") else _look_up(_OPENAI, name)
     if reasoning is None:
         return known or (REASONING if hosted else PLAIN)
     if not reasoning:

@@ -6,6 +6,7 @@ whole or in pieces, with or without index and id; reasoning in fields of its own
 
 import json
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Literal
 
@@ -104,8 +105,8 @@ class OpenAIDialect:
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
         return bearer_headers(key, idempotency_key)
 
-    def most_stops(self, model: str) -> int:
-        return MOST_STOPS if self._traits(model).stops else 0
+    def unsent_stops(self, stops: Sequence[str], model: str) -> Sequence[str]:
+        return stops[MOST_STOPS:] if self._traits(model).stops else stops
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         ids = CallIds(_CALL_ID if self._hosted else _ANY_ID)

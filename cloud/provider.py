@@ -121,7 +121,7 @@ class ProviderAgent:
         while True:
             await self._sit_out_the_pause(deadline)
             calls_made += 1
-            answer = _Answer(self._dialect.decoder(), request.stop[self._dialect.most_stops(self._model) :])
+            answer = _Answer(self._dialect.decoder(), self._dialect.unsent_stops(request.stop, self._model))
             try:
                 async with aclosing(self._call(request, key, deadline, answer)) as events:
                     async for event in events:

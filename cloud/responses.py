@@ -6,6 +6,7 @@ their order and unchanged, as `Ending.parts`: without it a model thinks anew aft
 
 import json
 import re
+from collections.abc import Sequence
 
 from pydantic import JsonValue
 
@@ -30,6 +31,8 @@ from .models import Traits, openai_traits
 from .openai import bearer_headers, is_strict
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
+_LEAST_OUTPUT = 16
+"""Tokens: the API refuses a lower limit."""
 _CALL_FIELDS = {"type", "id", "call_id", "name", "arguments", "status"}
 _KINDS = {"reasoning", "message", "function_call"}
 _LAST = ("response.completed", "response.incomplete", "response.failed")
@@ -64,8 +67,8 @@ class ResponsesDialect:
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]:
         return bearer_headers(key, idempotency_key)
 
-    def most_stops(self, model: str) -> int:
-        return 0
+    def unsent_stops(self, stops: Sequence[str], model: str) -> Sequence[str]:
+        return stops
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
         traits = openai_traits(model, hosted=True, reasoning=self._reasoning)
@@ -78,7 +81,7 @@ class ResponsesDialect:
             **self._thinking(request, traits),
         }
         if max_output_tokens is not None:
-            body["max_output_tokens"] = max_output_tokens
+            body["max_output_tokens"] = max(max_output_tokens, _LEAST_OUTPUT)
         if request.temperature is not None and (traits.temperature if self._temperature is None else self._temperature):
             body["temperature"] = request.temperature
         if request.tools:
@@ -96,8 +99,8 @@ class ResponsesDialect:
         return ResponsesDecoder()
 
     def _thinking(self, request: StepRequest, traits: Traits) -> JsonObject:
-        if traits.stops:
-            return {}  # a model that does not reason refuses both
+        if not traits.efforts:
+            return {}  # a model that does not reason, or a chat model, refuses both
         level = traits.nearest(request.effort or self._effort)
         thinking: JsonObject = {"include": ["reasoning.encrypted_content"]}
         return thinking if level is None else thinking | {"reasoning": {"effort": level.value}}

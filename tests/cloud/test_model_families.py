@@ -239,5 +239,54 @@ async def test_reasoning_tokens_are_counted() -> None:
 
 
 def test_a_model_is_known_by_its_name_alone() -> None:
-    assert bare_name("openrouter/openai/gpt-5.5") == bare_name("ft:gpt-5.5") == "gpt-5.5"
+    ways = ("openrouter/openai/gpt-5.5", "ft:gpt-5.5", "ft:gpt-5.5:our-team:tone:B1x", "openai/gpt-5.5:nitro", "GPT-5.5")
+    assert {bare_name(way) for way in ways} == {"gpt-5.5"}
     assert openai_traits("something-new", hosted=True, reasoning=None).stops is False
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "anthropic/claude-opus-4.7",
+        "anthropic/claude-opus-4.7:beta",
+        "bedrock/us.anthropic.claude-opus-4-7-v1:0",
+        "anthropic.claude-opus-4-7-v1",
+        "vertex_ai/claude-opus-4-7@default",
+    ],
+)
+@pytest.mark.parametrize("dialect", [AnthropicDialect(), OpenAIDialect(hosted=False)])
+def test_claude_keeps_its_own_rules_under_the_names_of_other_houses(dialect: Dialect, name: str) -> None:
+    sent = body(dialect, asking(temperature=0.7, effort=Effort.HIGH), name)
+    assert "temperature" not in sent
+    assert sent.get("output_config", {}).get("effort", sent.get("reasoning_effort")) == "high"
+
+
+@pytest.mark.parametrize(
+    ("name", "effort"), [("openai/o3:online", "low"), ("openai/gpt-5:floor", "minimal"), ("ft:gpt-5:team::id", "minimal")]
+)
+def test_a_variant_or_a_tuned_model_takes_what_its_model_takes(name: str, effort: str) -> None:
+    sent = body(OpenAIDialect(hosted=False), asking(temperature=0.7, stop=("X",), effort=Effort.MINIMAL), name, limit=50)
+    assert sent["reasoning_effort"] == effort
+    assert "max_completion_tokens" in sent
+    assert not {"temperature", "stop", "max_tokens"} & sent.keys()
+
+
+def test_an_output_limit_that_responses_refuse_is_raised_to_the_least_one() -> None:
+    limits = [body(ResponsesDialect(), asking(), "gpt-5.5", limit=limit)["max_output_tokens"] for limit in (1, 15, 16, 17)]
+    assert limits == [16, 16, 16, 17]
+
+
+def test_a_chat_model_is_not_asked_for_thoughts() -> None:
+    assert "include" not in body(ResponsesDialect(), asking(effort=Effort.HIGH), "gpt-5-chat-latest")
+
+
+async def test_a_blank_stop_sequence_that_anthropic_refuses_ends_the_text_here() -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS["anthropic"]("one\n", "\ntwo")])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, "anthropic")
+        reply = await complete(agent, asking(stop=("\n\n", "END")))
+        await agent.aclose()
+        assert server.exchanges[0].body["stop_sequences"] == ["END"]
+    assert (reply.text, reply.finished.reason) == ("one", FinishReason.STOP)

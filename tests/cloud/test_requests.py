@@ -261,7 +261,7 @@ async def test_a_text_ends_at_stop_sequences_beyond_those_that_the_api_takes(dia
 
 def test_chat_completions_get_four_stop_sequences_at_most() -> None:
     assert len(body(OpenAIDialect(), asking(stop=tuple("abcdef")), model="gpt-4o")["stop"]) == 4
-    assert OpenAIDialect().most_stops("gpt-4o") == 4
+    assert OpenAIDialect().unsent_stops(tuple("abcdef"), "gpt-4o") == ("e", "f")
 
 
 def test_a_call_without_text_has_no_empty_content_in_chat_completions() -> None:
