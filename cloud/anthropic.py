@@ -105,7 +105,7 @@ class AnthropicDialect:
         if request.temperature is not None and takes_temperature:
             body["temperature"] = min(request.temperature, 1.0)
         if stops := [stop for stop in request.stop if stop.strip()]:
-            body["stop_sequences"] = stops
+            body["stop_sequences"] = list(stops)
         if request.tools:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools
