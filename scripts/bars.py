@@ -10,18 +10,22 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 ROOT: Final = Path(__file__).parents[1]
@@ -37,7 +41,7 @@ Each figure, the bar that it has to clear, and what the last full run measured. 
 minutes, and names the bars that are missed. `make bench` runs all of it, keeps the figures and writes this page. Ratios compare two
 programs that run turn by turn in one run on one machine, and so travel better than times, which belong to the machine.
 """
-_QUICK_LIMIT: Final = 180
+QUICK_LIMIT: Final = 180
 """Seconds for a benchmark with `--quick`; the slowest takes two minutes."""
 _FULL_LIMIT: Final = 5400
 
@@ -125,18 +129,35 @@ def value_of(figures: Mapping[str, Any], name: str) -> object:
 def run(benchmark: Benchmark, *, data: Path, quick: bool) -> Outcome:
     """Run a benchmark. Raises `CalledProcessError`, `TimeoutExpired`, and `ValueError` where it prints no JSON."""
     began, load = time.monotonic(), os.getloadavg()[0]
-    done = subprocess.run(
-        benchmark.command(data=data, quick=quick),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_QUICK_LIMIT if quick else _FULL_LIMIT,
-    )
-    figures = json.loads(done.stdout.strip().splitlines()[-1])
+    printed = _output(benchmark.command(data=data, quick=quick), QUICK_LIMIT if quick else _FULL_LIMIT)
+    figures = json.loads(printed.strip().rpartition("\n")[2] or "null")
+    if not isinstance(figures, dict):
+        raise ValueError("its last line holds no object")
     seconds = round(time.monotonic() - began, 1)
     day = datetime.now(UTC).date().isoformat()
-    return Outcome(figures, seconds, quick, day, _commit(), _machine(), round(load, 1), _versions())
+    return Outcome(figures, seconds, quick, day, _commit(), _machine(), round(load, 1), versions())
+
+
+def _output(command: Sequence[str], limit: float) -> str:
+    """Return what a program prints, and end all processes that it leaves behind: they would disturb the next one.
+
+    Files take the place of pipes, which such a process would hold open.
+    """
+    with (
+        TemporaryFile("w+", encoding="utf-8") as out,
+        TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints,
+        subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=complaints, start_new_session=True) as process,
+    ):
+        try:
+            code = process.wait(limit)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        out.seek(0)
+        complaints.seek(0)
+        if code:
+            raise subprocess.CalledProcessError(code, command, stderr=complaints.read())
+        return out.read()
 
 
 def missed(benchmark: Benchmark, outcome: Outcome) -> list[Figure]:
@@ -205,8 +226,16 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores of {model}, {platform.system()}, Python {platform.python_version()}"
 
 
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("grpcio", "langgraph", "llama-cpp-python", "onnxruntime", "pydantic")}
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that figures depend on most."""
+    return {name: _version(name) for name in ("grpcio", "langgraph", "llama-cpp-python", "onnxruntime", "pydantic")}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def kept() -> dict[str, Outcome]:
@@ -219,7 +248,8 @@ def _keep(name: str, outcome: Outcome) -> None:
     (RESULTS / f"{name}.json").write_text(json.dumps(asdict(outcome), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _measure(chosen: Sequence[Benchmark], options: argparse.Namespace, console: Console) -> dict[str, Outcome | str]:
+def measure(chosen: Sequence[Benchmark], options: argparse.Namespace, console: Console) -> dict[str, Outcome | str]:
+    """Return what each benchmark measured, or why it did not."""
     found: dict[str, Outcome | str] = {}
     for number, benchmark in enumerate(chosen, 1):
         if benchmark.data is not None and not (options.data / benchmark.data).exists():
@@ -235,7 +265,7 @@ def _measure(chosen: Sequence[Benchmark], options: argparse.Namespace, console: 
                 found[benchmark.name] = f"was not done within {error.timeout:.0f} s"
                 continue
             except ValueError as error:
-                found[benchmark.name] = f"printed no JSON: {error}"
+                found[benchmark.name] = f"printed no JSON object: {error}"
                 continue
         found[benchmark.name] = outcome
         console.print(f"{benchmark.name}: {outcome.seconds:.0f} s, {len(missed(benchmark, outcome))} missed")
@@ -244,19 +274,20 @@ def _measure(chosen: Sequence[Benchmark], options: argparse.Namespace, console: 
     return found
 
 
-def _table(chosen: Sequence[Benchmark], found: Mapping[str, Outcome | str]) -> Table:
-    table = Table("benchmark", "figure", "bar", "measured", "", box=None, pad_edge=False)
+def table(chosen: Sequence[Benchmark], found: Mapping[str, Outcome | str]) -> Table:
+    """Return the figures with bars, or the reason why there are none."""
+    rows = Table("benchmark", "figure", "bar", "measured", "", box=None, pad_edge=False)
     for benchmark in chosen:
         outcome = found[benchmark.name]
         if isinstance(outcome, str):
-            table.add_row(benchmark.name, outcome, "", "", "" if outcome.startswith("left out") else "[red]failed[/red]")
+            rows.add_row(benchmark.name, escape(outcome), "", "", "" if outcome.startswith("left out") else "[red]failed[/red]")
             continue
         short = missed(benchmark, outcome)
         for figure in benchmark.figures:
             if figure.bar:
                 verdict = "not held (quick)" if figure.full_only and outcome.quick else "[red]missed[/red]" if figure in short else "met"
-                table.add_row(benchmark.name, figure.name, figure.bar, _shown(value_of(outcome.figures, figure.name)), verdict)
-    return table
+                rows.add_row(benchmark.name, figure.name, figure.bar, escape(_shown(value_of(outcome.figures, figure.name))), verdict)
+    return rows
 
 
 def _options(names: Sequence[str]) -> argparse.Namespace:
@@ -280,14 +311,14 @@ def main() -> int:
         PAGE.write_text(page(benchmarks, kept()), encoding="utf-8")
         return 0
     chosen = [benchmark for benchmark in benchmarks if not options.names or benchmark.name in options.names]
-    found = _measure(chosen, options, console)
+    found = measure(chosen, options, console)
     if options.full:
         PAGE.write_text(page(benchmarks, kept()), encoding="utf-8")
     short = {benchmark.name: _short(benchmark, found[benchmark.name]) for benchmark in chosen}
     if options.json:
         print(json.dumps({"missed": short, "figures": {name: one if isinstance(one, str) else one.figures for name, one in found.items()}}))
     else:
-        Console().print(_table(chosen, found))
+        Console().print(table(chosen, found))
     return 1 if any(short.values()) else 0
 
 

@@ -1,10 +1,15 @@
 """The bars of the project, and the page that is written from the last figures."""
 
+import argparse
 import json
+import socket
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from scripts import bars
 
@@ -71,3 +76,60 @@ def test_a_benchmark_that_is_run_says_what_it_printed() -> None:
     figures = bars.run(start, data=bars.DATA, quick=True).figures
     assert json.dumps(figures)
     assert isinstance(figures["overhead_ratio"], float)
+
+
+def run_program(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch, benchmark: bars.Benchmark) -> bars.Outcome | str:
+    """What `make bars` makes of a benchmark with this source."""
+    (folder / "benchmarks").mkdir()
+    (folder / "benchmarks" / "graph.py").write_text(source, encoding="utf-8")
+    monkeypatch.setattr(bars, "ROOT", folder)
+    options = argparse.Namespace(full=False, data=folder)
+    return bars.measure([benchmark], options, Console(quiet=True))["graph"]
+
+
+@pytest.mark.parametrize("printed", ["", "print(5)", "print([1])", "print('{broken')", "print('null')"])
+def test_a_benchmark_that_prints_no_figures_is_told(
+    printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: bars.Benchmark
+) -> None:
+    found = run_program(tmp_path, printed, monkeypatch, benchmark)
+    assert isinstance(found, str)
+    assert "no JSON object" in found
+
+
+def test_a_benchmark_that_crashes_is_told_whatever_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: bars.Benchmark
+) -> None:
+    found = run_program(tmp_path, "raise SystemExit('[/usr/lib] was [red]not[/blue] found')", monkeypatch, benchmark)
+    assert isinstance(found, str)
+    assert "exit code 1" in found
+    said = StringIO()
+    Console(file=said, width=200).print(bars.table([benchmark], {"graph": found}))
+    assert "[/usr/lib] was [red]not[/blue] found" in said.getvalue()
+
+
+@pytest.mark.parametrize(("last_line", "told"), [("child.wait()", "was not done within 2 s"), ("print('{}')", None)])
+def test_a_benchmark_leaves_no_process_behind(
+    last_line: str, told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, benchmark: bars.Benchmark
+) -> None:
+    monkeypatch.setattr(bars, "QUICK_LIMIT", 2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        child = f"import socket, time; line = socket.create_connection({listener.getsockname()}); print('x', flush=True); time.sleep(600)"
+        begin = f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.PIPE)"
+        source = f"import subprocess, sys\n{begin}\nchild.stdout.read(1)\n"
+        found = run_program(tmp_path, source + last_line, monkeypatch, benchmark)
+        assert (found if isinstance(found, str) else None) == told
+        listener.settimeout(10)
+        line, _ = listener.accept()
+        with line:
+            line.settimeout(10)
+            assert line.recv(1) == b""  # it closes when the child ends
+
+
+def test_a_library_that_is_not_installed_stops_no_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "onnxruntime":
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(bars, "version", version)
+    assert bars.versions()["onnxruntime"] == "not installed"
