@@ -1,12 +1,10 @@
 """Fixtures for all tests."""
 
-import asyncio
 import ipaddress
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextvars import Context
-from typing import TypeVar, TypeVarTuple
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
@@ -14,25 +12,12 @@ from hypothesis import HealthCheck, settings
 from postgres_server import PostgresServer, installed, running
 
 from nearfar.orchestrator.cli import console
+from nearfar.protocols.testing.event_loop import EventLoop
 
 settings.register_profile("nearfar", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("nearfar")  # how long an example takes says something of the machine, not of what is tested
 
 Returned = TypeVar("Returned")
-Ts = TypeVarTuple("Ts")
-
-
-class EventLoop(asyncio.SelectorEventLoop):
-    """The loop of one test.
-
-    gRPC has one queue of answers for all loops. One that comes when its test is over, as of a call that was cancelled in the end, would
-    fail whichever test runs then.
-    """
-
-    def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
-        if self.is_closed() and callback.__name__ == "_handle_callback_wrapper":
-            return asyncio.Handle(callback, args, self, context)
-        return super().call_soon_threadsafe(callback, *args, context=context)
 
 
 @pytest.fixture

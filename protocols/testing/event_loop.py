@@ -1,0 +1,21 @@
+"""An event loop for tests that each have their own, beside gRPC."""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+from typing import TypeVarTuple
+
+Ts = TypeVarTuple("Ts")
+
+
+class EventLoop(asyncio.SelectorEventLoop):
+    """The loop of one test, as `loop_factory` of pytest's anyio plugin.
+
+    gRPC has one queue of answers for all loops. One that comes when its test is over, as of a call that was cancelled in the end, would
+    fail whichever test runs then.
+    """
+
+    def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        if self.is_closed() and callback.__name__ == "_handle_callback_wrapper":
+            return asyncio.Handle(callback, args, self, context)
+        return super().call_soon_threadsafe(callback, *args, context=context)
