@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -155,7 +156,10 @@ async def test_flood_leaves_no_memory_behind() -> None:
     with anyio.fail_after(100):
         async with everything() as address:
             await attack_with(flood, address)  # allocators and imports take what they keep
-            before = resident_bytes()
-            await attack_with(flood, address)
-            assert resident_bytes() - before < len(flood) * len(large) // 2
+            levels = [resident_bytes()]
+            for _ in range(2):
+                await attack_with(flood, address)
+                levels.append(resident_bytes())
+            grown = min(after - before for before, after in pairwise(levels))  # other memory of this process comes and goes
+            assert grown < len(flood) * len(large) // 2
             await good_caller_is_served(address)
