@@ -13,7 +13,7 @@ from .credentials import ClientCertificate, Credentials
 from .errors import ConfigError, PermissionDenied, Unauthenticated
 from .tokens import EVERY_SCOPE, Scope, TokenRecord, Tokens, hashed, token_records
 
-_SCHEME: Final = "Bearer "
+_SCHEME: Final = "Bearer"
 OWNER_HINT: Final = "ask the server's owner for a new token"
 
 
@@ -114,9 +114,10 @@ class Authenticator:
 
 def _bearer(credentials: Credentials) -> str:
     """The token that a call shows."""
-    if not credentials.authorization.startswith(_SCHEME):
+    scheme, _, token = credentials.authorization.partition(" ")
+    if scheme.lower() != _SCHEME.lower():  # RFC 9110: in any case
         raise Unauthenticated("the call carries no token", hint="give the client the token that the server's owner made for it")
-    return credentials.authorization.removeprefix(_SCHEME)
+    return token.strip()
 
 
 def _check_owner(certificate: ClientCertificate, owner: str) -> None:
@@ -134,7 +135,7 @@ def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
         return ()
     if not token or not token.isascii() or not token.isprintable():
         raise ConfigError("the token is empty or not printable ASCII", hint="check for stray spaces, line ends or quotes")
-    return (("authorization", _SCHEME + token),)
+    return (("authorization", f"{_SCHEME} {token}"),)
 
 
 def check_exposure(address: Address, *, authenticator: Authenticator, tls: ServerTls | None, insecure: bool) -> None:

@@ -350,6 +350,14 @@ async def test_step_with_a_wrong_token_never_reaches_the_agent() -> None:
     assert agent.requests == []
 
 
+@pytest.mark.parametrize("shown", ["Bearer right", "bearer right", "BEARER  right "])
+async def test_a_token_is_known_by_its_scheme_in_any_case(shown: str) -> None:
+    with anyio.fail_after(30):
+        async with serve(ScriptedAgent([]), tokens={"ann": "right"}) as server, grpc.aio.insecure_channel(server.address) as channel:
+            described = await AgentServiceStub(channel).Describe(pb.DescribeRequest(), metadata=(("authorization", shown),))
+    assert [card.name for card in described.agents] == ["scripted"]
+
+
 async def test_request_beyond_the_message_limit_is_invalid() -> None:
     with anyio.fail_after(60):
         async with serve(ScriptedAgent(["never"])) as server:
