@@ -33,6 +33,8 @@ from .state import TaskState, fresh_start, label_of
 from .trust import Trust
 from .turn import Turn
 
+_SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
+
 
 class TaskNodes:
     """The shared nodes, bound to a team of agents, a router, and the tools that agents may call where a run brings none of its own."""
@@ -237,7 +239,11 @@ class TaskNodes:
         draft = draft.model_copy(update={"answer": state["messages"][-1]["text"]})
         self._learn_costs(turn, state["calls"], runtime)
         if not turn.is_judged:
-            return turn.end(draft, "accepted", "the answer stands", runtime)
+            silent = InvalidOutput("the answer is empty", hint=_SILENT)
+            if state["messages"][-1]["text"].strip() or not turn.leaves_to_others(silent):
+                return turn.end(draft, "accepted", "the answer stands", runtime)
+            self.router.learn(turn.task, turn.decision, turn.member.name, score=0.0)
+            return turn.give_up(silent, runtime)
         log = CallLog(state, runtime)
         judging = Judging(turn, self.team, log, self.context(runtime), self._escalations)
         reason = await judging.objection()

@@ -82,6 +82,11 @@ class Turn:
         may_improve = self.has_successor if self.member.side is Side.NEAR else any(self._sides[name] is Side.FAR for name in later)
         return self.decision.judged and may_improve and FallbackTrigger.LOW_CONFIDENCE in self.task.policy.fallback.triggers
 
+    def leaves_to_others(self, error: NearfarError) -> bool:
+        """After `error`, another agent may answer, or has; and no tool was run whose effects its answer would not know of."""
+        is_free = not self.is_supervised and not self.state["acted"] and self.task.policy.fallback.follows(error)
+        return is_free and (self.has_successor or self.state["standby"] is not None)
+
     def is_doubtful(self, call: Call) -> bool:
         """The agent was so unsure in a step that the draft is not worth finishing."""
         return ConfidenceWatch(EarlyStop(threshold=self.task.policy.evidence.stop_below)).stops(call.confidence)

@@ -65,6 +65,29 @@ def hybrid(near_agent: ScriptedAgent, far_agent: ScriptedAgent, *tools: Tool, po
     return Hybrid(near=near_agent, far=far_agent, tools=tools, policy=policy)
 
 
+async def test_a_draft_stands_where_the_one_who_takes_over_says_nothing() -> None:
+    async with hybrid(near(["Lima."], confidence=0.1), far([" \n"])) as agents:
+        result = await agents.run("Capital of Peru?")
+    assert (result.text, result.side) == ("Lima.", Side.NEAR)
+    assert any("far failed: InvalidOutput: the answer is empty" in reason for reason in result.reasons)
+    assert [call.dollars for call in result.calls if call.agent == "far"] != [None]  # it was paid all the same
+
+
+@pytest.mark.parametrize("strategy", ["cloud", "route"])
+async def test_the_next_agent_answers_where_the_first_one_says_nothing(strategy: str) -> None:
+    async with hybrid(near(["Lima."]), far([" "])) as agents:
+        result = await agents.run("Capital of Peru?", strategy=strategy, mode="prefer_in_cloud")
+    assert (result.text, result.side) == ("Lima.", Side.NEAR)
+
+
+async def test_an_agent_that_nobody_follows_or_that_has_acted_may_say_nothing() -> None:
+    async with hybrid(near(["Lima."]), far([LOOKUP, " "]), lookup) as agents:
+        result = await agents.run("Look it up.", strategy="cloud")
+        assert (result.text, result.side) == (" ", Side.FAR)
+    async with Hybrid(far=far([" "]), policy=PUBLIC) as agents:
+        assert (await agents.run("Say nothing.")).text == " "
+
+
 async def test_a_cascade_keeps_a_grounded_and_sure_draft() -> None:
     far_agent = far([])
     async with hybrid(near([LOOKUP, "Mira Falk"]), far_agent, lookup) as agents:
