@@ -208,7 +208,7 @@ class OpenAIDecoder:
                 self._confidence.add(logprob)
         self._refused = self._refused or bool(as_text(delta.get("refusal")))
         self._reason = as_text(choice.get("finish_reason")) or self._reason
-        return as_text(delta.get("content"))
+        return _said(delta.get("content"))
 
     def _piece(self, piece: JsonObject) -> None:
         function = as_object(piece.get("function"))
@@ -224,9 +224,11 @@ class OpenAIDecoder:
             call.pieces.append(as_text(arguments))
 
     def _call_of(self, index: JsonValue, identity: str, name: str) -> "_Call":
-        """The call that a piece continues. Without an index, a new id or name begins a new one."""
+        """The call that a piece continues. Without an index, a new id or name begins a new one; with one, both together do, because there
+        are servers that give all calls the same."""
         if index is not None:
-            known = [call for call in self._calls if call.index == index]
+            known = [call for call in self._calls if call.index == index][-1:]
+            known = [] if identity and name and known and known[0].id not in ("", identity) else known
         else:
             known = self._calls[-1:]
             begins = identity not in ("", *(call.id for call in known)) or (name and not identity)
@@ -277,6 +279,13 @@ def _calls(message: Message, ids: CallIds) -> list[JsonValue]:
         {"id": ids.of_call(call.id), "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
         for call in message.tool_calls
     ]
+
+
+def _said(content: JsonValue) -> str:
+    """The text of a delta. Mistral's reasoning models send a list of parts, thoughts among them."""
+    if isinstance(content, list):
+        return "".join(as_text(part.get("text")) for part in as_objects(content) if part.get("type") == "text")
+    return as_text(content)
 
 
 def _named(part: JsonObject) -> tuple[str, str, JsonObject]:

@@ -111,32 +111,32 @@ class ResponsesDecoder:
 
     def __init__(self) -> None:
         self._items: dict[int, JsonObject] = {}
-        self._shown: dict[int, str] = {}
+        self._shown: list[str] = []
         self._response: JsonObject = {}
         self._model: str | None = None
         self._refused = False
         self._has_ended = False
 
     def feed(self, chunk: JsonObject) -> str:
-        kind, index = as_text(chunk.get("type")), as_count(chunk.get("output_index"))
+        kind = as_text(chunk.get("type"))
         if response := as_object(chunk.get("response")):
             self._model = as_text(response.get("model")) or self._model
         if kind == "response.output_text.delta":
-            return self._show(index, as_text(chunk.get("delta")))
+            self._shown.append(as_text(chunk.get("delta")))
+            return self._shown[-1]
         if kind == "response.output_item.done":
-            return self._keep(index, as_object(chunk.get("item")))
+            self._keep(as_count(chunk.get("output_index")), as_object(chunk.get("item")))
         if kind.startswith("response.refusal."):
             self._refused = True
         if kind in _LAST:
             self._response, self._has_ended = response, True
-            # Servers that only pretend to stream send all of it here alone.
-            return "".join(self._keep(place, item) for place, item in enumerate(as_objects(response.get("output"))))
+            return self._conclude(as_objects(response.get("output")))
         return ""
 
     def end(self) -> Ending:
         if not self._has_ended:
             raise EndedEarly
-        items = [item for _, item in sorted(self._items.items())]
+        items = self._ordered()
         reason = self._reason()
         if self._refused:
             raise ContentFiltered("the model refused to answer", hint="rephrase the request, or use another model")
@@ -157,18 +157,30 @@ class ResponsesDecoder:
             raise ContentFiltered("the provider withheld the answer", hint="rephrase the request, or use another model")
         raise InvalidOutput(f"the provider stopped without a usable answer: {(why or status or 'unknown')[:40]}", hint="try again")
 
-    def _show(self, index: int, text: str) -> str:
-        self._shown[index] = self._shown.get(index, "") + text
-        return text
+    def _conclude(self, output: list[JsonObject]) -> str:
+        """Take the items as the last event lists them; returns the text that did not come in pieces before, as from servers that only
+        pretend to stream.
 
-    def _keep(self, index: int, item: JsonObject) -> str:
-        """Keep a finished item; returns the text in it that did not come in pieces before."""
+        Places count for nothing here: a proxy may number the items that it streams in another way.
+        """
+        if len(output) >= len(self._items):
+            self._items.clear()
+            for place, item in enumerate(output):
+                self._keep(place, item)
+        text, shown = "".join(map(_text, self._ordered())), "".join(self._shown)
+        if not text.startswith(shown):
+            return ""
+        self._shown = [text]
+        return text[len(shown) :]
+
+    def _keep(self, index: int, item: JsonObject) -> None:
         if index not in self._items:
             check_number_of_calls(len(self._items) + 1)
         self._items[index] = {name: value for name, value in item.items() if value is not None}
         self._refused = self._refused or any(part.get("type") == "refusal" for part in as_objects(item.get("content")))
-        text, shown = _text(item), self._shown.get(index, "")
-        return self._show(index, text[len(shown) :]) if text.startswith(shown) else ""
+
+    def _ordered(self) -> list[JsonObject]:
+        return [item for _, item in sorted(self._items.items())]
 
 
 def _items(message: Message, ids: CallIds) -> list[JsonValue]:

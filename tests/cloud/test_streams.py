@@ -209,6 +209,70 @@ async def test_a_count_that_is_missing_or_absurd_is_estimated_and_the_other_one_
     assert (counted.input_tokens, counted.output_tokens) == (read, written)
 
 
+SAID = {"type": "message", "id": "m-1", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}
+THOUGHT = {"type": "reasoning", "id": "r-1", "summary": [], "encrypted_content": "gAAAA"}
+CALLED = {"type": "function_call", "id": "f-1", "call_id": "c-1", "name": "weather", "arguments": '{"city": "Paris"}'}
+
+
+def proxied(output: list[Chunk], *streamed: Chunk) -> str:
+    """A responses stream whose last event lists the items in places of its own."""
+    return sse(*streamed, {"type": "response.completed", "response": {"status": "completed", "output": output}})
+
+
+def in_pieces(place: int) -> list[Chunk]:
+    return [{"type": "response.output_text.delta", "output_index": place, "delta": piece} for piece in ("hel", "lo")]
+
+
+def in_whole(place: int, item: Chunk) -> Chunk:
+    return {"type": "response.output_item.done", "output_index": place, "item": item}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        proxied([THOUGHT, SAID], *in_pieces(0), in_whole(0, SAID)),
+        proxied([THOUGHT, SAID], *in_pieces(0), in_whole(1, SAID)),
+        proxied([SAID], *in_pieces(1), in_whole(0, THOUGHT), in_whole(1, SAID)),
+        proxied([], *in_pieces(0), in_whole(0, SAID)),
+        proxied([SAID], in_whole(0, SAID)),
+        proxied([THOUGHT, SAID]),
+    ],
+)
+async def test_a_proxy_that_numbers_its_items_in_two_ways_says_nothing_twice(body: str) -> None:
+    assert (await reply_to(body, asking(), "responses")).text == "hello"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        proxied([CALLED], in_whole(0, THOUGHT), in_whole(1, CALLED)),
+        proxied([THOUGHT, CALLED], in_whole(0, CALLED)),
+        proxied([], in_whole(0, THOUGHT), in_whole(1, CALLED)),
+    ],
+)
+async def test_a_proxy_that_numbers_its_items_in_two_ways_calls_no_tool_twice(body: str) -> None:
+    reply = await reply_to(body, asking(tools=(WEATHER,)), "responses")
+    assert [(call.id, call.arguments) for call in reply.tool_calls] == [("c-1", {"city": "Paris"})]
+
+
+async def test_parallel_calls_that_a_server_gives_one_index_are_kept_apart() -> None:
+    def piece(identity: str, city: str) -> Chunk:
+        call = {"index": 0, "id": identity, "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": city})}}
+        return openai_chunk({"tool_calls": [call]})
+
+    body = sse(piece("a", "Paris"), piece("b", "Lima"), openai_chunk({}, "tool_calls"), "[DONE]")
+    calls = (await reply_to(body, asking(tools=(WEATHER,)))).tool_calls
+    assert [(call.id, call.arguments["city"]) for call in calls] == [("a", "Paris"), ("b", "Lima")]
+
+
+async def test_of_a_list_of_parts_the_text_is_said() -> None:
+    thinks = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    body = sse(
+        openai_chunk({"content": [thinks, {"type": "text", "text": "It is "}]}), openai_chunk({"content": "fine."}, "stop"), "[DONE]"
+    )
+    assert (await reply_to(body, asking())).text == "It is fine."
+
+
 @pytest.mark.parametrize("last", [{"output_tokens": 5}, {"input_tokens": 0, "cache_read_input_tokens": None, "output_tokens": 5}])
 async def test_a_prompt_that_was_counted_at_the_start_is_not_lost_at_the_end(last: Chunk) -> None:
     delta, stop = anthropic_end("end_turn")
