@@ -134,6 +134,10 @@ class AnthropicDecoder:
         self._reason: str | None = None
         self._stopped = False
 
+    @property
+    def has_written(self) -> bool:
+        return bool(self._blocks)
+
     def feed(self, chunk: JsonObject) -> str:
         match chunk.get("type"):
             case "message_start":

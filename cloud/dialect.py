@@ -54,6 +54,11 @@ class EndedEarly(InvalidOutput):
 class Decoder(Protocol):
     """Reads one stream. A `NearfarError` that it raises ends the step."""
 
+    @property
+    def has_written(self) -> bool:
+        """Something of the answer has come: text, thoughts or a piece of a call. Until then the provider has only taken the request."""
+        ...
+
     def feed(self, chunk: JsonObject) -> str:
         """Take the next JSON object of the stream; returns the further text in it, or ""."""
         ...

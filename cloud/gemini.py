@@ -104,6 +104,10 @@ class GeminiDecoder:
         self._usage: Usage | None = None
         self._model: str | None = None
 
+    @property
+    def has_written(self) -> bool:
+        return bool(self._parts)
+
     def feed(self, chunk: JsonObject) -> str:
         self._model = as_text(chunk.get("modelVersion")) or self._model
         if usage := as_object(chunk.get("usageMetadata")):

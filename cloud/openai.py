@@ -175,6 +175,7 @@ class OpenAIDecoder:
         self._usage: Usage | None = None
         self._model: str | None = None
         self._confidence = LowestWindow()
+        self.has_written = False
 
     def feed(self, chunk: JsonObject) -> str:
         self._model = as_text(chunk.get("model")) or self._model
@@ -201,6 +202,7 @@ class OpenAIDecoder:
     def _choice(self, choice: JsonObject) -> str:
         # Whole messages in place of deltas come from servers that only pretend to stream.
         delta = as_object(choice.get("delta")) or as_object(choice.get("message"))
+        self.has_written = self.has_written or any(value for name, value in delta.items() if name != "role")
         for piece in as_objects(delta.get("tool_calls")):
             self._piece(piece)
         for token in as_objects(as_object(choice.get("logprobs")).get("content")):

@@ -14,12 +14,14 @@ import httpx
 from ..protocols import (
     AgentCard,
     Capabilities,
+    ContentFiltered,
     FinishReason,
     InvalidOutput,
     InvalidRequest,
     Limits,
     NearfarError,
     Prices,
+    RateLimited,
     RequestRefused,
     Side,
     StepEvent,
@@ -133,7 +135,7 @@ class ProviderAgent:
                     continue
                 self._pause.note(error)
                 delay = self._retry.delay(error, calls_made=calls_made, seconds_left=deadline.seconds_left)
-                if answer.has_begun or delay is None:
+                if delay is None or (answer.has_begun and not isinstance(error, RateLimited)):
                     raise
                 _logger.warning("%s: call %d failed, the next one follows in %.1f s: %s", self._card.name, calls_made, delay, error)
             await deadline.run(partial(anyio.sleep, delay))
@@ -209,7 +211,7 @@ class ProviderAgent:
         if (fault := fault_in(chunk)) is None:
             return
         error = error_for(fault, provider=self._provider)
-        if type(error) is Unavailable and answer.has_begun:  # it was at work, and will charge for what it has read and thought
+        if answer.is_lost_by(error):
             raise StepLost(error.message, hint=error.hint, retry_after=error.retry_after)
         raise error
 
@@ -284,6 +286,15 @@ class _Answer:
         self.has_begun = True
         self.text.append(self._cutter.cut(self._joiner.join(self.decoder.feed(chunk))))
         return self.text[-1]
+
+    def is_lost_by(self, error: NearfarError) -> bool:
+        """The provider was at work when it complained, and will charge for what it has read and thought.
+
+        What it complains of before the first word is a refusal, but for its own trouble. A filter works on what was written.
+        """
+        if self.decoder.has_written:
+            return not isinstance(error, ContentFiltered)
+        return self.has_begun and isinstance(error, Unavailable)
 
     def end(self) -> Ending:
         """What the provider says at the end. Raises `StepLost` where an answer just ends that had begun: somebody has cut it off."""

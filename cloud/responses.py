@@ -35,6 +35,8 @@ _LEAST_OUTPUT = 16
 """Tokens: the API refuses a lower limit."""
 _CALL_FIELDS = {"type", "id", "call_id", "name", "arguments", "status"}
 _KINDS = {"reasoning", "message", "function_call"}
+_TAKEN = ("response.created", "response.queued", "response.in_progress")
+"""Events that say no more than that the request was taken."""
 _LAST = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -116,9 +118,11 @@ class ResponsesDecoder:
         self._model: str | None = None
         self._refused = False
         self._has_ended = False
+        self.has_written = False
 
     def feed(self, chunk: JsonObject) -> str:
         kind = as_text(chunk.get("type"))
+        self.has_written = self.has_written or kind not in _TAKEN
         if response := as_object(chunk.get("response")):
             self._model = as_text(response.get("model")) or self._model
         if kind == "response.output_text.delta":

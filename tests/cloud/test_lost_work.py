@@ -1,42 +1,127 @@
 """Work of a provider that ends in an error costs what it may have cost, and never nothing."""
 
 from contextlib import aclosing
+from typing import Final
 
 import pytest
 from http_server import Exchange, http_server, sse
-from streams import DIALECTS, KEY, anthropic_text, gemini_text, openai_text, responses_text
+from streams import DIALECTS, KEY, TEXTS, WEATHER, agent_at, anthropic_call, asking, openai_call, responses_call
 
 from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.compose import GatewayConfig
-from nearfar.protocols import Prices, ScriptedAgent
+from nearfar.protocols import (
+    ContextOverflow,
+    NearfarError,
+    Prices,
+    QuotaExceeded,
+    RateLimited,
+    RequestRefused,
+    ScriptedAgent,
+    StepLost,
+    Unavailable,
+    complete,
+)
 from nearfar.protocols.server import serve
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 
-TEXTS = {"openai": openai_text, "responses": responses_text, "anthropic": anthropic_text, "gemini": gemini_text}
-FAULTS: dict[str, dict[str, object]] = {
-    "openai": {"error": {"message": "upstream died", "code": 502}},
-    "responses": {"type": "error", "code": "server_error", "message": "sorry", "param": None, "sequence_number": 9},
-    "anthropic": {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
-    "gemini": {"error": {"code": 503, "status": "UNAVAILABLE", "message": "overloaded"}},
+COMPLAINTS: Final[dict[type[NearfarError], tuple[str, str]]] = {
+    RateLimited: ("rate_limit_error", "slow down"),
+    QuotaExceeded: ("invalid_request_error", "Your credit balance is too low"),
+    RequestRefused: ("invalid_request_error", "messages.3: not like this"),
+    ContextOverflow: ("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum"),
+    Unavailable: ("overloaded_error", "Overloaded"),
 }
+"""Type and message of a complaint, by the error that it is before any work was done."""
+TAKEN = {"openai": 1, "responses": 2, "anthropic": 2}
+"""Events which say that the request was taken; Gemini sends none."""
+UNHEARD = {
+    "openai": openai_call('{"ci', 'ty": "Pa', 'ris"}'),
+    "responses": responses_call('{"ci', 'ty": "Pa', 'ris"}'),
+    "anthropic": anthropic_call('{"ci', 'ty": "Paris"}'),
+    "gemini": TEXTS["gemini"]("word"),
+}
+"""Answers that begin with thoughts or a call, of which nobody hears before they are whole."""
 PRICES = Prices.model_validate({"input": 3, "output": 15, "source": "made up", "as_of": "2026-11-01"})
 
 
-def unheard(dialect: str) -> str:
-    """A stream that breaks with an error before its first word, although the provider is at work."""
-    whole = TEXTS[dialect]("word")
-    return whole[: whole.index("word")].rpartition("\n\n")[0] + "\n\n" + sse(FAULTS[dialect])
+def complaint(dialect: str, error: type[NearfarError]) -> str:
+    """An event that breaks a stream off."""
+    kind, message = COMPLAINTS[error]
+    told = {"type": kind, "message": message}
+    match dialect:
+        case "responses":
+            failed = {"id": "resp_1", "object": "response", "status": "failed", "error": {"code": kind, "message": message}, "output": []}
+            return sse({"type": "response.failed", "sequence_number": 9, "response": failed})
+        case "anthropic":
+            return sse({"type": "error", "error": told}, event="error")
+        case _:
+            return sse({"error": told})
 
 
+def beginning(body: str, events: int) -> str:
+    return "".join(f"{event}\n\n" for event in body.split("\n\n")[:events])
+
+
+async def outcome(dialect: str, body: str, *, calls: int = 1) -> NearfarError:
+    """What the step ends with where the provider answers with this stream."""
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([body])
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url, dialect, calls=calls)
+        async with aclosing(agent):
+            with pytest.raises(NearfarError) as raised:
+                await complete(agent, asking(tools=(WEATHER,)))
+        assert len(server.exchanges) <= calls
+        return raised.value
+
+
+@pytest.mark.parametrize("error", COMPLAINTS, ids=lambda error: error.__name__)
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_complaint_before_any_event_is_a_refusal(dialect: str, error: type[NearfarError]) -> None:
+    assert type(await outcome(dialect, complaint(dialect, error))) is error
+
+
+@pytest.mark.parametrize("error", COMPLAINTS, ids=lambda error: error.__name__)
+@pytest.mark.parametrize("dialect", TAKEN)
+async def test_a_complaint_after_the_request_was_taken_is_a_refusal_but_for_the_providers_own_trouble(
+    dialect: str, error: type[NearfarError]
+) -> None:
+    body = beginning(TEXTS[dialect]("word"), TAKEN[dialect]) + complaint(dialect, error)
+    assert type(await outcome(dialect, body)) is (StepLost if error is Unavailable else error)
+
+
+@pytest.mark.parametrize("error", COMPLAINTS, ids=lambda error: error.__name__)
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_complaint_after_thoughts_or_a_piece_of_a_call_is_work_that_was_lost(dialect: str, error: type[NearfarError]) -> None:
+    body = beginning(UNHEARD[dialect], TAKEN.get(dialect, 0) + 1) + complaint(dialect, error)
+    lost = await outcome(dialect, body, calls=3)
+    assert type(lost) is StepLost
+    assert COMPLAINTS[error][1] in lost.message
+
+
+@pytest.mark.parametrize("dialect", TAKEN)
+async def test_a_rate_limit_after_the_request_was_taken_is_waited_out(dialect: str) -> None:
+    bodies = iter([beginning(TEXTS[dialect]("word"), TAKEN[dialect]) + complaint(dialect, RateLimited), TEXTS[dialect]("word")])
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([next(bodies)])
+
+    async with http_server(answer) as server, aclosing(agent_at(server.base_url, dialect, calls=2)) as agent:
+        assert (await complete(agent, asking())).text == "word"
+
+
+@pytest.mark.parametrize("error", [RateLimited, Unavailable], ids=lambda error: error.__name__)
 @pytest.mark.parametrize("through_gateway", [False, True])
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_work_that_ends_in_an_error_event_is_not_free(dialect: str, through_gateway: bool) -> None:
+async def test_work_that_ends_in_an_error_event_is_not_free(dialect: str, through_gateway: bool, error: type[NearfarError]) -> None:
     async def answer(exchange: Exchange) -> None:
-        await exchange.stream([unheard(dialect)])
+        await exchange.stream([beginning(UNHEARD[dialect], TAKEN.get(dialect, 0) + 1) + complaint(dialect, error)])
 
     async with http_server(answer) as server:
         once = RetryPolicy(calls=1)
