@@ -1,12 +1,13 @@
 """The configuration of a provider agent, and the agent it describes."""
 
+import re
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ..protocols import ConfigError, Effort, Limits, Prices
-from ..protocols.address import is_loopback
+from ..protocols.address import is_this_machine
 from ..protocols.open_files import most_calls_upstream
 from .anthropic import AnthropicDialect
 from .dialect import Dialect
@@ -19,6 +20,9 @@ from .responses import ResponsesDialect
 
 if TYPE_CHECKING:
     from .provider import ProviderAgent
+
+_ENDPOINT = re.compile(r"/(?:chat/completions|completions|responses|messages|models/[^/]+:\w+)/?$")
+"""What agents put behind the root themselves."""
 
 
 class ProviderConfig(BaseModel):
@@ -71,11 +75,13 @@ class ProviderConfig(BaseModel):
     def _address_is_complete(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(value):
             raise ValueError("give the whole address, such as http://127.0.0.1:8000/v1")
-        if parts.username or parts.password or parts.query:
-            raise ValueError("no credentials or query in base_url: name the key's environment variable in key_variable")
+        parts = urlsplit(value)
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("no credentials, query or fragment in base_url: name the key's environment variable in key_variable")
+        if ending := _ENDPOINT.search(parts.path):
+            raise ValueError(f"base_url is the root of the API: leave out {ending[0]}")
         return value
 
     @model_validator(mode="after")
@@ -126,6 +132,14 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
     )
 
 
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, text))
+    except ValueError:  # not passed on: it quotes what may be a password
+        return False
+
+
 def _limits(config: ProviderConfig) -> Limits:
     concurrency = config.concurrency or most_calls_upstream()
     return Limits(context_tokens=config.context_tokens, max_output_tokens=config.max_output_tokens, concurrency=concurrency)
@@ -136,7 +150,7 @@ def _usual_prices(config: ProviderConfig) -> Prices | None:
     if config.base_url is None:
         return price_of(config.provider, config.model)
     host = urlsplit(config.base_url).hostname or ""
-    if is_loopback(host):
+    if is_this_machine(host):
         return Prices.free("served on this machine")
     return price_at(host, config.model) if config.provider == "openai" else None
 

@@ -10,7 +10,7 @@ import anyio
 import httpx
 
 from ..protocols import ConfigError
-from ..protocols.address import Address
+from ..protocols.address import is_this_machine
 from .redact import quote
 
 _OF_A_POOL = 16
@@ -94,4 +94,4 @@ def _usable(settings: str, hint: str) -> Iterator[None]:
 def _unproxied(base_url: str) -> dict[str, None]:
     """What httpx must not send through a proxy from the environment: what is meant for this machine."""
     host = httpx.URL(base_url).host
-    return {f"all://{'[' + host + ']' if ':' in host else host}": None} if Address(host=host).is_local else {}
+    return {f"all://{'[' + host + ']' if ':' in host else host}": None} if is_this_machine(host) else {}

@@ -58,3 +58,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_this_machine(host: str) -> bool:
+    """Tell whether a request to a host stays on this machine: loopback, or 0.0.0.0 and ::, which servers print when they listen everywhere.
+
+    Not for addresses to listen at: there, the latter two are open to everybody.
+    """
+    return is_loopback(host) or host in ("0.0.0.0", "::")  # nothing listens

@@ -125,6 +125,12 @@ def test_card_states_what_is_configured() -> None:
         {"base_url": "localhost:11434"},
         {"base_url": "https://user:password@host/v1"},
         {"base_url": "https://host/v1?key=secret"},
+        {"base_url": "https://host/v1#models"},
+        {"base_url": " https://host/v1"},
+        {"base_url": "https://my host/v1"},
+        {"base_url": "https://host:99999/v1"},
+        {"base_url": "https://user:password"},
+        {"base_url": "https://[host/v1"},
         {"provider": "gemini", "logprobs": True},
         {"provider": "anthropic", "json_schema": "llama"},
         {"api_key": KEY},
@@ -136,7 +142,16 @@ def test_card_states_what_is_configured() -> None:
 def test_wrong_configuration_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as caught:
         ProviderConfig.model_validate({"provider": "openai", "model": "m", **wrong})
-    assert not any(secret in str(caught.value) for secret in (KEY, "sk-looks", "user:password", "key=secret"))
+    assert not any(secret in str(caught.value) for secret in (KEY, "sk-looks", "password", "key=secret"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/chat/completions", "/v1/chat/completions/", "/v1/responses", "/v1/messages", "/v1beta/models/gemini-3-pro:streamGenerateContent"],
+)
+def test_an_endpoint_in_place_of_the_root_is_refused_with_what_to_leave_out(path: str) -> None:
+    with pytest.raises(ValidationError, match="leave out /"):
+        ProviderConfig(provider="openai", model="m", base_url=f"https://models.example.com{path}")
 
 
 def test_known_price_has_a_source_and_a_date() -> None:
@@ -163,7 +178,7 @@ def test_reference_price_names_a_real_model() -> None:
     assert prices == price_of("anthropic", model)
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.8.8.8", "[::1]"])
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.8.8.8", "[::1]", "0.0.0.0", "[::]"])
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "gemini"])
 def test_server_on_this_machine_is_free_unless_prices_are_stated(provider: Literal["openai", "anthropic", "gemini"], host: str) -> None:
     address = f"http://{host}:8080/v1"
@@ -174,7 +189,7 @@ def test_server_on_this_machine_is_free_unless_prices_are_stated(provider: Liter
     assert build_provider(ProviderConfig(provider=provider, model="m", base_url=address, prices=stated)).card.prices == stated
 
 
-@pytest.mark.parametrize("host", ["gpu-box", "192.168.1.7", "localhost.example.com", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["gpu-box", "192.168.1.7", "localhost.example.com"])
 def test_price_of_a_server_elsewhere_is_unknown(host: str) -> None:
     config = ProviderConfig(provider="openai", model="gpt-6-luna", base_url=f"http://{host}:8080/v1")
     assert build_provider(config).card.prices is None

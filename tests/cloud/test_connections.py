@@ -71,6 +71,21 @@ async def test_a_proxy_that_lets_nobody_through_is_no_lost_work(monkeypatch: pyt
         group.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"])
+async def test_no_proxy_sees_what_is_meant_for_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def proxy(exchange: Exchange) -> None:
+        await exchange.stream([TEXTS["openai"]("hi")])
+
+    async with http_server(proxy) as server:
+        for name in ("ALL_PROXY", "HTTP_PROXY", "all_proxy", "http_proxy"):
+            monkeypatch.setenv(name, server.base_url)
+        agent = agent_at(f"http://{host}:1/v1")
+        with pytest.raises(Unavailable):
+            await complete(agent, asking())
+        await agent.aclose()
+    assert server.connections == 0
+
+
 async def test_no_cookie_of_one_caller_goes_along_with_the_next() -> None:
     async def answer(exchange: Exchange) -> None:
         await exchange.respond(200, TEXTS["openai"]("hi"), content_type="text/event-stream", **{"set-cookie": "session=first; Path=/"})
