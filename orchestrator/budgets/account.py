@@ -41,11 +41,20 @@ T = TypeVar("T")
 class Account:
     """What one task may spend, and has. Made by `Router.account`.
 
-    `whole` is the account of the task that this one is a part of; None where it is a task of its own.
+    `whole` is the account of the task that this one is a part of; None where it is a task of its own. `is_paced`: what it spends counts
+    for the dollars of the last hour.
     """
 
     def __init__(
-        self, book: BudgetBook, limits: Limits, *, task: str, session: str | None = None, user: str = "", whole: "Account | None" = None
+        self,
+        book: BudgetBook,
+        limits: Limits,
+        *,
+        task: str,
+        session: str | None = None,
+        user: str = "",
+        whole: "Account | None" = None,
+        is_paced: bool = False,
     ) -> None:
         self._book = book
         self._limits = limits
@@ -53,6 +62,7 @@ class Account:
         self._session = session
         self._user = user
         self._whole = whole
+        self._is_paced = is_paced
         is_kept = whole is None and limits.task != _NO_LIMIT
         self.spent = book.balance(self._task).spent.spent if is_kept else Spent()
         self.commitments: list[Commitment] = [] if whole is None else whole.commitments
@@ -130,7 +140,8 @@ class Account:
             return (*own, *self._whole._claims)
         session = () if self._session is None else (Claim(Scope("session", self._session), _caps(limits.session), allows),)
         user = (Claim(Scope("user", self._user), _caps(limits.user), allows),) if self._user or limits.user != _NO_LIMIT else ()
-        return (*own, *session, *user, Claim(Scope("day"), _caps(limits.day), allows))
+        minute = (Claim(Scope("minute"), allows_unpriced=True),) if self._is_paced else ()
+        return (*own, *session, *user, Claim(Scope("day"), _caps(limits.day), allows), *minute)
 
     def _within_call(self, demand: "_Demand") -> Units:
         """The most that the call may take by the limit for a single one."""

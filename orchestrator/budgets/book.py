@@ -20,6 +20,8 @@ _FORGOTTEN_EVERY: Final = 500
 _NO_CAP: Final = 2**62
 _PART_NAME: Final = 32
 """Characters behind the name of a task, and a slash, in the name of its part."""
+_HOUR: Final = 60
+"""Minutes."""
 _COLUMNS: Final = "dollars, tokens, seconds, joules, reserved_dollars, reserved_tokens, reserved_seconds, reserved_joules, unpriced"
 _LATER: Final = "(SELECT coalesce(max(used), 0) + 1 FROM budgets)"
 _ENTER: Final = f"""
@@ -39,19 +41,22 @@ unpriced = budgets.unpriced + ?
 """
 _LEFT: Final = "SELECT id, scopes, unpriced, dollars, tokens, seconds, joules FROM budget_reservations WHERE owner = ?"
 _EMPTIED: Final = "dollars = 0, tokens = 0, seconds = 0, joules = 0, unpriced = 0"
+_UNRESERVED: Final = " AND ".join(f"reserved_{measure} = 0" for measure in MEASURES)
 _FORGET: Final = f"""
-DELETE FROM budgets WHERE kind = ? AND {" AND ".join(f"reserved_{measure} = 0" for measure in MEASURES)}
+DELETE FROM budgets WHERE kind = ? AND {_UNRESERVED}
 AND used < (SELECT min(used) FROM (SELECT used FROM budgets WHERE kind = ? ORDER BY used DESC LIMIT ?) AS kept)
 """
+_LAST_HOUR: Final = "SELECT coalesce(sum(dollars), 0) FROM budgets WHERE kind = 'minute' AND name >= ? AND name <= ?"
+_FORGET_MINUTES: Final = f"DELETE FROM budgets WHERE kind = 'minute' AND name < ? AND {_UNRESERVED}"
 
 
 class Scope(NamedTuple):
     """What a limit holds for."""
 
     kind: str
-    """`task`, `session`, `user` or `day`."""
+    """`task`, `session`, `user`, `day` or `minute`."""
     name: str = ""
-    """The task's or session's own name; of a day the date, and empty for the day that it is now."""
+    """The task's or session's own name; of a day the date, of a minute its number, and empty for the one that it is now."""
 
 
 class Claim(NamedTuple):
@@ -175,6 +180,13 @@ class BudgetBook:
             rows = session.execute(f"SELECT kind, name, {_COLUMNS} FROM budgets ORDER BY used").fetchall()
         return {Scope(kind, name): _read(row) for kind, name, *row in rows}
 
+    def dollars_of_last_hour(self) -> float:
+        """Dollars of the calls that were made for the scope `minute` in the last hour, by whatever process."""
+        now = self._minute()
+        with self._reading() as session:
+            row = session.execute(_LAST_HOUR, (_minute_named(now - _HOUR), _minute_named(now + _HOUR))).fetchone()
+        return Units(int(row[0]), 0, 0, 0).spent.dollars or 0.0
+
     def today(self) -> Scope:
         """The day that calls are counted for now."""
         with self._reading() as session:
@@ -262,16 +274,28 @@ class BudgetBook:
         for kind in ("task", "session"):
             with self._writing() as session:
                 session.execute(_FORGET, (kind, kind, _KEPT))
+        with self._writing() as session:
+            session.execute(_FORGET_MINUTES, (_minute_named(self._minute() - 2 * _HOUR),))
 
     def _dated(self, session: Session, scope: Scope) -> Scope:
-        """The scope itself, or the day that it is now."""
+        """The scope itself, or the day or the minute that it is now."""
+        if scope == Scope("minute"):
+            return Scope("minute", _minute_named(self._minute()))
         if scope != Scope("day"):
             return scope
         return Scope("day", max(self._clock().date().isoformat(), self._latest_day(session)))
 
+    def _minute(self) -> int:
+        return int(self._clock().timestamp() // 60)
+
     def _latest_day(self, session: Session) -> str:
         row = session.execute("SELECT latest FROM budget_day").fetchone()
         return "" if row is None else str(row[0])
+
+
+def _minute_named(number: int) -> str:
+    """In as many digits as any other one, so that they are compared as text."""
+    return f"{number:010d}"
 
 
 def _entered(session: Session, scope: Scope) -> Balance:

@@ -191,16 +191,25 @@ class DollarRateController:
         dollars_per_hour: the target; positive.
         now: seconds of a clock that never goes back, such as `time.monotonic`.
         state: of an earlier controller; None: nothing is known.
+        billed: dollars of the last hour that other processes know of, with what this one has told them of.
 
     Raises `ConfigError` for a target that is not positive.
     """
 
-    def __init__(self, dollars_per_hour: float, *, now: Callable[[], float], state: DollarRateState | None = None) -> None:
+    def __init__(
+        self,
+        dollars_per_hour: float,
+        *,
+        now: Callable[[], float],
+        state: DollarRateState | None = None,
+        billed: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         if not (0 < dollars_per_hour < math.inf):
             raise ConfigError(f"dollars per hour are a positive number, not {dollars_per_hour}", hint='mode = "only_on_device" spends none')
         known = state or DollarRateState()
         self._hourly = dollars_per_hour
         self._now = now
+        self._billed = billed
         self._recent = Recent(round(_USUAL_WINDOW * _SAMPLE), known.advantages)
         self._gap = Average(known.gap, _USUAL_WINDOW * _HORIZON)
         self._price = Average(known.price, _BILLS)
@@ -226,6 +235,13 @@ class DollarRateController:
                 return 0.0
             share = (self._hourly * (self._gap.value or 0.0) / _HOUR + self._credit / (_USUAL_WINDOW * _HORIZON)) / price
             return max(self._recent.threshold(share, takes_ties=self._credit > 0), 0.0)
+
+    def retarget(self, dollars_per_hour: float) -> None:
+        """Hold another target from now on. The bills of the last hour and what is set aside count against it as they are."""
+        with self._lock:
+            self._earn()
+            self._hourly = dollars_per_hour
+            self._credit = min(self._credit, _BURST * dollars_per_hour)
 
     def affords(self, dollars: float | None) -> bool:
         """As `BudgetController` says."""
@@ -301,7 +317,7 @@ class DollarRateController:
     @property
     def _left(self) -> float:
         """Dollars that may still be spent or set aside in this hour."""
-        return _MOST * self._hourly - self._paid_sum - max(self._set_aside, self._dearness * self._expected)
+        return _MOST * self._hourly - max(self._paid_sum, self._billed()) - max(self._set_aside, self._dearness * self._expected)
 
     @property
     def _unknown(self) -> float:

@@ -93,7 +93,7 @@ class Router:
         self.spending = Spending(budgets or BudgetBook(MemoryStorage(), now))
         self.success = SuccessModel()
         self.sessions = Sessions(monotonic)
-        self.steering = Steering(seed, monotonic)
+        self.steering = Steering(seed, monotonic, self.spending.dollars_of_last_hour)
         self._lock = Lock()
         self._relearned: set[Path] = set()
         """Logs."""

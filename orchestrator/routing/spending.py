@@ -1,8 +1,10 @@
 """What is spent, as the router looks at it: whether an agent is expected to go beyond a limit, and how much of the limits is left."""
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ...protocols import StoreUnavailable
 from ..budgets.amounts import MEASURES, Spent
 from ..budgets.book import BudgetBook, Scope
 from ..task import Task
@@ -10,6 +12,8 @@ from .settings import Amounts, Limits
 
 if TYPE_CHECKING:
     from ..budgets.account import Account
+
+logger = logging.getLogger(__name__)
 
 
 class Spending:
@@ -22,7 +26,17 @@ class Spending:
         """What the task may spend."""
         from ..budgets.account import Account  # it waits for others, which deciding and explaining never do
 
-        return Account(self._book, task.policy.limits, task=task.idempotency_key, session=task.session, user=task.user)
+        is_paced = task.policy.router.dollars_per_hour is not None and self._book.is_shared
+        limits = task.policy.limits
+        return Account(self._book, limits, task=task.idempotency_key, session=task.session, user=task.user, is_paced=is_paced)
+
+    def dollars_of_last_hour(self) -> float:
+        """Dollars that tasks under `dollars_per_hour` took in the last hour, of all processes; 0 where the book is this process's own."""
+        try:
+            return self._book.dollars_of_last_hour() if self._book.is_shared else 0.0
+        except StoreUnavailable as error:
+            logger.warning("what other processes have spent in the last hour is not known: %s", error)
+            return 0.0
 
     def share_left(self, task: Task) -> float | None:
         """Of the limits for the session, the user and the day, the share that is left where least is; None: there are none."""

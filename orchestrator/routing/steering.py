@@ -23,13 +23,19 @@ class Steering:
     Args:
         seed: of what is explored; None: another one each time.
         monotonic: seconds that never run backwards.
+        billed: dollars of the last hour, of this process and of others that keep account with it.
     """
 
-    def __init__(self, seed: int | None, monotonic: Callable[[], float]) -> None:
+    def __init__(self, seed: int | None, monotonic: Callable[[], float], billed: Callable[[], float] = lambda: 0.0) -> None:
         self._seed = seed
         self._monotonic = monotonic
+        self._billed = billed
         self._lock = Lock()
-        self._controllers: dict[tuple[float | None, float | None], BudgetController] = {}
+        self._shares: dict[float, FarShareController] = {}
+        self._dollars: DollarRateController | None = None
+        """The only one, whatever the target: what was spent under another target is spent."""
+        self._target: float | None = None
+        """Dollars per hour that it holds now."""
         self._explorers: dict[float, Explorer] = {}
 
     def threshold(self, settings: RouterPolicy, far: Estimate | None = None) -> float:
@@ -46,14 +52,14 @@ class Steering:
 
     def extend(self, settings: RouterPolicy, commitments: list[Commitment], dollars: float | None) -> None:
         """Set more aside for a task under way that has already taken more than was expected. None: unknown dollars."""
-        controller = self._controller(settings)
-        if isinstance(controller, DollarRateController) and dollars is not None and len(commitments) == 1:
+        controller = self._rate(settings)
+        if controller is not None and dollars is not None and len(commitments) == 1:
             commitments[0] = controller.extend(commitments[0], dollars)
 
     def settle(self, settings: RouterPolicy, commitments: Sequence[Commitment], dollars: float | None) -> None:
         """Count the bill of a task in the place of what was set aside for it and its parts. None: the bill is unknown."""
-        controller = self._controller(settings)
-        if not isinstance(controller, DollarRateController):
+        controller = self._rate(settings)
+        if controller is None:
             return
         first, *rest = commitments or (None,)
         controller.settle(first, dollars)
@@ -114,20 +120,31 @@ class Steering:
             return self._explorers.setdefault(settings.explore_share, Explorer(settings.explore_share, seed=self._seed))
 
     def _controller(self, settings: RouterPolicy) -> BudgetController | None:
-        """The one for this target; a policy that names another target begins anew."""
-        key = (settings.far_share, settings.dollars_per_hour)
-        if key == (None, None):
+        """The one that holds the target of a task that is being placed. A share that is new begins anew."""
+        rate = self._rate(settings)
+        if rate is not None:
+            self._retarget(rate, settings.dollars_per_hour)
+            return rate
+        if settings.far_share is None:
             return None
         with self._lock:
-            if key not in self._controllers:
-                self._controllers[key] = self._new_controller(settings)
-            return self._controllers[key]
+            return self._shares.setdefault(settings.far_share, FarShareController(settings.far_share))
 
-    def _new_controller(self, settings: RouterPolicy) -> BudgetController:
-        if settings.far_share is not None:
-            return FarShareController(settings.far_share)
-        assert settings.dollars_per_hour is not None, "one of the two is given"
-        return DollarRateController(settings.dollars_per_hour, now=self._monotonic)
+    def _rate(self, settings: RouterPolicy) -> DollarRateController | None:
+        """The one that has all bills; it keeps its target, since a task that ends may have begun under an older policy."""
+        if settings.dollars_per_hour is None:
+            return None
+        with self._lock:
+            if self._dollars is None:
+                self._target = settings.dollars_per_hour
+                self._dollars = DollarRateController(self._target, now=self._monotonic, billed=self._billed)
+            return self._dollars
+
+    def _retarget(self, rate: DollarRateController, dollars_per_hour: float | None) -> None:
+        with self._lock:
+            if dollars_per_hour is not None and dollars_per_hour != self._target:
+                rate.retarget(dollars_per_hour)
+                self._target = dollars_per_hour
 
 
 def _most(dollars: Estimate | None) -> float | None:

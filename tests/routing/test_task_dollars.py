@@ -1,15 +1,22 @@
 """Dollars of tool-using tasks: what is expected of the next one, and what an hour costs, with the bills of a real `Hybrid.run`."""
 
+from datetime import datetime, timedelta
 from itertools import count
+from pathlib import Path
 
 import anyio
 import pytest
 from situations import priced
 
 from nearfar.orchestrator import Hybrid, Policy, tool
+from nearfar.orchestrator.budgets.amounts import Units
+from nearfar.orchestrator.budgets.book import Claim, Reservation, Scope
+from nearfar.orchestrator.budgets.opening import open_budgets
 from nearfar.orchestrator.routing.budget import DollarRateController
 from nearfar.orchestrator.routing.decision import Estimate, Source
+from nearfar.orchestrator.routing.settings import RouterPolicy
 from nearfar.orchestrator.routing.steering import Steering
+from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.protocols import InvalidOutput, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 
@@ -39,12 +46,15 @@ class Looping:
         return ToolCall(id=f"c{next(CALL_KEYS)}", name="search", arguments={"query": "late"}) if done < self.steps - 1 else "Report 17."
 
 
-def hybrid(far: Looping, *, near: Looping | None = None, prices: float = 100, **policy: object) -> Hybrid:
+def hybrid(
+    far: Looping, *, near: Looping | None = None, prices: float = 100, budgets: RunsConfig | None = None, **policy: object
+) -> Hybrid:
     given = Policy.model_validate({"strategy": "route", "sensitivity": "public", **policy})
     return Hybrid(
         near=ScriptedAgent(near or Looping(1), name="near"),
         far=ScriptedAgent(far, name="far", side=Side.FAR, prices=priced(prices)),
         policy=given,
+        budgets=budgets,
     )
 
 
@@ -123,7 +133,7 @@ async def test_a_task_that_failed_is_billed_all_the_same() -> None:
         for _ in range(3):
             with pytest.raises(InvalidOutput):
                 await pair.run(PROMPT, tools=[search], mode="only_in_cloud")
-        (controller,) = pair._router.steering._controllers.values()
+        controller = pair._router.steering._dollars
     assert isinstance(controller, DollarRateController)
     assert sum(paid for _, paid in controller.state.paid) > 0
     assert controller._set_aside == 0
@@ -132,3 +142,58 @@ async def test_a_task_that_failed_is_billed_all_the_same() -> None:
 def test_a_share_is_settled_by_nothing() -> None:
     settings = Policy.model_validate({"router": {"far_share": 0.3}}).router
     Steering(None, lambda: 0.0).settle(settings, [], 5.0)
+
+
+DEAR = Estimate(value=0.2, deviation=0.0, source=Source.MEASURED)
+HELD_BACK = 1e6
+
+
+def per_hour(dollars: float) -> RouterPolicy:
+    return RouterPolicy(dollars_per_hour=dollars)
+
+
+def test_a_policy_that_names_another_rate_does_not_forget_what_the_hour_has_cost() -> None:
+    clock = [0.0]
+    steering = Steering(None, lambda: clock[0])
+    steering.settle(per_hour(1.0), [], 0.95)
+    clock[0] = 1800.0
+    assert steering.threshold(per_hour(1.1), DEAR) > HELD_BACK
+    assert steering._dollars is not None
+    assert not steering._dollars.affords(0.2)
+    steering.threshold(per_hour(2.0), DEAR)
+    assert steering._dollars.affords(0.2)
+
+
+def test_a_task_that_ends_under_an_older_policy_leaves_the_new_rate_in_force() -> None:
+    clock = [0.0]
+    steering = Steering(None, lambda: clock[0])
+    steering.threshold(per_hour(5.0), DEAR)
+    steering.threshold(per_hour(1.0), DEAR)
+    steering.settle(per_hour(5.0), [], 0.95)
+    clock[0] = 1800.0
+    assert steering._dollars is not None
+    assert not steering._dollars.affords(0.2)
+
+
+async def test_a_process_that_is_started_again_goes_on_with_the_hour_that_was_spent(tmp_path: Path) -> None:
+    kept = RunsConfig(folder=tmp_path)
+    paid = dearest = 0.0
+    for _ in range(4):
+        async with hybrid(Looping(8), strategy="route", router={"dollars_per_hour": 1.0}, budgets=kept) as pair:
+            for _ in range(20):  # only the far side is any good
+                pair.report(await pair.run(PROMPT, tools=[search], mode="only_on_device"), score=0.0)
+            bills = [float((await pair.run(PROMPT, tools=[search])).dollars or 0) for _ in range(3)]
+            paid, dearest = paid + sum(bills), max(*bills, dearest)
+    assert 0 < paid <= 1.0 + dearest
+
+
+def test_the_book_knows_what_the_last_hour_has_cost_and_forgets_older_minutes(tmp_path: Path) -> None:
+    moment = [datetime(2026, 11, 23, 12, 0)]
+    book = open_budgets(RunsConfig(folder=tmp_path), clock=lambda: moment[0])
+    for minutes, nanodollars in ((0, 1_000_000_000), (50, 2_000_000_000), (20, 0)):
+        moment[0] += timedelta(minutes=minutes)
+        found = book.reserve([Claim(Scope("minute"))], least=Units(), most=Units(5_000_000_000))
+        assert isinstance(found, Reservation)
+        book.settle(found, Units(nanodollars))
+        assert book.dollars_of_last_hour() == {0: 1.0, 50: 3.0, 20: 2.0}[minutes]
+    book.close()
