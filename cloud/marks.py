@@ -5,10 +5,20 @@ Each mark is a lower-case piece of a code, a type or a message, as providers and
 
 from typing import Final
 
-from ..protocols import ContentFiltered, ContextOverflow, NearfarError, NoSuchModel, ProviderAuthError, QuotaExceeded, RateLimited
+from ..protocols import (
+    ContentFiltered,
+    ContextOverflow,
+    NearfarError,
+    NoSuchModel,
+    ProviderAuthError,
+    QuotaExceeded,
+    RateLimited,
+    RequestRefused,
+)
 
 _PAID_OUT: Final = (
     "credit balance is too low",  # Anthropic
+    "reached your specified api usage limits",
     "billing_error",
     "prepayment credits are depleted",  # Gemini
     "billing_hard_limit",  # OpenAI
@@ -39,6 +49,11 @@ _OVERFLOW: Final = (
     "reduce the length of the messages",  # Groq
     "longer than the maximum model length",  # vLLM
     "exceeded max context length",  # Ollama
+    "model is loaded with context length of only",  # LM Studio
+    "cannot truncate prompt with n_keep",
+    "to keep from the initial prompt is greater than the context length",
+    "`max_new_tokens` must be <=",  # Hugging Face's server, Together
+    "request too large for",  # OpenAI, Groq: more than a minute's tokens in one request
     "contextwindowexceedederror",  # LiteLLM
 )
 _FILTERED: Final = (
@@ -53,7 +68,16 @@ _FILTERED: Final = (
     "cyber_policy",
     "misalignment_policy",
 )
-_KEY: Final = ("invalid_api_key", "incorrect api key", "authentication_error", "api_key_invalid", "api key not valid", "api key expired")
+_KEY: Final = (
+    "invalid_api_key",
+    "incorrect api key",
+    "authentication_error",
+    "api_key_invalid",
+    "api key not valid",
+    "api key expired",
+    "litellm.authenticationerror",
+    "no connected db",  # LiteLLM without a database: it looks there for keys that it does not know
+)
 _MODEL: Final = (
     "model_not_found",
     "model_not_available",
@@ -61,6 +85,7 @@ _MODEL: Final = (
     "is not a valid model id",  # OpenRouter
     "no endpoints found for",
     "invalid model name passed in",  # LiteLLM
+    "litellm.notfounderror",
 )
 MARKS: Final[tuple[tuple[type[NearfarError], tuple[str, ...]], ...]] = (
     (QuotaExceeded, _PAID_OUT),
@@ -70,13 +95,17 @@ MARKS: Final[tuple[tuple[type[NearfarError], tuple[str, ...]], ...]] = (
     (ContextOverflow, _OVERFLOW),
     (ContentFiltered, _FILTERED),
     (NoSuchModel, _MODEL),
+    (RateLimited, ("litellm.ratelimiterror",)),
+    (RequestRefused, ("litellm.badrequesterror", "litellm.unprocessableentityerror")),  # behind a status of 500, too
 )
 """The first that fits counts."""
 UNREADABLE_STATES: Final = (
     "encrypted content",  # OpenAI's responses
     "encrypted_content",
     "of type 'reasoning'",
-    "signature",  # Anthropic
+    "in `thinking` block",  # Anthropic
+    ".thinking.signature",
+    "bound to a different conversation",
     "thinking` blocks",
     "thinking blocks",
     "thought signature",  # Gemini

@@ -115,6 +115,21 @@ RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
     ("openai", 400, openai("openai/gpt-0 is not a valid model ID", code=400), NoSuchModel),
     ("openai", 400, openai("/chat/completions: Invalid model name passed in model=gpt-0"), NoSuchModel),
     ("openai", 404, openai("The API deployment for this resource does not exist.", code="DeploymentNotFound"), NoSuchModel),
+    ("gemini", 500, gemini(500, "INTERNAL", "litellm.APIConnectionError: litellm.NotFoundError: OpenAIException - no such"), NoSuchModel),
+    ("gemini", 500, gemini(500, "INTERNAL", "litellm.APIConnectionError: litellm.AuthenticationError: denied"), ProviderAuthError),
+    ("gemini", 500, gemini(500, "INTERNAL", "litellm.APIConnectionError: litellm.RateLimitError: slow down"), RateLimited),
+    ("gemini", 500, gemini(500, "INTERNAL", "litellm.APIConnectionError: litellm.BadRequestError: not so"), RequestRefused),
+    ("openai", 400, openai("No connected db.", type="no_db_connection", code="400"), ProviderAuthError),
+    ("anthropic", 400, anthropic("invalid_request_error", "You have reached your specified API usage limits."), QuotaExceeded),
+    ("openai", 400, openai("However, the model is loaded with context length of only 4096 tokens, which is not enough."), ContextOverflow),
+    ("openai", 400, openai("Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)"), ContextOverflow),
+    ("openai", 422, openai("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097."), ContextOverflow),
+    (
+        "openai",
+        429,
+        openai("Request too large for gpt-4o on tokens per min (TPM)", code="rate_limit_exceeded"),
+        ContextOverflow,
+    ),
 ]
 
 

@@ -1,6 +1,7 @@
 """A turn goes back to its provider as it came: reasoning, signatures and order unchanged, wherever text and calls still match."""
 
 import json
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -180,6 +181,21 @@ async def test_thoughts_that_the_provider_cannot_read_any_more_are_left_out(dial
         await agent.aclose()
     assert "c2ln" not in str(server.exchanges[2].body)
     assert "gAAAA" not in str(server.exchanges[2].body)
+
+
+async def test_a_complaint_of_another_signature_leaves_the_thoughts_where_they_are() -> None:
+    async def answer(exchange: Exchange) -> None:
+        if len(server.exchanges) == 1:
+            await exchange.stream([STREAMS["anthropic"]])
+        else:
+            told = {"type": "invalid_request_error", "message": "tools.0: the function's signature has no type"}
+            await exchange.respond(400, json.dumps({"error": told}))
+
+    async with http_server(answer) as server, aclosing(agent_at(server.base_url, "anthropic")) as agent:
+        asked = await complete(agent, asking(messages=(QUESTION,), tools=(WEATHER,)))
+        with pytest.raises(RequestRefused):
+            await complete(agent, asking(messages=with_result(asked, asked.message), tools=(WEATHER,)))
+    assert len(server.exchanges) == 2
 
 
 async def test_a_run_with_tools_carries_its_reasoning_along() -> None:
