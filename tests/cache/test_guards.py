@@ -49,6 +49,8 @@ DIFFERENT = [
     ("Which country has the best cuisine?", "Which country has the best cuisine, and why?", "question"),
     ("What is a way to start a fire?", "What is the best way to start a fire?", "degree"),
     ("What did she say to her mother?", "What did she say about her mother?", "preposition"),
+    ("How do you pronounce your name?", "How do I pronounce my name?", "question"),
+    ("How do you spell your name?", "How do I spell my name?", "question"),
     ("What is John?", "What has John?", "auxiliary"),
     ("What do people wear?", "What did people use to wear?", "tense"),
     ("Must I pay tax on gifts?", "Should I pay tax on gifts?", "modal"),

@@ -19,7 +19,7 @@ _WAYS: Final = (
 _GOING_ABOUT: Final = re.compile(r"^how (?:do|can) i go about (?=(\w+))")
 _STATES: Final = listed("be look feel sound smell taste seem appear weigh do compare rank")
 """Verbs whose `how do I` does not ask for instructions: `how do I look`."""
-_VAGUE: Final = listed("make get become learn write")
+_VAGUE: Final = listed("make get become learn write pronounce spell sign")
 """Verbs whose `how do you` asks for instructions only where it names nothing of the person that is asked."""
 _PERSONS: Final = listed("i me my mine myself you your yours yourself we us our they them he she him her")
 _FORM: Final = "how-to {}"
