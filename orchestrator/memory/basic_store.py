@@ -24,6 +24,7 @@ from langgraph.store.base import (
 )
 
 from ...protocols import InvalidRequest
+from ..arguments import as_choice
 from ..threads import in_thread
 from . import validation
 from .engine import Engine
@@ -72,9 +73,9 @@ class BasicStore(BaseStore):
         self._embedder = embedder
         self._fields = validation.fields(fields)
         self._maximum_bytes = maximum_bytes
-        self._mode = Mode(mode)
+        self._mode = as_choice("mode", mode, Mode)
         self._now = now
-        self._origin = Origin(user=user, tier=Tier(tier))
+        self._origin = Origin(user=user, tier=as_choice("tier", tier, Tier))
         self._principal: Principal | None = None
         self._watchers = Watchers()
         self._erasing = Watchers()
@@ -97,7 +98,13 @@ class BasicStore(BaseStore):
         lineage: Sequence[Address] = (),
     ) -> Self:
         """The same store for one writer: what is given is stamped on all that is written through it, and no value can say otherwise."""
-        origin = Origin(agent=agent, source=source and Source(source), tier=tier and Tier(tier), subject=subject, lineage=tuple(lineage))
+        origin = Origin(
+            agent=agent,
+            source=validation.source(source),
+            tier=validation.tier(tier),
+            subject=subject,
+            lineage=tuple(lineage),
+        )
         return self._as(origin.within(self._origin))
 
     def view(self, principal: Principal) -> Self:
@@ -110,6 +117,13 @@ class BasicStore(BaseStore):
         seen = self._as(replace(self._origin, user=principal.user, tier=tier))
         seen._principal = principal
         return seen
+
+    def for_user(self, user: str) -> Self:
+        """The store as a task on behalf of `user` has it: as it is for its own user and where none is named, else a `view` of theirs."""
+        if not user or user == self._origin.user:
+            return self
+        known = self._principal or Principal(user, self.engine.device)
+        return self.view(replace(known, user=user))
 
     @property
     def watchers(self) -> Watchers:
@@ -171,7 +185,7 @@ class BasicStore(BaseStore):
         """
         op = PutOp(namespace, key, value, index, self._default_ttl() if isinstance(ttl, NotProvided) else ttl)
         moment = None if valid_from is None else valid_from.timestamp()
-        edit = replace(self._edit(op), if_version=if_version, tier=tier and Tier(tier), subject=subject, valid_from=moment)
+        edit = replace(self._edit(op), if_version=if_version, tier=validation.tier(tier), subject=subject, valid_from=moment)
         return self._write([edit])[0]
 
     async def aput(  # type: ignore[override]  # it returns more than nothing
@@ -222,7 +236,7 @@ class BasicStore(BaseStore):
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query)
         moment = None if include_superseded else self._now() if valid_at is None else valid_at.timestamp()
-        chosen, how = Mode(mode or self._mode), ranking or Ranking()
+        chosen, how = as_choice("mode", mode or self._mode, Mode), ranking or Ranking()
         asked = replace(self._query(op), key_prefix=key_prefix, mode=chosen, ranking=how, valid_at=moment)
         is_past = include_superseded or valid_at is not None
         return self._search(asked, refresh=self._refreshes(refresh_ttl), is_past=is_past)

@@ -124,7 +124,7 @@ class MemoryStore(BasicStore):
                 raise NotFound(f"there is no item {key!r} in {'/'.join(namespace)}")
             return {name: part for name, part in {**before, **changed}.items() if name not in gone}
 
-        return self._change(namespace, key, patched, if_version=if_version, tier=tier and Tier(tier))
+        return self._change(namespace, key, patched, if_version=if_version, tier=validation.tier(tier))
 
     async def apatch(
         self,
@@ -156,7 +156,7 @@ class MemoryStore(BasicStore):
         """
         moment = self._now() if valid_from is None else valid_from.timestamp()
         edit = self._edit(PutOp(namespace, key, value, index, self._default_ttl()))
-        stamped = replace(edit, valid_from=moment, archives=True, if_version=if_version, tier=tier and Tier(tier), subject=subject)
+        stamped = replace(edit, valid_from=moment, archives=True, if_version=if_version, tier=validation.tier(tier), subject=subject)
         return self._write([stamped])[0]
 
     async def asupersede(
@@ -266,7 +266,7 @@ class MemoryStore(BasicStore):
 
     def export(self, *, prefix: tuple[str, ...] = (), tier: Tier | None = None) -> Iterator[str]:
         """Items as lines of JSON, with all that is stamped on them, also those that are no longer true. Lost values are not among them."""
-        return export(self._reader(), prefix=validation.prefix(prefix), tier=tier and Tier(tier))
+        return export(self._reader(), prefix=validation.prefix(prefix), tier=validation.tier(tier))
 
     def import_lines(self, lines: Iterable[str], *, overwrite: bool = False, dry_run: bool = False) -> Imported:
         """Bring exported items in: as the store's user, with their tiers, and believed no more than whoever imports them.

@@ -8,7 +8,8 @@ import orjson
 from langgraph.store.base import InvalidNamespaceError
 
 from ...protocols import InvalidRequest
-from .item import Address, Meta, Namespace
+from ..arguments import as_choice
+from .item import Address, Meta, Namespace, Source, Tier
 from .selection import Comparison, Condition
 
 MAXIMUM_BYTES: Final = 1 << 20
@@ -111,8 +112,20 @@ def page(limit: object, offset: object) -> tuple[int, int]:
     return limit, offset
 
 
+def tier(given: Tier | None) -> Tier | None:
+    """Return the tier that a write or a search names, if it names one. Raises `ConfigError` that lists them."""
+    return None if given is None else as_choice("tier", given, Tier)
+
+
+def source(given: Source | None) -> Source | None:
+    """Return the source that a writer names, if it names one. Raises `ConfigError` that lists them."""
+    return None if given is None else as_choice("source", given, Source)
+
+
 def conditions(given: Mapping[str, Any] | None) -> tuple[Condition, ...]:
     """LangGraph's filter. An object without operators inside is met field by field, so it may leave out some."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidRequest(f"a filter is an object, not {given!r:.80}", hint='{"town": "Bonn"} finds items whose field town is Bonn')
     return tuple(condition for name, wanted in (given or {}).items() for condition in _conditions((name,), wanted))
 
 

@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from langgraph.store.base import PutOp
+from langgraph.store.base import PutOp, SearchOp
 from memory_bench import MakeStore
 
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.protocols import InvalidRequest
+from nearfar.protocols import ConfigError, InvalidRequest
 
 NOTES = ("notes",)
 
@@ -140,6 +140,31 @@ def test_the_longest_key_can_be_superseded(store: MemoryStore) -> None:
 
 
 def test_an_unknown_tier_is_refused(store: MemoryStore, engine: Engine) -> None:
-    with pytest.raises(ValueError, match="public"):
+    with pytest.raises(ConfigError, match="public"):
         store.put(NOTES, "k", {}, tier="public")  # type: ignore[arg-type]  # what is tested
+    assert engine.position() == 0
+
+
+def test_a_filter_that_is_no_object_is_refused(store: MemoryStore) -> None:
+    wrong: Any
+    for wrong in ([1], "town", 7, [("town", "Bonn")]):
+        with pytest.raises(InvalidRequest, match="a filter is an object"):
+            store.search((), filter=wrong)
+        with pytest.raises(InvalidRequest, match="a filter is an object"):
+            store.batch([SearchOp((), filter=wrong)])
+
+
+def test_a_mode_a_tier_or_a_source_that_does_not_exist_is_refused_with_those_that_do(store: MemoryStore, engine: Engine) -> None:
+    wrong: Any = "nope"
+    for call in (
+        lambda: store.search((), query="tea", mode=wrong),
+        lambda: store.put(NOTES, "k", {}, tier=wrong),
+        lambda: store.supersede(NOTES, "k", {}, tier=wrong),
+        lambda: store.patch(NOTES, "k", {}, tier=wrong),
+        lambda: store.bound(tier=wrong),
+        lambda: store.bound(source=wrong),
+        lambda: list(store.export(tier=wrong)),
+    ):
+        with pytest.raises(ConfigError, match="it is one of"):
+            call()
     assert engine.position() == 0
