@@ -24,16 +24,18 @@ _running: ContextVar["Recollection | None"] = ContextVar("nearfar_recollection",
 class Recollection:
     """Of one task. Its tools add to it."""
 
-    def __init__(self, sensitivity: Sensitivity, recalled: Sequence[RecalledItem], *, stays_here: bool) -> None:
+    def __init__(self, sensitivity: Sensitivity, recalled: Sequence[RecalledItem], *, stays_here: bool, user: str = "") -> None:
         self.is_private = sensitivity is Sensitivity.PRIVATE
         """No far agent sees what the task is told."""
         self._stays_here = self.is_private and stays_here
+        self.user = user
+        """On whose behalf the task runs."""
         self.items = list(recalled)
 
     @classmethod
     def of(cls, task: Task, *, stays_here: bool = False) -> "Recollection":
         """`stays_here`: all near agents are on this very device, so that a private task never leaves it."""
-        return cls(task.policy.sensitivity, task.recalled, stays_here=stays_here)
+        return cls(task.policy.sensitivity, task.recalled, stays_here=stays_here, user=task.user)
 
     def may_hear(self, tier: Tier, recall: RecallConfig) -> bool:
         """Whether an item of this tier may be told to the task."""

@@ -41,6 +41,7 @@ class TaskMemory:
 
     `recall` says what of it is put before each task, None: nothing. With `remember`, each task that was served is written down verbatim:
     what the user said, what tools returned, what the model answered, each as what it is. A private task is for this device alone.
+    A task on behalf of another user than the store's recalls what is theirs or shared, and is written down as theirs.
     Agents may call `tools` in every task, see `memory_tools`. With `sleep`, a `Hybrid` consolidates the store while it serves no task.
     """
 
@@ -80,7 +81,7 @@ class TaskMemory:
             return task
         is_public = task.policy.sensitivity is Sensitivity.PUBLIC
         try:
-            found = relevant(self.store, last_words(task.messages), self._recall)
+            found = relevant(self.store.for_user(task.user), last_words(task.messages), self._recall)
         except NearfarError as error:  # the task can do without
             return _with_reasons(task, f"memory: nothing could be recalled: {error.message}")
         is_told = Recollection(Sensitivity.PRIVATE if may_stay else task.policy.sensitivity, (), stays_here=stays_here).may_hear
@@ -104,14 +105,17 @@ class TaskMemory:
 
     def _write_down(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
         lineage = tuple(Address(item.namespace, item.key) for item in result.recalled)
-        session = task.session or task.idempotency_key
+        session, episodes = task.session or task.idempotency_key, self._episodes
+        store = self.store.for_user(task.user)
+        if store is not self.store:  # sessions of two users may have one name
+            session, episodes = f"{task.user}/{session}", EpisodicMemory(store, SCOPE)
         try:
             for turn in episode(task, messages, result.agent):
                 is_users = turn.source is Source.USER
                 label = result.label.model_copy(update={"integrity": Integrity.TRUSTED}) if is_users else result.label
                 with writing_as(origin_of(label, agent="" if is_users else result.agent, lineage=() if is_users else lineage)):
-                    self._episodes.remember(turn, session)
-            self._episodes.close(session)
+                    episodes.remember(turn, session)
+            episodes.close(session)
         except NearfarError as error:  # its answer is there, and stays
             log.warning("a task could not be written down: %s", type(error).__name__)
             reason = f"memory: the task was not written down: {error.message}"

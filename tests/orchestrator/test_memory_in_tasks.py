@@ -427,3 +427,46 @@ def test_memory_and_store_exclude_each_other() -> None:
     store = MemoryStore(InMemoryEngine())
     with pytest.raises(ConfigError, match="both given"):
         Hybrid(near=near(), memory=store, store=store)
+
+
+PIN = "My code for the garden gate is 4711."
+ASKED = "What is the code for the garden gate?"
+
+
+async def test_what_one_user_said_is_recalled_for_that_user_alone() -> None:
+    store = MemoryStore(InMemoryEngine())
+    agent = near("Noted.", "I do not know.", "4711.")
+    async with Hybrid(near=agent, memory=TaskMemory(store, remember=True)) as hybrid:
+        await hybrid.run(PIN, user="ada", session="chat")
+        await hybrid.run(ASKED, user="bob", session="chat")
+        mine = await hybrid.run(ASKED, user="ada", session="another")
+    prompts = [request.messages[-1].text for request in agent.requests]
+    assert "4711" not in prompts[1]
+    assert "4711" in prompts[2]
+    assert not any("not written down" in reason for reason in mine.reasons)
+    writers = {item.value["text"]: item.user for item in store.search(TURNS, limit=100)}
+    assert (writers[PIN], writers["I do not know."]) == ("ada", "bob")
+
+
+async def test_the_tools_remember_and_recall_for_the_tasks_user() -> None:
+    store = MemoryStore(InMemoryEngine())
+    note, ask = ToolCall(id="1", name="remember", arguments={"text": PIN}), ToolCall(id="2", name="recall", arguments={"query": ASKED})
+    agent = near(note, "Noted.", ask, "I do not know.", note, "Noted.", ask, "4711.")
+    async with Hybrid(near=agent, memory=TaskMemory(store, recall=None, tools=memory_tools(store))) as hybrid:
+        await hybrid.run("Remember it.", user="ada")
+        await hybrid.run("Look it up.", user="bob")
+        heard_by_bob = agent.requests[-1].messages[-1]
+        await hybrid.run("Remember it, too.", user="bob")
+        await hybrid.run("Look it up.", user="bob")
+        heard_then = agent.requests[-1].messages[-1]
+    assert "4711" not in str(heard_by_bob)
+    assert "4711" in str(heard_then)
+    assert sorted(item.user for item in store.search(NOTES)) == ["ada", "bob"]
+
+
+async def test_a_user_is_told_what_is_shared_and_nothing_that_the_stores_own_user_keeps() -> None:
+    for tier, is_told in ((Tier.SHARED, True), (Tier.USER, False), (Tier.DEVICE, False)):
+        agent = near()
+        async with Hybrid(near=agent, memory=store_with(tier)) as hybrid:
+            await hybrid.run(PROMPT, user="bob")
+        assert (FACT in shown(agent)) is is_told
