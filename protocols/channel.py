@@ -8,7 +8,7 @@ import grpc
 from .address import Address
 from .certificates import look, read_pair, read_roots
 from .errors import ConfigError
-from .limits import CALLS_OF_A_CONNECTION, HANDSHAKE_SECONDS, IDLE_CONNECTION_SECONDS, MAX_MESSAGE_BYTES, METADATA_BYTES
+from .limits import CALLS, CALLS_OF_A_CONNECTION, HANDSHAKE_SECONDS, IDLE_CONNECTION_SECONDS, MAX_MESSAGE_BYTES, METADATA_BYTES
 from .open_files import most_connections
 from .renewal import RenewedCertificate
 
@@ -47,6 +47,9 @@ SERVER_OPTIONS: Options = (
     ("grpc.so_reuseport", 0),
     # There is no limit on a connection's age: a worker stays attached for days, and a token that is revoked ends its calls anyway.
     ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
+    # Calls that Python has not got to yet. By default, gRPC cancels some beyond 1,000 by chance, without a word.
+    ("grpc.server.max_pending_requests", CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", CALLS),
     ("grpc.max_connection_idle_ms", round(IDLE_CONNECTION_SECONDS * 1000)),
     ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_SECONDS * 1000)),
     # The second is what gRPC refuses for certain; between the two, some calls by chance.

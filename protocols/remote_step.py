@@ -38,8 +38,9 @@ logger = logging.getLogger(__name__)
 
 StepCall: TypeAlias = "grpc.aio.UnaryStreamCall[pb.StepCall, pb.StepEvent]"
 
-_BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
-"""What gRPC reports, without a reason of ours, when the connection and not the step has failed."""
+_BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED})
+"""What gRPC reports, without a reason of ours, when the connection and not the step has failed; the last one comes from proxies that lose
+their server, and from servers with thousands of calls that nobody has looked at yet."""
 _NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
 """Words of gRPC for a call that was sent to nobody, which it says nowhere else. With any other words, a call may have been sent."""
 _CANCEL_LIMIT = 1.0
@@ -77,6 +78,10 @@ class Connection:
     def _unreachable(self, error: grpc.aio.AioRpcError) -> NearfarError:
         """The error for a status that does not come from our server."""
         details = error.details() or error.code().name
+        if error.code() is grpc.StatusCode.CANCELLED:
+            return Unavailable(
+                f"{self.address} dropped the call unseen", hint="it, or a proxy before it, has too much to do: try again later"
+            )
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             hint = "check that the server runs, its address, and its certificate if it uses TLS"
             return Unavailable(f"cannot reach {self.address}: {details}", hint=hint)

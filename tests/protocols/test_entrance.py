@@ -1,5 +1,6 @@
 """Calls pass a server's entrance before anything of their requests is read, and end with an error of ours whatever happens in them."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -38,6 +39,7 @@ from nearfar.protocols.server import serve
 from nearfar.protocols.status import Context, from_rpc_error
 from nearfar.protocols.testing.subject import eventually
 from nearfar.protocols.v1 import agent_pb2 as pb
+from nearfar.protocols.v1.agent_pb2_grpc import AgentServiceStub
 from nearfar.protocols.wire import request_to_proto
 
 pytestmark = pytest.mark.anyio
@@ -303,3 +305,31 @@ async def test_a_defect_is_logged_and_its_text_stays_here(monkeypatch: pytest.Mo
     assert isinstance(refusal, InternalError)
     assert "secret" not in str(refusal)
     assert [record.name for record in caplog.records if record.levelno >= logging.ERROR] == ["nearfar.protocols.entrance"]
+
+
+async def test_a_burst_of_a_fleet_waits_for_its_turn_and_is_answered() -> None:
+    async def ask_for_cards(channel: grpc.aio.Channel) -> object:
+        return await AgentServiceStub(channel).Describe(pb.DescribeRequest(), metadata=bearer_metadata(TOKENS["laptop"]))
+
+    with anyio.fail_after(60):
+        async with serve(ScriptedAgent([]), tokens=TOKENS) as serving:
+            channels = [open_channel(parse_address(serving.address), None) for _ in range(2)]
+            burst = [ask_for_cards(channel) for channel in channels for _ in range(900)]
+            answers = await asyncio.gather(*burst, return_exceptions=True)
+            for channel in channels:
+                await channel.close()
+    assert [answer for answer in answers if isinstance(answer, BaseException)] == []
+
+
+async def test_steps_that_an_overloaded_server_cancels_unseen_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**dict(server_options()), "grpc.server.max_pending_requests": 10, "grpc.server.max_pending_requests_hard_limit": 10}
+    monkeypatch.setattr(server, "server_options", lambda: tuple(options.items()))
+    agent = ScriptedAgent(lambda _: "served")
+    with anyio.fail_after(30):
+        async with serve(agent) as serving:
+            remote = await RemoteAgent.connect(serving.address)
+            steps = [complete(remote, REQUEST.model_copy(update={"idempotency_key": f"step {number}"})) for number in range(14)]
+            replies = await asyncio.gather(*steps)
+            await remote.aclose()
+    assert [reply.text for reply in replies] == ["served"] * 14
+    assert len(agent.requests) == 14
