@@ -126,7 +126,7 @@ def build_provider(config: ProviderConfig) -> "ProviderAgent":
         base_url=config.base_url,
         name=config.name,
         limits=_limits(config),
-        prices=config.prices or _usual_prices(config),
+        prices=prices_of(config),
         timeouts=Timeouts(connect=config.connect_timeout, idle=config.idle_timeout, step=config.step_timeout),
         retry=RetryPolicy(calls=config.max_calls),
     )
@@ -145,8 +145,13 @@ def _limits(config: ProviderConfig) -> Limits:
     return Limits(context_tokens=config.context_tokens, max_output_tokens=config.max_output_tokens, concurrency=concurrency)
 
 
-def _usual_prices(config: ProviderConfig) -> Prices | None:
-    """The prices of a model whose configuration states none: the table's, and 0 for a server on this machine."""
+def prices_of(config: ProviderConfig) -> Prices | None:
+    """Return the prices that the configuration states, else the table's, and 0 for a server on this machine; None: unknown.
+
+    Raises `ConfigError` where an imported table cannot be read.
+    """
+    if config.prices is not None:
+        return config.prices
     if config.base_url is None:
         return price_of(config.provider, config.model)
     host = urlsplit(config.base_url).hostname or ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ..cloud.admission.settings import GatewayLimits as GatewayLimits
-from ..cloud.config import ProviderConfig, build_provider, usual_key
+from ..cloud.config import ProviderConfig, build_provider, prices_of, usual_key
 from ..cloud.keys import StoredKey
 from ..protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ..protocols.messages import Value
@@ -255,7 +255,8 @@ def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConf
         opener = partial(open_local, config, name=name, side=Side.NEAR)
         return Member(name, Side.NEAR, opener, pace=partial(find_profile, config))
     if isinstance(other, FAR_CONFIGS):
-        return Member(name, Side.FAR, _far_opener(other))
+        prices = partial(prices_of, other) if isinstance(other, ProviderConfig) else None
+        return Member(name, Side.FAR, _far_opener(other), prices=prices)
     if isinstance(other, AttachedConfig):
         return Member(name, other.side, partial(open_attached, other), is_elsewhere=True)
     return Member(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))

@@ -1,6 +1,7 @@
 """`Hybrid`: the near and the far agent, the tools and the policy behind one `run`."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
@@ -61,7 +62,7 @@ from .privacy.run_privacy import RunPrivacy
 from .privacy.sessions import SessionLabels
 from .recollection import Recollection
 from .results import Attempt, Call, Result, budget_exceeded, spent
-from .routing.check import require_usable
+from .routing.check import require_usable, unknown_prices
 from .routing.decision import RouteDecision
 from .routing.policy_file import PolicyFile
 from .routing.router import Router
@@ -94,6 +95,8 @@ if TYPE_CHECKING:
     from .strategies.graphs import Graphs
     from .strategies.runtime import TaskGraph
     from .task_memory import TaskMemory
+
+_logger = logging.getLogger(__name__)
 
 
 class Hybrid:
@@ -172,6 +175,7 @@ class Hybrid:
         self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
         self._approver = approver
         self._has_checkpointer = checkpointer is not None
+        self._has_begun = False
         self._selector = Selector()
         self._sessions = SessionLabels()
         device_state = device_state or read_device_state
@@ -251,9 +255,14 @@ class Hybrid:
         """How tasks that start now are served unless they say otherwise."""
         return self._policy.current if isinstance(self._policy, PolicyFile) else self._policy
 
-    def _load_graphs(self) -> None:
-        """Load LangGraph before the clock of the first task runs."""
+    def _begin(self) -> None:
+        """Before the clock of the first task runs: load LangGraph, and say which dollars no limit can count."""
+        if self._has_begun:
+            return
+        self._has_begun = True
         assert self._graphs is not None
+        for finding in unknown_prices(self.policy, (member.name for member in self.team if member.is_unpriced)):
+            _logger.warning("%s", finding)
 
     @cached_property
     def _graphs(self) -> "Graphs":
@@ -306,7 +315,7 @@ class Hybrid:
         if approvals:
             await self._durable.decide(run, user, approvals)
         given: TaskOptions = {"tools": options.get("tools", ()), "approver": options.get("approver", self._approver)}
-        self._load_graphs()
+        self._begin()
         started = time.monotonic()
         with self._awake():
             async with self._durable.resumed(run, user, partial(self._equipped_again, options=given)) as work:
@@ -332,7 +341,7 @@ class Hybrid:
     async def _begun(self, asked: Task, options: TaskOptions) -> AsyncIterator[tuple[Work, float]]:
         """What is to be served, and when it was asked for."""
         await self.team.home.enter()
-        self._load_graphs()
+        self._begin()
         started = time.monotonic()
 
         async def prepare() -> tuple[Task, TaskContext]:

@@ -32,8 +32,9 @@ class Member:
         *,
         pace: Callable[[], Pace | None] | None = None,
         is_elsewhere: bool = False,
+        prices: Callable[[], Prices | None] | None = None,
     ) -> None:
-        """`pace`: looks for what was measured of its model on this device."""
+        """`pace`: looks for what was measured of its model on this device; `prices`: for those that its card will tell."""
         self.name = name
         self.side = side
         self.is_elsewhere = is_elsewhere
@@ -41,6 +42,7 @@ class Member:
         self.health = Health(name)
         """Whether it may be asked now."""
         self._pace = pace
+        self._expected_prices = prices
         self._source = source
         self._agent: Agent | None = source if isinstance(source, Agent) else None
         self._unwrapped = self._agent
@@ -68,6 +70,18 @@ class Member:
     def prices(self) -> Prices | None:
         """None until the agent was opened, and where they are unknown."""
         return self.card.prices if self.card is not None else None
+
+    @property
+    def is_unpriced(self) -> bool:
+        """It is of the far side, and nobody knows its price; False while that cannot be told.
+
+        Raises `ConfigError` where an imported table of prices cannot be read.
+        """
+        if self.side is not Side.FAR:
+            return False
+        if self.card is not None:
+            return self.card.prices is None
+        return self._expected_prices is not None and self._expected_prices() is None
 
     @property
     def card(self) -> AgentCard | None:

@@ -14,7 +14,8 @@ from ..cache.budget import LEAST_THRESHOLD
 from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
 from ..config import Config
 from ..hybrid import Hybrid
-from ..routing.settings import Limits
+from ..routing.check import unknown_prices
+from ..task import Policy
 from ..team import Member
 from .configuration import read_config
 from .console import EXIT_FAILED, execute, output, print_json
@@ -94,15 +95,11 @@ def threshold_findings(config: Config) -> Iterator[Finding]:
         )
 
 
-def price_findings(cards: Iterable[AgentCard], limits: Limits) -> Iterator[Finding]:
+def price_findings(cards: Iterable[AgentCard], policy: Policy) -> Iterator[Finding]:
     """Yield a finding for each agent whose price is unknown where a dollar limit holds."""
-    limited = [name for name in ("call", "task", "session", "user", "day") if getattr(limits, name).dollars is not None]
-    outcome = "refused" if limits.unknown_price == "refuse" else "not counted"
-    detail = f"its price is unknown, and dollars are limited per {', '.join(limited)}: its calls are {outcome}"
-    advice = "state [far.prices] in nearfar.toml, or import a table: nearfar prices import"
-    for card in cards if limited else ():
-        if card.prices is None and card.side is Side.FAR:
-            yield Finding(area="prices", name=card.name, status="risky", detail=detail, advice=advice)
+    for card in cards:
+        for found in unknown_prices(policy, [card.name] if card.prices is None and card.side is Side.FAR else []):
+            yield Finding(area="prices", name=card.name, status="risky", detail=found.problem, advice=found.hint)
 
 
 def _packages() -> Iterator[Finding]:
@@ -152,7 +149,7 @@ async def _sides(config: Config) -> AsyncIterator[Finding]:
             for member in hybrid.team:
                 yield await _member(member)
             cards = [member.card for member in hybrid.team if member.card is not None]
-            for finding in price_findings(cards, config.policy.limits):
+            for finding in price_findings(cards, config.policy):
                 yield finding
     except NearfarError as error:
         yield Finding(area="config", name="what it opens", status="broken", detail=error.message, advice=error.hint)

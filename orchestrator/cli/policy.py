@@ -1,6 +1,6 @@
 """`nearfar policy`: check a policy, explain what it decides, calibrate it, and simulate it on recorded outcomes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -10,10 +10,11 @@ from rich.text import Text
 from typer import Exit
 
 from ...protocols import ConfigError
+from ..compose import other_member
 from ..config import Config
 from ..hybrid import Hybrid
 from ..results import Result
-from ..routing.check import Finding, findings
+from ..routing.check import Finding, findings, unknown_prices
 from ..routing.decision import AgentEstimate, Considered, Estimate, RouteDecision
 from ..task_options import TaskOptions
 from .configuration import DEFAULT_CONFIG, read_config
@@ -37,13 +38,19 @@ def check_policy(path: Path | None, *, as_json: bool) -> None:
         config = read_config(path)
         if config is None:
             raise ConfigError(f"there is no {DEFAULT_CONFIG}", hint="create it, or name another with --config")
-        found = findings(config.policy, config.agents)
+        found = [*findings(config.policy, config.agents), *unknown_prices(config.policy, _unpriced(config))]
         if as_json:
             print_json({"findings": [finding.model_dump() for finding in found]})
         else:
             _show_findings(found, config)
         if any(finding.kind == "error" for finding in found):
             raise Exit(EXIT_USAGE)
+
+
+def _unpriced(config: Config) -> Iterator[str]:
+    """The far agents whose price nobody knows, as far as the configuration tells."""
+    agents = ({} if config.far is None else {"far": config.far}) | config.others
+    return (name for name, agent in agents.items() if other_member(name, agent).is_unpriced)
 
 
 def _show_findings(found: list[Finding], config: Config) -> None:
