@@ -47,8 +47,10 @@ from .retry import Pause, RetryPolicy
 from .streaming import StopCutter, SurrogateJoiner, json_events
 
 _ERROR_BYTES = 65536
-_ENCODINGS = frozenset(("", "identity", "gzip", "deflate"))
-"""Of bodies that are read, although none was asked for: these unpack a piece to a thousand times its size at most."""
+_BOUNDED_PACKINGS = frozenset(("gzip", "deflate"))
+"""They unpack a piece to a thousand times its size at most."""
+_PACKINGS = _BOUNDED_PACKINGS | {"br", "zstd"}
+"""What httpx unpacks, asked for or not; it takes other words, such as the "none" by which servers keep proxies from packing, for none."""
 _PROVIDER_LENGTH = 300
 _HEADERS = {"Accept": "text/event-stream", "Content-Type": "application/json"}
 _logger = logging.getLogger(__name__)
@@ -196,7 +198,7 @@ class ProviderAgent:
         headers = response.headers
         if response.is_redirect:
             raise redirect_error(self._provider, headers.get("location", ""))
-        is_readable = headers.get("content-encoding", "identity").strip().lower() in _ENCODINGS
+        is_readable = _is_bounded(headers.get("content-encoding", ""))
         is_stream = "text/event-stream" in headers.get("content-type", "").lower()
         if response.is_success and is_stream and is_readable:
             return
@@ -317,6 +319,12 @@ def _as_json(body: JsonObject) -> bytes:
     except ValueError as error:
         message = f"the request holds what JSON cannot: {error}"
         raise InvalidRequest(message, hint="no NaN, no infinity and no half characters in schemas and arguments") from None
+
+
+def _is_bounded(encoding: str) -> bool:
+    """Return whether a body so encoded unpacks to a bounded size: twice packed, a kilobyte may stand for gigabytes."""
+    packings = [word for word in (part.strip().lower() for part in encoding.split(",")) if word in _PACKINGS]
+    return len(packings) <= 1 and _BOUNDED_PACKINGS.issuperset(packings)
 
 
 async def _beginning(response: httpx.Response) -> bytes:

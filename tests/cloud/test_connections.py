@@ -123,13 +123,24 @@ async def error_of(status: int, body: bytes, **headers: str) -> NearfarError:
     return raised.value
 
 
-@pytest.mark.parametrize("encoding", ["gzip, gzip", "zstd", "br", "rot13"])
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "gzip, none, GZIP", "identity, zstd", "br"])
 async def test_an_answer_that_may_unpack_to_any_size_is_not_unpacked(encoding: str) -> None:
     bomb = gzip.compress(gzip.compress(b"data: " + bytes(16 * MEGABYTE)))
     error = await error_of(200, bomb, **{"content-encoding": encoding})
     assert type(error) is InvalidOutput
     assert encoding in error.message
     assert type(await error_of(400, bomb, **{"content-encoding": encoding})) is RequestRefused
+
+
+@pytest.mark.parametrize("encoding", ["none", "identity", "UTF-8", ""])
+async def test_a_word_that_names_no_packing_is_none(encoding: str) -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.respond(200, TEXTS["openai"]("hi"), content_type="text/event-stream", **{"content-encoding": encoding})
+
+    async with http_server(answer) as server:
+        agent = agent_at(server.base_url)
+        assert (await complete(agent, asking())).text == "hi"
+        await agent.aclose()
 
 
 async def test_a_packed_answer_is_read_and_bounded_like_any_other() -> None:
