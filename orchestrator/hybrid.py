@@ -132,6 +132,9 @@ class Hybrid:
     Raises `ConfigError` that names the parameter for an argument of another type.
     """
 
+    _has_begun = False
+    """It has served a task."""
+
     def __init__(
         self,
         *,
@@ -175,7 +178,6 @@ class Hybrid:
         self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
         self._approver = approver
         self._has_checkpointer = checkpointer is not None
-        self._has_begun = False
         self._selector = Selector()
         self._sessions = SessionLabels()
         device_state = device_state or read_device_state
