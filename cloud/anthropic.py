@@ -130,13 +130,15 @@ class AnthropicDecoder:
         self._blocks: dict[int, JsonObject] = {}
         self._json: dict[int, list[str]] = {}
         self._usage: JsonObject = {}
+        self._has_counted = False
+        """Output was counted; `message_start` names 1 token before there is any."""
         self._model: str | None = None
         self._reason: str | None = None
         self._stopped = False
 
     @property
     def has_written(self) -> bool:
-        return bool(self._blocks)
+        return bool(self._blocks) or self._has_counted
 
     def feed(self, chunk: JsonObject) -> str:
         match chunk.get("type"):
@@ -152,6 +154,7 @@ class AnthropicDecoder:
                 return self._delta(as_count(chunk.get("index")), as_object(chunk.get("delta")))
             case "message_delta":
                 self._reason = as_text(as_object(chunk.get("delta")).get("stop_reason")) or self._reason
+                self._has_counted = self._has_counted or as_count(as_object(chunk.get("usage")).get("output_tokens")) > 0
                 # Counts grow up to the end. Servers that count the prompt at the start alone send 0 or nothing here.
                 self._usage |= {name: value for name, value in as_object(chunk.get("usage")).items() if value}
             case "message_stop":

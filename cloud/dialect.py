@@ -56,7 +56,10 @@ class Decoder(Protocol):
 
     @property
     def has_written(self) -> bool:
-        """Something of the answer has come: text, thoughts or a piece of a call. Until then the provider has only taken the request."""
+        """Something of the answer has come: text, thoughts, a piece of a call or a count of output tokens.
+
+        Until then the provider has only taken the request.
+        """
         ...
 
     def feed(self, chunk: JsonObject) -> str:
@@ -104,6 +107,11 @@ def check_number_of_calls(number: int) -> None:
     """Raise `InvalidOutput` where an answer calls more tools than any model does."""
     if number > CALLS_OF_A_MESSAGE:
         raise InvalidOutput(f"the provider called more than {CALLS_OF_A_MESSAGE} tools at once", hint="try again")
+
+
+def has_output(usage: Usage | None) -> bool:
+    """Tell whether the provider has counted tokens that the model wrote, which may be thoughts that nobody is shown."""
+    return usage is not None and usage.output_tokens > 0
 
 
 Said = tuple[str, list[tuple[str, str, JsonObject]]]

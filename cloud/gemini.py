@@ -23,7 +23,7 @@ from ..protocols import (
     ToolChoice,
     Usage,
 )
-from .dialect import EndedEarly, Ending, JsonObject, RawCall, as_count, as_object, as_objects, as_text, own_parts
+from .dialect import EndedEarly, Ending, JsonObject, RawCall, as_count, as_object, as_objects, as_text, has_output, own_parts
 from .models import gemini_thinking
 
 MOST_STOPS = 5
@@ -106,7 +106,7 @@ class GeminiDecoder:
 
     @property
     def has_written(self) -> bool:
-        return bool(self._parts)
+        return bool(self._parts) or has_output(self._usage)
 
     def feed(self, chunk: JsonObject) -> str:
         self._model = as_text(chunk.get("modelVersion")) or self._model

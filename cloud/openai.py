@@ -37,6 +37,7 @@ from .dialect import (
     as_objects,
     as_text,
     check_number_of_calls,
+    has_output,
     own_parts,
     said_in,
 )
@@ -181,6 +182,7 @@ class OpenAIDecoder:
         self._model = as_text(chunk.get("model")) or self._model
         if usage := as_object(chunk.get("usage")):
             self._usage = _usage(usage) or self._usage
+            self.has_written = self.has_written or has_output(self._usage)
         return "".join(self._choice(choice) for choice in as_objects(chunk.get("choices")) if not choice.get("index"))
 
     def end(self) -> Ending:

@@ -5,14 +5,31 @@ from typing import Final
 
 import pytest
 from http_server import Exchange, http_server, sse
-from streams import DIALECTS, KEY, TEXTS, WEATHER, agent_at, anthropic_call, asking, openai_call, responses_call
+from streams import (
+    DIALECTS,
+    KEY,
+    TEXTS,
+    WEATHER,
+    agent_at,
+    anthropic_call,
+    anthropic_end,
+    anthropic_events,
+    anthropic_start,
+    asking,
+    openai_call,
+    responses_call,
+)
 
 from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator import Hybrid, Policy
+from nearfar.orchestrator.budgets.book import BudgetBook, Scope
+from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.compose import GatewayConfig
+from nearfar.orchestrator.strategies.calls import WORK_LOST
 from nearfar.protocols import (
+    BudgetExceeded,
     ContextOverflow,
     NearfarError,
     Prices,
@@ -45,7 +62,15 @@ UNHEARD = {
     "gemini": TEXTS["gemini"]("word"),
 }
 """Answers that begin with thoughts or a call, of which nobody hears before they are whole."""
+COUNTED = {
+    "openai": sse({"model": "m", "choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 5}}),
+    "anthropic": anthropic_events(anthropic_start(), anthropic_end("end_turn")[0]),
+    "gemini": sse({"candidates": [], "usageMetadata": {"promptTokenCount": 20, "thoughtsTokenCount": 5}}),
+}
+"""Beginnings in which nothing is shown but a count of the tokens that the model wrote; the responses API counts at the end alone."""
 PRICES = Prices.model_validate({"input": 3, "output": 15, "source": "made up", "as_of": "2026-11-01"})
+MOST_DOLLARS = 1000 * 15e-6
+"""The output of one call at its bound."""
 
 
 def complaint(dialect: str, error: type[NearfarError]) -> str:
@@ -103,6 +128,59 @@ async def test_a_complaint_after_thoughts_or_a_piece_of_a_call_is_work_that_was_
     lost = await outcome(dialect, body, calls=3)
     assert type(lost) is StepLost
     assert COMPLAINTS[error][1] in lost.message
+
+
+@pytest.mark.parametrize("error", COMPLAINTS, ids=lambda error: error.__name__)
+@pytest.mark.parametrize("dialect", COUNTED)
+async def test_a_complaint_after_output_was_counted_is_work_that_was_lost(dialect: str, error: type[NearfarError]) -> None:
+    assert type(await outcome(dialect, COUNTED[dialect] + complaint(dialect, error), calls=3)) is StepLost
+
+
+@pytest.mark.parametrize("shown", ["text", "call"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_whatever_breaks_a_begun_answer_off_and_whenever_is_lost_work(dialect: str, shown: str) -> None:
+    events = (TEXTS[dialect]("wo", "rd") if shown == "text" else UNHEARD[dialect]).split("\n\n")
+    is_taken_at_once = shown == "call" and dialect != "responses"  # its first event beyond the start of a message is a piece of the call
+    first = TAKEN.get(dialect, 0) + (0 if is_taken_at_once and dialect in TAKEN else 1)
+    last = next((place for place, event in enumerate(events) if '"finish_reason": "' in event), len(events) - 2)
+    breaks = [*(complaint(dialect, error) for error in COMPLAINTS), "", "data: {torn\n\n", sse({"error": {"code": 599, "message": "?"}})]
+    bodies = ["".join(f"{event}\n\n" for event in events[:number]) + end for number in range(first, last) for end in breaks]
+    assert bodies
+    unsaid = iter(bodies)
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([next(unsaid)])
+
+    async with http_server(answer) as server, aclosing(agent_at(server.base_url, dialect, calls=3)) as agent:
+        for _ in bodies:
+            with pytest.raises(WORK_LOST):
+                await complete(agent, asking(tools=(WEATHER,)))
+        assert len(server.exchanges) == len(bodies)  # none was asked again at once
+
+
+@pytest.mark.parametrize("through_gateway", [False, True])
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_dollar_limit_ends_the_repeating_of_work_that_is_lost(dialect: str, through_gateway: bool) -> None:
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([beginning(UNHEARD[dialect], TAKEN.get(dialect, 0) + 1) + complaint(dialect, QuotaExceeded)])
+
+    limits = {"day": {"dollars": 3 * MOST_DOLLARS}}
+    policy = Policy.model_validate(
+        {"sensitivity": "public", "strategy": "cloud", "limits": limits, "maximum_output_tokens": 1000, "fallback": {"triggers": []}}
+    )
+    async with http_server(answer) as server:
+        book = BudgetBook(MemoryStorage())
+        once = RetryPolicy(calls=1)
+        for _ in range(6):
+            far = ProviderAgent(DIALECTS[dialect], "model-1", key=GivenKey(KEY), base_url=server.base_url, prices=PRICES, retry=once)
+            async with aclosing(far), serve(far) as gateway:
+                asked = GatewayConfig(provider="gateway", address=gateway.address) if through_gateway else far
+                async with Hybrid(far=asked, policy=policy, budgets=book) as hybrid:
+                    with pytest.raises((StepLost, BudgetExceeded)):
+                        await hybrid.run("hello", user="ana")
+        spent = book.balance(Scope("day")).spent.dollars or 0.0
+        assert spent >= len(server.exchanges) * MOST_DOLLARS * 0.9 or spent >= 2.9 * MOST_DOLLARS
+        assert 2 <= len(server.exchanges) <= 4
 
 
 @pytest.mark.parametrize("dialect", TAKEN)
