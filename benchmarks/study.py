@@ -42,6 +42,7 @@ ON_DOUBT = (
 """Far is asked only where near is unsure; the limits were chosen for the shipped models on tasks of another seed, 777."""
 ORACLE = ("pevr/4+oracle", "eva/4+oracle", "pevr/events+oracle", "eva/events+oracle")
 WORLDS = ("search", "apps")
+NO_ANSWER = f"no answer within {TURNS} turns"
 
 
 def study_of(options: argparse.Namespace) -> Study:
@@ -68,6 +69,11 @@ def _show(log: RecordLog, sweep: Sweep) -> None:
         print(f"{len(log.records)} of {len(sweep.runs)} runs", file=sys.stderr)
 
 
+def _is_unanswered(record: RunRecord) -> bool:
+    """The agents used up their turns, which is an outcome of the run and no failure of the program."""
+    return record.error is not None and NO_ANSWER in record.error
+
+
 def figures_of(records: Sequence[RunRecord]) -> dict[str, Any]:
     """The figures by world, and those of `auto` over both."""
     outcomes = Outcomes(records)
@@ -76,7 +82,8 @@ def figures_of(records: Sequence[RunRecord]) -> dict[str, Any]:
         **worlds,
         "auto": _auto(auto_headline(records)),
         "runs": len(records),
-        "errors": sum(each.error is not None for each in records),
+        "unanswered": sum(_is_unanswered(each) for each in records),
+        "errors": sum(each.error is not None and not _is_unanswered(each) for each in records),
     }
 
 
