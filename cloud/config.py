@@ -96,6 +96,12 @@ class ProviderConfig(BaseModel):
         return self
 
     @property
+    def sends_key_in_plain_text(self) -> bool:
+        """A key leaves this machine without TLS, so that everybody on the way can read it."""
+        parts = urlsplit(self.base_url or "")
+        return self.key_variable is not None and parts.scheme == "http" and not is_this_machine(parts.hostname or "")
+
+    @property
     def speaks_responses(self) -> bool:
         """The server is asked over OpenAI's responses API."""
         if self.provider != "openai" or self.api is not None:

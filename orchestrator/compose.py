@@ -133,6 +133,13 @@ class LocalOptions(TypedDict):
 
 FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
 FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig)
+
+
+def sends_key_in_plain_text(config: FarConfig) -> bool:
+    """Return whether an agent's key leaves this machine without TLS."""
+    return isinstance(config, ProviderConfig) and config.sends_key_in_plain_text
+
+
 """The classes that `FarConfig` stands for."""
 _PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
 _FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)

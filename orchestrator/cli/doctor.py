@@ -11,7 +11,7 @@ from rich.text import Text
 from ...protocols import AgentCard, ConfigError, Execution, NearfarError, Sensitivity, Side, StepRequest, complete
 from ...protocols.messages import Message
 from ..cache.budget import LEAST_THRESHOLD
-from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys
+from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..config import Config
 from ..hybrid import Hybrid
 from ..routing.check import unknown_prices
@@ -80,7 +80,7 @@ async def _examine(config: Path | None) -> AsyncIterator[Finding]:
         advice = "optional; the models that ship with nearfar are used without one"
         yield Finding(area="config", name="nearfar.toml", status="absent", detail="none in this folder", advice=advice)
         loaded = Config.model_validate({"near": {}, "far": {"provider": "llama"}})
-    for finding in (*_keys(), *certificate_findings(loaded), *threshold_findings(loaded)):
+    for finding in (*_keys(), *plain_key_findings(loaded), *certificate_findings(loaded), *threshold_findings(loaded)):
         yield finding
     async for finding in _sides(loaded):
         yield finding
@@ -93,6 +93,16 @@ def threshold_findings(config: Config) -> Iterator[Finding]:
         yield Finding(
             area="cache", name="[cache]", status="risky", detail=detail, advice=f"set {LEAST_THRESHOLD:g} or more, or leave it out"
         )
+
+
+def plain_key_findings(config: Config) -> Iterator[Finding]:
+    """Yield a finding for each agent whose key leaves this machine without TLS."""
+    agents = ({} if config.far is None else {"far": config.far}) | {f"other_far.{name}": far for name, far in config.other_far.items()}
+    for name, far in agents.items():
+        if sends_key_in_plain_text(far):
+            detail = "its key goes to base_url in plain text"
+            advice = "use https, or a network whose every member may have the key"
+            yield Finding(area="keys", name=f"[{name}]", status="risky", detail=detail, advice=advice)
 
 
 def price_findings(cards: Iterable[AgentCard], policy: Policy) -> Iterator[Finding]:
