@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -120,6 +120,18 @@ def test_what_a_task_has_spent_is_forgotten_with_its_parts_and_still_counts_for_
     book.forget_tasks(["a", "unknown"])
     assert [scope.name for scope in book.balances() if scope.kind == "task"] == ["a/b", "ab"]
     assert book.balance(Scope("day")).spent.tokens == 40
+
+
+def test_every_process_knows_what_all_of_them_were_billed_in_the_last_hour(config: RunsConfig) -> None:
+    moment = [NOON]
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(closing(open_budgets(config, clock=lambda: moment[0]))) for _ in range(2))
+        for minutes, dollars, known in ((0, 1, 1.0), (50, 2, 3.0), (20, 0, 2.0), (90, 4, 4.0)):
+            moment[0] += timedelta(minutes=minutes)
+            found = one.reserve([Claim(Scope("minute"))], least=Units(), most=Units(dollars=5 * 10**9))
+            assert isinstance(found, Reservation)
+            one.settle(found, Units(dollars=dollars * 10**9))
+            assert other.dollars_of_last_hour() == known
 
 
 def test_what_was_spent_is_known_when_the_book_is_opened_again(opened: Opening) -> None:

@@ -1,6 +1,5 @@
 """Dollars of tool-using tasks: what is expected of the next one, and what an hour costs, with the bills of a real `Hybrid.run`."""
 
-from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 
@@ -9,9 +8,6 @@ import pytest
 from situations import priced
 
 from nearfar.orchestrator import Hybrid, Policy, tool
-from nearfar.orchestrator.budgets.amounts import Units
-from nearfar.orchestrator.budgets.book import Claim, Reservation, Scope
-from nearfar.orchestrator.budgets.opening import open_budgets
 from nearfar.orchestrator.routing.budget import DollarRateController
 from nearfar.orchestrator.routing.decision import Estimate, Source
 from nearfar.orchestrator.routing.settings import RouterPolicy
@@ -185,15 +181,3 @@ async def test_a_process_that_is_started_again_goes_on_with_the_hour_that_was_sp
             bills = [float((await pair.run(PROMPT, tools=[search])).dollars or 0) for _ in range(3)]
             paid, dearest = paid + sum(bills), max(*bills, dearest)
     assert 0 < paid <= 1.0 + dearest
-
-
-def test_the_book_knows_what_the_last_hour_has_cost_and_forgets_older_minutes(tmp_path: Path) -> None:
-    moment = [datetime(2026, 11, 23, 12, 0)]
-    book = open_budgets(RunsConfig(folder=tmp_path), clock=lambda: moment[0])
-    for minutes, nanodollars in ((0, 1_000_000_000), (50, 2_000_000_000), (20, 0)):
-        moment[0] += timedelta(minutes=minutes)
-        found = book.reserve([Claim(Scope("minute"))], least=Units(), most=Units(5_000_000_000))
-        assert isinstance(found, Reservation)
-        book.settle(found, Units(nanodollars))
-        assert book.dollars_of_last_hour() == {0: 1.0, 50: 3.0, 20: 2.0}[minutes]
-    book.close()
