@@ -25,6 +25,19 @@ _CURRENT: Final = re.compile(
     re.IGNORECASE,
 )
 """Words of several languages by which a question asks for what is so at the moment."""
+_PRICED: Final = r"(?:stocks?|shares?|bitcoin|btc|ethereum|eth|crypto\w*|gold|silver|oil|gas|petrol|dollar|euro)"
+_MOMENT: Final = re.compile(
+    rf"\b{_PRICED} prices?\b|\bprices? of (?:an? |the )?{_PRICED}\b|\bis (?:bitcoin|btc|ethereum|gold) worth\b"
+    r"|\b(?:is|are) (?:it|they) (?:still |already )?(?:raining|snowing|open|closed|down|up)\b"
+    r"|\bis it (?:hot|cold|sunny|dark|windy) (?:out|outside)\b"
+    r"|\bhow (?:many|long|much)\b.{0,200}\b(?:until|till|left|remain\w*|since)\b|\bhow old (?:am|is|are)\b"
+    r"|\bwie alt (?:bin|ist|sind)\b|\bwie (?:viele|lange)\b.{0,200}\bbis\b"
+    r"|\bregnet es\b|\bschneit es\b|\bpleut-il\b|\best\u00e1 lloviendo\b"
+    r"|\b(?:roll|throw)\b.{0,200}\bdi(?:e|ce)\b|\b(?:flip|toss)\b.{0,200}\bcoin\b"
+    r"|^\W*(?:please )?(?:pick|choose|draw|say|give me|tell me|think of)\b.{0,200}\b(?:random|a (?:number|card))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Questions whose answer moves with the time, or is drawn by chance, without a word that says so."""
 _CREATIVE: Final = re.compile(
     r"\b(?:write|compose|invent|imagine|make up|come up with|brainstorm|draft|tell me)\b.{0,40}"
     r"\b(?:poem|story|stories|song|lyrics|joke|haiku|slogan|tagline|names?|ideas?|dialogue|script|limerick|riddle)\b",
@@ -48,7 +61,7 @@ def category_of(question: str, *, task_class: str = "", named: Collection[str] =
     own = next((name for name in classes if name in named), None)
     if own is not None:
         return own
-    if _CURRENT.search(question):
+    if _CURRENT.search(question) or _MOMENT.search(question):
         return CURRENT
     if _CODE.search(question):
         return CODE
