@@ -30,6 +30,7 @@ from .marks import MARKS, STATUSES
 from .redact import quote
 
 _KINDS = ("code", "type", "status", "reason")
+_STATUS = re.compile(r"[45][0-9]{2}")
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 
 _RETRY_AFTER = ("retry-after", "llm_provider-retry-after")
@@ -83,7 +84,8 @@ def fault_in(document: JsonObject) -> Fault | None:
     details = as_objects(fields.get("details"))
     kinds = " ".join(as_text(part.get(kind)).lower() for part in (fields, *details) for kind in _KINDS)
     code = fields.get("code")
-    status = code if isinstance(code, int) and 400 <= code < 600 else None
+    number = int(code) if isinstance(code, str) and _STATUS.fullmatch(code) else code  # LiteLLM sends it as text in mid-stream
+    status = number if isinstance(number, int) and 400 <= number < 600 else None
     message = as_text(error) or as_text(fields.get("message")) or str(error)
     return Fault(status, " ".join(kinds.split()), message, _retry_delay(details))
 
@@ -199,7 +201,7 @@ def _by_status(status: int | None) -> type[NearfarError]:
             return QuotaExceeded
         case 404:
             return NoSuchModel
-        case 408 | 409 | 425:
+        case 408 | 409 | 425 | 498:  # 498 is Groq's for want of capacity
             return Unavailable
         case 413:
             return ContextOverflow

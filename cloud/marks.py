@@ -26,6 +26,9 @@ _PAID_OUT: Final = (
     "requires more credits",
     "insufficient balance",  # DeepSeek
     "monthly spending limit",  # xAI
+    "have any credits",
+    "run out of credits",
+    "billing_not_active",  # OpenAI
     "budget_exceeded",  # LiteLLM: the key's own budget
     "budget has been exceeded",
 )
@@ -48,6 +51,8 @@ _OVERFLOW: Final = (
     "maximum prompt length",  # xAI
     "reduce the length of the messages",  # Groq
     "longer than the maximum model length",  # vLLM
+    "model's context length is only",
+    "max_tokens must be at least 1, got -",
     "exceeded max context length",  # Ollama
     "model is loaded with context length of only",  # LM Studio
     "cannot truncate prompt with n_keep",
@@ -63,6 +68,9 @@ _FILTERED: Final = (
     "content management policy",  # Azure
     "responsibleaipolicyviolation",
     "content filtering policy",  # Anthropic
+    "content exists risk",  # DeepSeek
+    "requires moderation on",  # OpenRouter
+    "violates usage guidelines",  # xAI
     "invalid_prompt",  # OpenAI's responses
     "bio_policy",
     "cyber_policy",
@@ -86,6 +94,11 @@ _MODEL: Final = (
     "no endpoints found for",
     "invalid model name passed in",  # LiteLLM
     "litellm.notfounderror",
+    "model_decommissioned",  # Groq
+    "model not exist",  # DeepSeek
+    "invalid_model",  # Mistral
+    "model identifier is invalid",  # Bedrock
+    "with on-demand throughput isn",
 )
 MARKS: Final[tuple[tuple[type[NearfarError], tuple[str, ...]], ...]] = (
     (QuotaExceeded, _PAID_OUT),

@@ -130,6 +130,34 @@ RESPONSES: list[tuple[str, int, object, type[NearfarError]]] = [
         openai("Request too large for gpt-4o on tokens per min (TPM)", code="rate_limit_exceeded"),
         ContextOverflow,
     ),
+    # vllm-project/vllm issue 4667 and pull request 36789; the second is the later wording.
+    ("openai", 400, openai("max_tokens must be at least 1, got -186.", type="BadRequestError", code=400), ContextOverflow),
+    ("openai", 400, openai("Input length (11680) exceeds model's maximum context length (4096)."), ContextOverflow),
+    ("openai", 400, openai("However, the model's context length is only 40960 tokens, resulting in a maximum"), ContextOverflow),
+    # DeepSeek: deepseek-ai/awesome-deepseek-integration issue 13, 666ghj/BettaFish issue 108.
+    ("openai", 400, openai("Content Exists Risk", type="invalid_request_error", code="invalid_request_error"), ContentFiltered),
+    ("openai", 400, openai("Model Not Exist", type="invalid_request_error", code="invalid_request_error"), NoSuchModel),
+    # Groq: RightNow-AI/openfang issue 60; 498 is in its documentation of errors.
+    ("openai", 400, openai("The model `m` has been decommissioned and is no longer supported.", code="model_decommissioned"), NoSuchModel),
+    ("openai", 498, openai("Flex tier capacity exceeded"), Unavailable),
+    # xAI: continuedev/continue issue 12670, luxus/pi-xai issue 10.
+    ("openai", 403, {"code": "403", "error": "Your newly created team doesn't have any credits or licenses yet."}, QuotaExceeded),
+    ("openai", 403, openai("You have run out of credits or need a Grok subscription."), QuotaExceeded),
+    # Bedrock: MattJColes/lgtmaybe pull request 70, terricain/aioboto3 issue 352.
+    ("openai", 400, openai("BedrockException - The provided model identifier is invalid."), NoSuchModel),
+    ("anthropic", 400, {"message": "Invocation of model ID m with on-demand throughput isn’t supported."}, NoSuchModel),
+    # From the providers' pages of errors: OpenRouter's moderation, Mistral's model, OpenAI's inactive account.
+    ("openai", 403, openai('m requires moderation on OpenAI. Your input was flagged for "violence".', code=403), ContentFiltered),
+    ("openai", 400, {"object": "error", "message": "Invalid model: m", "type": "invalid_model", "code": "1500"}, NoSuchModel),
+    ("openai", 429, openai("Your account is not active", type="billing_not_active", code="billing_not_active"), QuotaExceeded),
+]
+TOLD_AS_TEXT: list[tuple[str, type[NearfarError]]] = [
+    ("400", RequestRefused),
+    ("401", ProviderAuthError),
+    ("404", NoSuchModel),
+    ("429", RateLimited),
+    ("500", Unavailable),
+    ("1429", Unavailable),
 ]
 
 
@@ -353,12 +381,13 @@ async def test_failures_that_would_repeat_are_not_retried(status: int, body: obj
         assert len(server.exchanges) == 1
 
 
-async def test_the_providers_own_wait_is_obeyed_behind_a_proxy() -> None:
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_the_providers_own_wait_is_obeyed_behind_a_proxy(dialect: str) -> None:
     async def answer(exchange: Exchange) -> None:
         await exchange.respond(429, as_body(openai("slow down")), **{"llm_provider-retry-after": "7"})
 
     async with http_server(answer) as server:
-        assert (await failure(server)).retry_after == 7
+        assert (await failure(server, dialect)).retry_after == 7
 
 
 async def test_retry_after_is_obeyed() -> None:
@@ -606,3 +635,14 @@ async def test_steps_beyond_the_concurrency_limit_wait() -> None:
                 release.set()
         await agent.aclose()
     assert texts == ["first", "second"]
+
+
+@pytest.mark.parametrize(("code", "expected"), TOLD_AS_TEXT)
+async def test_a_status_that_a_proxy_writes_as_text_in_its_stream_counts(code: str, expected: type[NearfarError]) -> None:
+    complaint = openai("something", type="None", code=code)  # as LiteLLM writes its ProxyException
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.stream([sse(complaint)])
+
+    async with http_server(answer) as server:
+        assert type(await failure(server)) is expected
