@@ -50,6 +50,7 @@ DIFFERENT = [
     ("What is a way to start a fire?", "What is the best way to start a fire?", "degree"),
     ("What did she say to her mother?", "What did she say about her mother?", "preposition"),
     ("How do you pronounce your name?", "How do I pronounce my name?", "question"),
+    ("What is the best way to die in the game?", "How do I die in the game?", "question"),
     ("How do you spell your name?", "How do I spell my name?", "question"),
     ("What is John?", "What has John?", "auxiliary"),
     ("What do people wear?", "What did people use to wear?", "tense"),

@@ -17,7 +17,7 @@ _WAYS: Final = (
     (SOME, re.compile(r"^is there (?:a|any) way (?P<link>to) (?=(?P<verb>\w+))")),
 )
 _GOING_ABOUT: Final = re.compile(r"^how (?:do|can) i go about (?=(\w+))")
-_STATES: Final = listed("be look feel sound smell taste seem appear weigh do compare rank")
+_STATES: Final = listed("be look feel sound smell taste seem appear weigh do compare rank die")
 """Verbs whose `how do I` does not ask for instructions: `how do I look`."""
 _VAGUE: Final = listed("make get become learn write pronounce spell sign")
 """Verbs whose `how do you` asks for instructions only where it names nothing of the person that is asked."""
