@@ -107,9 +107,10 @@ async def finished_names_the_model(case: Case) -> None:
 
 
 async def output_limit_is_kept(case: Case) -> None:
-    reply = await complete(case.agent, case.request(case.subject.long_prompt, max_output_tokens=2))
+    limit = case.subject.least_output_tokens
+    reply = await complete(case.agent, case.request(case.subject.long_prompt, max_output_tokens=limit))
     expect(reply.finished.reason is FinishReason.LENGTH, f"the reason must be 'length', and is {reply.finished.reason}")
-    expect(reply.finished.usage.output_tokens <= 2, f"max_output_tokens is 2, and usage says {reply.finished.usage}")
+    expect(reply.finished.usage.output_tokens <= limit, f"max_output_tokens is {limit}, and usage says {reply.finished.usage}")
 
 
 async def stop_sequence_ends_the_text(case: Case) -> None:

@@ -62,6 +62,8 @@ class Subject:
     """None: the agent cannot write such text; the check is skipped."""
     overflow_prompt: str | None = None
     """Longer than the context window; None: counted up from the card's `limits.context_tokens`."""
+    least_output_tokens: int = 2
+    """The lowest limit of output that the agent keeps; more than 2 where its model's API takes no lower one."""
     live_steps: Callable[[Agent], int] | None = None
     """Steps that the agent (as `create` made it) is computing now."""
     tokens_decoded: Callable[[Agent], int] | None = None
