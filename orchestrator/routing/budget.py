@@ -247,8 +247,8 @@ class DollarRateController:
         """As `BudgetController` says."""
         with self._lock:
             self._earn()
-            usual = self._price.value or 0.0
-            return self._left > 0 and self._left >= (usual if dollars is None else self._dearness * dollars)
+            left, usual = self._left, self._price.value or 0.0  # once: it may have to be read from a database
+            return left > 0 and left >= (usual if dollars is None else self._dearness * dollars)
 
     def observe(self, advantage: float, *, went_far: bool, dollars: float | None = None, forced: bool = False) -> None:
         """As `BudgetController` says. Unknown dollars of a far task count as those of the usual one, since it was not free."""
