@@ -262,8 +262,9 @@ def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConf
         opener = partial(open_local, config, name=name, side=Side.NEAR)
         return Member(name, Side.NEAR, opener, pace=partial(find_profile, config))
     if isinstance(other, FAR_CONFIGS):
-        prices = partial(prices_of, other) if isinstance(other, ProviderConfig) else None
-        return Member(name, Side.FAR, _far_opener(other), prices=prices)
+        if isinstance(other, ProviderConfig):
+            return Member(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
+        return Member(name, Side.FAR, _far_opener(other))
     if isinstance(other, AttachedConfig):
         return Member(name, other.side, partial(open_attached, other), is_elsewhere=True)
     return Member(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))

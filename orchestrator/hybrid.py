@@ -263,7 +263,7 @@ class Hybrid:
             return
         self._has_begun = True
         assert self._graphs is not None
-        for finding in unknown_prices(self.policy, (member.name for member in self.team if member.is_unpriced)):
+        for finding in unknown_prices(self.policy, {member.name: member.model for member in self.team if member.is_unpriced}):
             _logger.warning("%s", finding)
 
     @cached_property

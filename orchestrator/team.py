@@ -33,8 +33,9 @@ class Member:
         pace: Callable[[], Pace | None] | None = None,
         is_elsewhere: bool = False,
         prices: Callable[[], Prices | None] | None = None,
+        model: str = "",
     ) -> None:
-        """`pace`: looks for what was measured of its model on this device; `prices`: for those that its card will tell."""
+        """`pace`: looks for what was measured of its model on this device; `prices`, `model`: those that its card will tell."""
         self.name = name
         self.side = side
         self.is_elsewhere = is_elsewhere
@@ -43,6 +44,7 @@ class Member:
         """Whether it may be asked now."""
         self._pace = pace
         self._expected_prices = prices
+        self._expected_model = model
         self._source = source
         self._agent: Agent | None = source if isinstance(source, Agent) else None
         self._unwrapped = self._agent
@@ -82,6 +84,11 @@ class Member:
         if self.card is not None:
             return self.card.prices is None
         return self._expected_prices is not None and self._expected_prices() is None
+
+    @property
+    def model(self) -> str:
+        """Its model's name; "" where it was not opened yet and no configuration tells."""
+        return self._expected_model if self.card is None else self.card.model
 
     @property
     def card(self) -> AgentCard | None:

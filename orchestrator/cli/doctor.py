@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from ...protocols import AgentCard, ConfigError, Execution, NearfarError, Sensitivity, Side, StepRequest, complete
+from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message
 from ..cache.budget import LEAST_THRESHOLD
 from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
@@ -105,11 +105,11 @@ def plain_key_findings(config: Config) -> Iterator[Finding]:
             yield Finding(area="keys", name=f"[{name}]", status="risky", detail=detail, advice=advice)
 
 
-def price_findings(cards: Iterable[AgentCard], policy: Policy) -> Iterator[Finding]:
+def price_findings(team: Iterable[Member], policy: Policy) -> Iterator[Finding]:
     """Yield a finding for each agent whose price is unknown where a dollar limit holds."""
-    for card in cards:
-        for found in unknown_prices(policy, [card.name] if card.prices is None and card.side is Side.FAR else []):
-            yield Finding(area="prices", name=card.name, status="risky", detail=found.problem, advice=found.hint)
+    for member in team:
+        for found in unknown_prices(policy, {member.name: member.model} if member.is_unpriced else {}):
+            yield Finding(area="prices", name=member.name, status="risky", detail=found.problem, advice=found.hint)
 
 
 def _packages() -> Iterator[Finding]:
@@ -158,8 +158,7 @@ async def _sides(config: Config) -> AsyncIterator[Finding]:
         async with Hybrid.from_config(config) as hybrid:
             for member in hybrid.team:
                 yield await _member(member)
-            cards = [member.card for member in hybrid.team if member.card is not None]
-            for finding in price_findings(cards, config.policy):
+            for finding in price_findings(hybrid.team, config.policy):
                 yield finding
     except NearfarError as error:
         yield Finding(area="config", name="what it opens", status="broken", detail=error.message, advice=error.hint)

@@ -1,6 +1,6 @@
 """`nearfar policy`: check a policy, explain what it decides, calibrate it, and simulate it on recorded outcomes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,10 +47,11 @@ def check_policy(path: Path | None, *, as_json: bool) -> None:
             raise Exit(EXIT_USAGE)
 
 
-def _unpriced(config: Config) -> Iterator[str]:
-    """The far agents whose price nobody knows, as far as the configuration tells."""
+def _unpriced(config: Config) -> dict[str, str]:
+    """Return the models of the far agents whose price nobody knows, as far as the configuration tells."""
     agents = ({} if config.far is None else {"far": config.far}) | config.others
-    return (name for name, agent in agents.items() if other_member(name, agent).is_unpriced)
+    members = [other_member(name, agent) for name, agent in agents.items()]
+    return {member.name: member.model for member in members if member.is_unpriced}
 
 
 def _show_findings(found: list[Finding], config: Config) -> None:

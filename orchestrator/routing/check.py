@@ -1,6 +1,6 @@
 """Checking a policy beyond its types: rules that never apply, sides that contradict each other, agents that are missing or never asked."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -53,17 +53,18 @@ def require_usable(policy: Policy, agents: Mapping[str, Side]) -> None:
         raise ConfigError("\n".join(map(str, errors)), hint="nearfar policy check lists what else is strange")
 
 
-def unknown_prices(policy: Policy, agents: Iterable[str]) -> Iterator[Finding]:
-    """Warn of each of the far `agents`, of unknown price, where dollars are limited."""
-    limits, hourly = policy.limits, policy.router.dollars_per_hour is not None
-    limited = [name for name in ("call", "task", "session", "user", "day") if getattr(limits, name).dollars is not None]
-    if not limited and not hourly:
+def unknown_prices(policy: Policy, models: Mapping[str, str]) -> Iterator[Finding]:
+    """Warn of each far agent of unknown price where dollars are limited. `models`: their models, by the agents' names."""
+    limits, hourly = policy.limits, policy.router.dollars_per_hour
+    scopes = ("call", "task", "session", "user", "day")
+    limited = [f"{name} (${most:g})" for name in scopes if (most := getattr(limits, name).dollars) is not None]
+    if not limited and hourly is None:
         return
     where = "policy.limits" if limited else "policy.router.dollars_per_hour"
-    scopes = ", ".join([*limited, *(["hour"] if hourly else [])])
+    said = ", ".join([*limited, *([] if hourly is None else [f"hour (${hourly:g})"])])
     outcome = "not counted" if not limited or limits.unknown_price == "allow" else "refused"
-    for agent in agents:
-        problem = f"dollars are limited per {scopes}, and the price of {agent} is unknown: its calls are {outcome}"
+    for agent, model in models.items():
+        problem = f"dollars are limited per {said}, and the price of {agent} (model {model!r}) is unknown: its calls are {outcome}"
         yield _warning(where, problem, "state its prices, as in [far.prices], or import a table: nearfar prices import")
 
 

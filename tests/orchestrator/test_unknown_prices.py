@@ -46,7 +46,7 @@ def test_an_unknown_price_under_a_dollar_limit_is_risky(tmp_path: Path, monkeypa
     rest = f'[policy.limits]\nunknown_price = "{unknown}"\n[policy.limits.task]\ndollars = 0.5\n'
     (finding,) = findings(tmp_path, monkeypatch, rest)
     assert finding["status"] == "risky"
-    assert "limited per task" in finding["detail"]
+    assert "limited per task ($0.5), and the price of far (model 'our-model')" in finding["detail"]
     assert said in finding["detail"]
     assert "far.prices" in finding["advice"]
 
@@ -65,9 +65,9 @@ def checked(tmp_path: Path, rest: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("rest", "where", "said"),
     [
-        (LIMITED, "policy.limits", "limited per task, and the price of far is unknown: its calls are refused"),
+        (LIMITED, "policy.limits", "limited per task ($0.5), and the price of far (model 'our-model') is unknown: its calls are refused"),
         (f"{LIMITED}[policy.limits]\nunknown_price = 'allow'\n", "policy.limits", "its calls are not counted"),
-        ("[policy.router]\ndollars_per_hour = 2.0\n", "policy.router.dollars_per_hour", "limited per hour"),
+        ("[policy.router]\ndollars_per_hour = 2.0\n", "policy.router.dollars_per_hour", "limited per hour ($2)"),
     ],
 )
 def test_policy_check_warns_before_anything_is_opened(tmp_path: Path, rest: str, where: str, said: str) -> None:
@@ -94,7 +94,7 @@ async def test_the_first_task_warns_once(caplog: pytest.LogCaptureFixture) -> No
         for _ in range(2):
             await hybrid.run("hello")
     (said,) = [record.getMessage() for record in caplog.records if "price" in record.getMessage()]
-    assert "limited per day, and the price of far is unknown: its calls are not counted" in said
+    assert "limited per day ($2), and the price of far (model 'scripted') is unknown: its calls are not counted" in said
 
 
 @pytest.mark.anyio
