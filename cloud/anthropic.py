@@ -16,10 +16,10 @@ from ..protocols import (
     FinishReason,
     InvalidOutput,
     InvalidRequest,
-    JsonSchema,
     Message,
     StepRequest,
     ToolChoice,
+    ToolSpec,
     Usage,
 )
 from ..protocols.validation import parse_json
@@ -38,6 +38,7 @@ from .dialect import (
     said_in,
 )
 from .models import bare_name, claude_thinking, claude_traits
+from .schemas import ANTHROPIC, grammatical, in_words, parameters
 
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 8192
@@ -56,12 +57,6 @@ _TAKES_FORCE = re.compile(r"claude-(?:[123]|instant|(?:opus|sonnet|haiku)-4|(?:o
 _KINDS = {"thinking", "redacted_thinking", "text", "tool_use"}
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _CALL_FIELDS = {"type", "id", "name", "input"}
-
-# Constraints that the API's structured outputs refuse; the answer is checked against the full schema afterwards.
-_UNSUPPORTED = frozenset(
-    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
-    + ("minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties")
-)
 
 
 class AnthropicDialect:
@@ -90,6 +85,9 @@ class AnthropicDialect:
         return [stop for stop in stops if not stop.strip()]  # the API refuses blank ones
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
+        schema = None if request.output_schema is None else grammatical(request.output_schema, ANTHROPIC)
+        if schema is None and request.output_schema is not None:
+            request = in_words(request)
         body: JsonObject = {
             "model": model,
             "max_tokens": max_output_tokens or DEFAULT_MAX_TOKENS,
@@ -107,13 +105,11 @@ class AnthropicDialect:
         if stops := [stop for stop in request.stop if stop.strip()]:
             body["stop_sequences"] = list(stops)
         if request.tools:
-            body["tools"] = [
-                {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools
-            ]
+            body["tools"] = [_tool(tool) for tool in request.tools]
             asks = request.tool_choice is ToolChoice.REQUIRED and not is_forced
             body["tool_choice"] = {"type": _CHOICES[ToolChoice.AUTO if asks else request.tool_choice]}
-        if request.output_schema is not None:
-            form: JsonObject = {"format": {"type": "json_schema", "schema": _closed(request.output_schema)}}
+        if schema is not None:
+            form: JsonObject = {"format": {"type": "json_schema", "schema": schema}}
             body["output_config"] = as_object(body.get("output_config")) | form
         if request.tools:
             mark_prefixes(body)
@@ -255,6 +251,11 @@ def _said(blocks: list[JsonObject]) -> Said:
     return text, [(as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input"))) for block in called]
 
 
+def _tool(tool: ToolSpec) -> JsonObject:
+    schema, description = parameters(tool)
+    return {"name": tool.name, "description": description, "input_schema": schema}
+
+
 def _usage(usage: JsonObject) -> Usage | None:
     cached, stored = as_count(usage.get("cache_read_input_tokens")), as_count(usage.get("cache_creation_input_tokens"))
     read = as_count(usage.get("input_tokens")) + stored + cached
@@ -269,24 +270,3 @@ def _usage(usage: JsonObject) -> Usage | None:
         cache_write_tokens=stored,
         reasoning_tokens=min(thought, written),
     )
-
-
-def _closed(schema: JsonSchema) -> JsonObject:
-    """`schema` as structured outputs take it: objects closed, number and length limits left out."""
-    closed: JsonObject = {}
-    for name, value in schema.items():
-        if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
-            closed[name] = {key: _part(part) for key, part in value.items()}
-        elif name in ("enum", "const", "default", "required", "examples"):
-            closed[name] = value
-        elif name not in _UNSUPPORTED:
-            closed[name] = _part(value)
-    if closed.get("type") == "object" and not isinstance(closed.get("additionalProperties"), dict):
-        closed["additionalProperties"] = False
-    return closed
-
-
-def _part(value: JsonValue) -> JsonValue:
-    if isinstance(value, dict):
-        return _closed(value)
-    return [_part(item) for item in value] if isinstance(value, list) else value

@@ -42,6 +42,7 @@ from .dialect import (
     said_in,
 )
 from .models import PLAIN, Traits, openai_traits, refuses_effort_with_tools
+from .schemas import in_words, openai_output, parameters
 
 JsonSchemaForm = Literal["native", "llama"]
 """How a server takes an output schema: "native" as `json_schema`, "llama" inside `json_object` (llama-cpp-python's server)."""
@@ -110,6 +111,9 @@ class OpenAIDialect:
         return stops[MOST_STOPS:] if self._traits(model).stops else stops
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
+        form = None if request.output_schema is None else self._response_format(request.output_schema)
+        if form is None and request.output_schema is not None:
+            request = in_words(request)
         ids = CallIds(_CALL_ID if self._hosted else _ANY_ID)
         body: JsonObject = {
             "model": model,
@@ -123,8 +127,8 @@ class OpenAIDialect:
             body |= {"logprobs": True, "top_logprobs": 1}
         if request.tools:
             body |= {"tools": [_tool(tool) for tool in request.tools], "tool_choice": request.tool_choice.value}
-        if request.output_schema is not None:
-            body["response_format"] = self._response_format(request.output_schema)
+        if form is not None:
+            body["response_format"] = form
         return body
 
     def decoder(self) -> "OpenAIDecoder":
@@ -154,10 +158,12 @@ class OpenAIDialect:
             fields["reasoning_effort"] = level.value
         return fields
 
-    def _response_format(self, schema: JsonSchema) -> JsonObject:
+    def _response_format(self, schema: JsonSchema) -> JsonObject | None:
         if self._json_schema == "llama":
             return {"type": "json_object", "schema": schema}
-        return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": is_strict(schema)}}
+        if (taken := openai_output(schema)) is None:
+            return None
+        return {"type": "json_schema", "json_schema": {"name": "output", "schema": taken[0], "strict": taken[1]}}
 
 
 def bearer_headers(key: str | None, idempotency_key: str) -> dict[str, str]:
@@ -299,7 +305,8 @@ def _named(part: JsonObject) -> tuple[str, str, JsonObject]:
 
 
 def _tool(tool: ToolSpec) -> JsonObject:
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}
+    schema, description = parameters(tool)
+    return {"type": "function", "function": {"name": tool.name, "description": description, "parameters": schema}}
 
 
 def _usage(usage: JsonObject) -> Usage | None:
@@ -317,17 +324,3 @@ def _usage(usage: JsonObject) -> Usage | None:
         cache_write_tokens=stored,
         reasoning_tokens=min(thought, written),
     )
-
-
-def is_strict(schema: JsonValue) -> bool:
-    """Whether OpenAI's strict mode accepts `schema`: every object closed, every property required."""
-    if isinstance(schema, list):
-        return all(is_strict(part) for part in schema)
-    if not isinstance(schema, dict):
-        return True
-    if schema.get("type") == "object" or "properties" in schema:
-        required = schema.get("required")
-        listed = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
-        if schema.get("additionalProperties") is not False or listed != set(as_object(schema.get("properties"))):
-            return False
-    return all(is_strict(part) for part in schema.values())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from ..protocols import Capabilities, ContentFiltered, Effort, FinishReason, InvalidOutput, Message, StepRequest, Usage
+from ..protocols import Capabilities, ContentFiltered, Effort, FinishReason, InvalidOutput, Message, StepRequest, ToolSpec, Usage
 from .dialect import (
     CallIds,
     EndedEarly,
@@ -28,7 +28,8 @@ from .dialect import (
     said_in,
 )
 from .models import Traits, openai_traits
-from .openai import bearer_headers, is_strict
+from .openai import bearer_headers
+from .schemas import in_words, openai_output, parameters
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
 _LEAST_OUTPUT = 16
@@ -73,6 +74,9 @@ class ResponsesDialect:
         return stops
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
+        output = None if request.output_schema is None else openai_output(request.output_schema)
+        if output is None and request.output_schema is not None:
+            request = in_words(request)
         traits = openai_traits(model, hosted=True, reasoning=self._reasoning)
         ids = CallIds(_CALL_ID)
         body: JsonObject = {
@@ -88,13 +92,10 @@ class ResponsesDialect:
             body["temperature"] = request.temperature
         if request.tools:
             # Left out, `strict` means that the API rewrites the schema, and refuses what it cannot rewrite.
-            body["tools"] = [
-                {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": False}
-                for tool in request.tools
-            ]
+            body["tools"] = [_tool(tool) for tool in request.tools]
             body["tool_choice"] = request.tool_choice.value
-        if (schema := request.output_schema) is not None:
-            body["text"] = {"format": {"type": "json_schema", "name": "output", "schema": schema, "strict": is_strict(schema)}}
+        if output is not None:
+            body["text"] = {"format": {"type": "json_schema", "name": "output", "schema": output[0], "strict": output[1]}}
         return body
 
     def decoder(self) -> "ResponsesDecoder":
@@ -185,6 +186,11 @@ class ResponsesDecoder:
 
     def _ordered(self) -> list[JsonObject]:
         return [item for _, item in sorted(self._items.items())]
+
+
+def _tool(tool: ToolSpec) -> JsonObject:
+    schema, description = parameters(tool)
+    return {"type": "function", "name": tool.name, "description": description, "parameters": schema, "strict": False}
 
 
 def _items(message: Message, ids: CallIds) -> list[JsonValue]:

@@ -187,7 +187,7 @@ def test_responses_store_nothing_and_carry_reasoning_only_where_the_model_reason
 
 
 def test_responses_take_an_output_schema() -> None:
-    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    schema = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     form = body(ResponsesDialect(), asking(output_schema=schema), "gpt-5.5")["text"]["format"]
     assert form == {"type": "json_schema", "name": "output", "schema": schema, "strict": True}
 

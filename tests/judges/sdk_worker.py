@@ -1,8 +1,9 @@
-"""Holds values against the types of one provider's SDK, inside an environment that has nothing but this SDK.
+"""Holds values against the types of one provider's SDK, and rewrites schemas by it, in an environment that has nothing but this SDK.
 
-It reads a JSON object per line, `{"type": NAME, "value": ...}`, and answers each with a JSON list of what is wrong with the value; run as
-`python -I sdk_worker.py openai|anthropic|google-genai`. The types are stricter here than where the SDKs use them: an object may have no
-keys but those it is documented to have, and what the SDKs would only look at when it is sent is looked at now.
+It reads a JSON object per line, `{"type": NAME, "value": ...}`, and answers each with a JSON list of what is wrong with the value, or for
+the type `schema` with the rewritten one; run as `python -I sdk_worker.py openai|anthropic|google-genai`. The types are stricter here than
+where the SDKs use them: an object may have no keys but those it is documented to have, and what the SDKs would only look at when it is sent
+is looked at now.
 """
 
 import json
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
 
-Check = Callable[[object], list[str]]
+Check = Callable[[object], list[Any]]
 _MOST = 5
 
 
@@ -32,6 +33,7 @@ def openai_checks() -> dict[str, Check]:
         "responses": _strict_check("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming"),
         "chat event": _open_check("openai.types.chat", "ChatCompletionChunk"),
         "responses event": _open_check("openai.types.responses", "ResponseStreamEvent"),
+        "schema": _strict_schema,
     }
 
 
@@ -40,7 +42,13 @@ def anthropic_checks() -> dict[str, Check]:
     return {
         "messages": _strict_check("anthropic.types.message_create_params", "MessageCreateParamsStreaming"),
         "messages event": _open_check("anthropic.types", "RawMessageStreamEvent"),
+        "schema": lambda value: [import_module("anthropic").transform_schema(value)],
     }
+
+
+def _strict_schema(value: object) -> list[Any]:
+    """The schema as the SDK makes it of a model's."""
+    return [import_module("openai.lib._pydantic")._ensure_strict_json_schema(value, path=(), root=value)]
 
 
 def gemini_checks() -> dict[str, Check]:
