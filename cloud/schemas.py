@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from ..protocols import JsonSchema, Message, StepRequest, ToolSpec
+from ..protocols import InvalidRequest, JsonSchema, Message, StepRequest, ToolSpec
 from .dialect import JsonObject, as_object, as_objects
 
 _UNIONS: Final = ("anyOf", "oneOf", "allOf")
@@ -89,7 +89,7 @@ def openai_output(schema: JsonSchema) -> tuple[JsonObject, bool] | None:
 
 def in_words(request: StepRequest) -> StepRequest:
     """Return the request with its output schema told to the model, for which there is no grammar."""
-    told = json.dumps(request.output_schema, ensure_ascii=False)
+    told = _told(request.output_schema)
     order = f"Your final answer is one JSON value and nothing else: no code fence, no words around it. It fits this JSON Schema: {told}"
     return request.model_copy(update={"messages": (Message.system(order), *request.messages), "output_schema": None})
 
@@ -100,8 +100,15 @@ def parameters(tool: ToolSpec) -> tuple[JsonObject, str]:
     if len(kept) == len(tool.parameters):
         return kept, tool.description
     rest = {name: value for name, value in tool.parameters.items() if name not in kept}
-    told = f"The arguments also fit this JSON Schema: {json.dumps(rest, ensure_ascii=False)}"
+    told = f"The arguments also fit this JSON Schema: {_told(rest)}"
     return kept, f"{tool.description}\n\n{told}".strip()
+
+
+def _told(schema: object) -> str:
+    try:
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise InvalidRequest(f"a schema holds what JSON cannot: {error}", hint="no NaN and no infinity in schemas") from None
 
 
 class _Rewriting:
@@ -213,7 +220,7 @@ class _Rewriting:
         """With the description, and what the grammar does not know behind it. Nothing may stand beside a reference."""
         said = left.pop("description", None)
         words = [said] if isinstance(said, str) else []
-        words += [json.dumps(left, ensure_ascii=False)] if left else []
+        words += [_told(left)] if left else []
         if not words:
             return made
         described: JsonObject = {"description": "\n\n".join(words)}

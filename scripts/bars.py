@@ -68,6 +68,8 @@ class Figure:
             return True
         if isinstance(value, list) and value:
             value = value[0]
+        if isinstance(value, Mapping):
+            value = value.get("value")
         if not isinstance(value, int | float):
             return False
         return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
@@ -205,6 +207,8 @@ def _shown(value: object) -> str:
             return f"{_shown(middle)} [{_shown(low)}, {_shown(high)}]"
         case list():
             return ", ".join(_shown(each) for each in value)
+        case {"value": float() | int() as middle, "low": float() | int() as low, "high": float() | int() as high}:
+            return f"{_shown(middle)} [{_shown(low)}, {_shown(high)}]"
         case Mapping():
             return "; ".join(f"{name} {_shown(each)}" for name, each in value.items())
         case _:

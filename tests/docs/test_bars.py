@@ -61,6 +61,8 @@ def test_of_a_figure_with_an_interval_the_value_counts() -> None:
     assert figure.is_met([0.81, 0.7, 0.9])
     assert not figure.is_met([0.79, 0.7, 0.9])
     assert not figure.is_met([])
+    assert figure.is_met({"value": 0.81, "low": 0.7, "high": 0.9})
+    assert not figure.is_met({"low": 0.81})
 
 
 def test_the_page_says_what_is_missed_and_how_it_was_run(benchmark: bars.Benchmark) -> None:
