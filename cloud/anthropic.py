@@ -34,6 +34,7 @@ from .dialect import (
     as_count,
     as_object,
     as_text,
+    counted,
     own_parts,
     said_in,
 )
@@ -258,15 +259,10 @@ def _tool(tool: ToolSpec) -> JsonObject:
 
 def _usage(usage: JsonObject) -> Usage | None:
     cached, stored = as_count(usage.get("cache_read_input_tokens")), as_count(usage.get("cache_creation_input_tokens"))
-    read = as_count(usage.get("input_tokens")) + stored + cached
-    written = as_count(usage.get("output_tokens"))
-    thought = as_count(as_object(usage.get("output_tokens_details")).get("thinking_tokens"))
-    if not (read or written):
-        return None
-    return Usage(
-        input_tokens=read,
-        output_tokens=written,
-        cached_tokens=cached,
-        cache_write_tokens=stored,
-        reasoning_tokens=min(thought, written),
+    return counted(
+        read=as_count(usage.get("input_tokens")) + stored + cached,
+        written=as_count(usage.get("output_tokens")),
+        cached=cached,
+        stored=stored,
+        thought=as_count(as_object(usage.get("output_tokens_details")).get("thinking_tokens")),
     )

@@ -109,6 +109,20 @@ def check_number_of_calls(number: int) -> None:
         raise InvalidOutput(f"the provider called more than {CALLS_OF_A_MESSAGE} tools at once", hint="try again")
 
 
+def counted(*, read: int, written: int, cached: int = 0, stored: int = 0, thought: int = 0) -> Usage | None:
+    """Return a usage whose parts are no larger than their wholes; None where the provider has counted nothing."""
+    if not (read or written):
+        return None
+    cached = min(cached, read)
+    return Usage(
+        input_tokens=read,
+        output_tokens=written,
+        cached_tokens=cached,
+        cache_write_tokens=min(stored, read - cached),
+        reasoning_tokens=min(thought, written),
+    )
+
+
 def has_output(usage: Usage | None) -> bool:
     """Tell whether the provider has counted tokens that the model wrote, which may be thoughts that nobody is shown."""
     return usage is not None and usage.output_tokens > 0

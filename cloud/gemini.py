@@ -23,7 +23,7 @@ from ..protocols import (
     ToolChoice,
     Usage,
 )
-from .dialect import EndedEarly, Ending, JsonObject, RawCall, as_count, as_object, as_objects, as_text, has_output, own_parts
+from .dialect import EndedEarly, Ending, JsonObject, RawCall, as_count, as_object, as_objects, as_text, counted, has_output, own_parts
 from .models import gemini_thinking
 
 MOST_STOPS = 5
@@ -207,12 +207,10 @@ def _parts(message: Message, provider_ids: dict[str, str], *, signs: bool) -> li
 
 
 def _usage(usage: JsonObject) -> Usage | None:
-    read = as_count(usage.get("promptTokenCount")) + as_count(usage.get("toolUsePromptTokenCount"))
-    written = as_count(usage.get("candidatesTokenCount")) + as_count(usage.get("thoughtsTokenCount"))
-    cached = as_count(usage.get("cachedContentTokenCount"))
     thought = as_count(usage.get("thoughtsTokenCount"))
-    return (
-        Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read), reasoning_tokens=thought)
-        if read or written
-        else None
+    return counted(
+        read=as_count(usage.get("promptTokenCount")) + as_count(usage.get("toolUsePromptTokenCount")),
+        written=as_count(usage.get("candidatesTokenCount")) + thought,
+        cached=as_count(usage.get("cachedContentTokenCount")),
+        thought=thought,
     )

@@ -37,6 +37,7 @@ from .dialect import (
     as_objects,
     as_text,
     check_number_of_calls,
+    counted,
     has_output,
     own_parts,
     said_in,
@@ -310,17 +311,11 @@ def _tool(tool: ToolSpec) -> JsonObject:
 
 
 def _usage(usage: JsonObject) -> Usage | None:
-    read, written = as_count(usage.get("prompt_tokens")), as_count(usage.get("completion_tokens"))
     details = as_object(usage.get("prompt_tokens_details"))
-    cached = min(as_count(details.get("cached_tokens")), read)
-    stored = min(as_count(details.get("cache_write_tokens")), read - cached)
-    thought = as_count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens"))
-    if not (read or written):
-        return None
-    return Usage(
-        input_tokens=read,
-        output_tokens=written,
-        cached_tokens=cached,
-        cache_write_tokens=stored,
-        reasoning_tokens=min(thought, written),
+    return counted(
+        read=as_count(usage.get("prompt_tokens")),
+        written=as_count(usage.get("completion_tokens")),
+        cached=as_count(details.get("cached_tokens")),
+        stored=as_count(details.get("cache_write_tokens")),
+        thought=as_count(as_object(usage.get("completion_tokens_details")).get("reasoning_tokens")),
     )

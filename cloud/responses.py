@@ -24,6 +24,7 @@ from .dialect import (
     as_objects,
     as_text,
     check_number_of_calls,
+    counted,
     own_parts,
     said_in,
 )
@@ -233,17 +234,11 @@ def _call(item: JsonObject) -> RawCall:
 
 
 def _usage(usage: JsonObject) -> Usage | None:
-    read, written = as_count(usage.get("input_tokens")), as_count(usage.get("output_tokens"))
     details = as_object(usage.get("input_tokens_details"))
-    cached = min(as_count(details.get("cached_tokens")), read)
-    stored = min(as_count(details.get("cache_write_tokens")), read - cached)
-    thought = as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens"))
-    if not (read or written):
-        return None
-    return Usage(
-        input_tokens=read,
-        output_tokens=written,
-        cached_tokens=cached,
-        cache_write_tokens=stored,
-        reasoning_tokens=min(thought, written),
+    return counted(
+        read=as_count(usage.get("input_tokens")),
+        written=as_count(usage.get("output_tokens")),
+        cached=as_count(details.get("cached_tokens")),
+        stored=as_count(details.get("cache_write_tokens")),
+        thought=as_count(as_object(usage.get("output_tokens_details")).get("reasoning_tokens")),
     )
