@@ -86,7 +86,7 @@ def _tried() -> ExtraBuffers:
 def _first_pass(setting: str) -> str:
     """How the child died; empty if all went well."""
     # -P: the user's working folder may hold a json.py.
-    command = [sys.executable, "-P", "-m", "nearfar.device.llama.first_pass", setting, str(_SECONDS)]
+    command = [sys.executable, "-P", "-W", "default", "-m", "nearfar.device.llama.first_pass", setting, str(_SECONDS)]
     try:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS + _SPARE_SECONDS)
     except subprocess.TimeoutExpired:

@@ -237,6 +237,7 @@ async def _spawn(connection: socket.socket, module: str, options: WorkerOptions)
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # The user's working folder may hold a json.py.
+        *("-W", "default"),  # PYTHONWARNINGS=error is meant for the user's own program.
         "-m",
         module,
         str(connection.fileno()),

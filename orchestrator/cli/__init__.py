@@ -1,6 +1,7 @@
 """The `nearfar` command. Only typer is imported here: each command loads what it needs when it runs."""
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -370,7 +371,15 @@ def serve_hub(
     run_hub(config, options.Listening(address, certificate, key, tokens, insecure, client_authority), as_json=as_json)
 
 
+def _open_closed_streams() -> None:
+    """Let reading end at once, and what is printed be lost, where a service manager has closed a standard stream."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open as long as the process
+
+
 def main() -> None:
     """Entry point of the `nearfar` command."""
+    _open_closed_streams()
     gc.disable()  # what imports make stays; `execute` goes on collecting when they are done
     app()

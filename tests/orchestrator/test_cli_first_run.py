@@ -1,6 +1,7 @@
 """What a new user tries on the command line."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -176,3 +177,26 @@ def test_a_done_run_is_resumed_by_the_beginning_of_its_id(runs: list[str]) -> No
 def test_a_task_that_is_not_utf_8_is_told() -> None:
     result = CliRunner().invoke(app, ["run", "-", "--json"], input=b"\xff\xfe")
     assert (result.exit_code, json.loads(result.stdout)["error"]["message"]) == (2, "the task is not text in UTF-8")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it takes a shell of POSIX")
+@pytest.mark.parametrize(
+    ("arguments", "closed", "said"),
+    [
+        ("--version", ">&-", ""),
+        ("run - --near near", "<&-", "the prompt is empty"),
+        ("chat --near near", "<&-", "end with exit"),
+    ],
+)
+def test_a_closed_standard_stream_is_an_empty_one(arguments: str, closed: str, said: str) -> None:
+    command = f'"{sys.executable}" -m nearfar.orchestrator.cli {arguments} {closed}'
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr
+
+
+@pytest.mark.anyio
+async def test_warnings_that_are_errors_of_the_users_program_are_none_of_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    async with Hybrid(near="near") as hybrid:
+        assert (await hybrid.run("Find the product of Umbra Foods.")).side is Side.NEAR
