@@ -77,7 +77,7 @@ async def test_an_engine_that_always_dies_is_refused_with_what_to_do(passes: Pat
 
 def test_a_first_pass_that_hangs_is_stopped_and_counts_as_a_crash(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRASHING_ENGINE", "hang")
-    monkeypatch.setattr(module, "_SECONDS", 2)
+    monkeypatch.setattr(module, "_SECONDS", 6)
     found = asked_again()
     assert (found.usable, "did not end within 2 s" in found.reason) == (False, True)
 

@@ -157,7 +157,7 @@ async def test_flood_leaves_no_memory_behind() -> None:
         async with everything() as address:
             await attack_with(flood, address)  # allocators and imports take what they keep
             levels = [resident_bytes()]
-            for _ in range(2):
+            for _ in range(4):
                 await attack_with(flood, address)
                 levels.append(resident_bytes())
             grown = min(after - before for before, after in pairwise(levels))  # other memory of this process comes and goes

@@ -208,7 +208,7 @@ WAYS_TO_LEAVE = [
 @pytest.mark.parametrize("leave", WAYS_TO_LEAVE, ids=lambda leave: leave.__name__)
 async def test_leaving_early_stops_handler_and_compute(leave: Callable[[RemoteAgent], Awaitable[None]]) -> None:
     agent = ScriptedAgent(lambda request: ["first", anyio.Event()])
-    with anyio.fail_after(30):
+    with anyio.fail_after(90):
         async with serve(agent, retention=Retention(resume_grace=1000)) as server:  # so that only a Cancel can stop the compute
             remote = await RemoteAgent.connect(server.address)
             for _ in range(10):
