@@ -18,6 +18,7 @@ from ..strategies.reading import as_json
 from ..strategies.state import TaskState
 from ..task import Task
 from ..threads import in_thread
+from ..untraced import untraced
 from .cancelling import Cancelling
 from .opening import open_store
 from .parts import RunParts, thread
@@ -130,7 +131,7 @@ class DurableRuns:
         config, effects = self._configured(work, config), work.context.boundary.effects
         assert work.lease is not None, "it is a durable run"
         assert isinstance(effects, EffectLedger), "which has a ledger"
-        with self._cancelling.noticed(work.lease.run, lambda: effects.is_at_work):
+        with untraced(), self._cancelling.noticed(work.lease.run, lambda: effects.is_at_work):
             state = await graph.ainvoke(None if work.goes_on else given(work), config, context=work.context, durability="sync")
         if state is None or "attempts" not in state:
             state = (await graph.aget_state(config)).values
@@ -239,8 +240,9 @@ async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> di
     state: dict[str, Any] = {}
     # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
     states = graph.astream(given(work), config, context=work.context, stream_mode="values")
-    async for each in states:
-        state = each
+    with untraced():
+        async for each in states:
+            state = each
     return state
 
 

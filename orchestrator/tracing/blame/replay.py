@@ -44,6 +44,7 @@ from ...task import Task
 from ...team import Member, Team
 from ...tool_calls import NOT_RUN, Asked, Boundary
 from ...tools import Effect, Tool
+from ...untraced import untraced
 from ..entries import TracedTool
 from .record import Action, Changes, Effects, RecordedRun, RecordedStep, action_of
 
@@ -196,7 +197,8 @@ async def replay(branch: Branch) -> str | None:
     given: TaskState = {"task": task.model_dump(mode="json")}
     config: RunnableConfig = {"recursion_limit": recursion_limit(task.policy, agents=len(team))}
     try:
-        state = await graph.ainvoke(given, config, context=context)
+        with untraced():
+            state = await graph.ainvoke(given, config, context=context)
     except NearfarError:
         return None
     if branch.at.number not in branch.used:
