@@ -86,7 +86,7 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     """
     path = as_path("path", path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows put a mark before it
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}", hint="create it, or name another with --config") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -87,7 +87,7 @@ class Study(Value):
 def read_study_file(path: Path) -> StudyFile:
     """Read and validate a study. Raises `ConfigError` that names the file and the key."""
     try:
-        return parse_study_file(path.read_text(encoding="utf-8"), str(path))
+        return parse_study_file(path.read_text(encoding="utf-8-sig"), str(path))
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}", hint="name a study file, or leave it out and use --world and --run") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -206,3 +206,11 @@ def test_a_database_with_its_password_in_place_of_the_variable_is_not_quoted() -
         parse_config('[memory]\npostgres_variable = "postgres://ana:hunter2@db/memory"\n', "nearfar.toml")
     assert "memory.postgres_variable" in raised.value.message
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "nearfar.toml"
+    path.write_bytes(b'\xef\xbb\xbf[near]\r\nmodel = "near"\r\n')
+    near = load_config(path).near
+    assert near is not None
+    assert near.model == "near"
