@@ -5,6 +5,7 @@ from typing import Any, Final, TypedDict
 
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError
 
 from ..protocols import InvalidRequest, JsonSchema, Sensitivity, Side
 from ..protocols.validation import check_schema
@@ -94,12 +95,23 @@ def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
     stated = frozenset(options) & {"mode", "strategy"}
     messages = conversation(prompt)
     try:
-        return Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
+        task = Task.model_validate({"messages": messages, "output_schema": output_schema, "policy": policy, "stated": stated, **keys})
     except ValidationError as error:
         problems = [f"{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False)]
         raise InvalidRequest(
             "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
         ) from error
+    _check_characters(task)
+    return task
+
+
+def _check_characters(task: Task) -> None:
+    """Refuse half of a character, which Python's strings can hold, as of input in another encoding, and no agent could be sent."""
+    try:
+        task.model_dump_json(include={"messages", "context", "output_schema", "tags"})
+    except (PydanticSerializationError, UnicodeEncodeError) as error:
+        hint = "read it in the encoding that it was written in"
+        raise InvalidRequest("the task is not text in UTF-8: it holds half of a surrogate pair", hint=hint) from error
 
 
 def _schema_of(given: object) -> JsonSchema | None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from nearfar.orchestrator import Config, Hybrid, MemoryStore, Policy, Strategy, TaskMemory, load_config, tool
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.conversation import Prompt
 from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.orchestrator.tools import ToolOptions
 from nearfar.protocols import ConfigError, InvalidRequest, Message, ScriptedAgent
@@ -190,3 +191,20 @@ def test_one_message_is_no_list_of_them() -> None:
     single: Any = Message.user("Hello?")
     with pytest.raises(InvalidRequest, match="a string or a list of messages"):
         Hybrid(near=agent()).explain_route(single)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [
+        ("half\ud800", {}),
+        ([{"role": "user", "content": "half\udc80"}], {}),
+        ("whole", {"context": "half\udfff"}),
+        ("whole", {"tags": ["half\ud800"]}),
+        ("whole", {"output_schema": {"type": "object", "properties": {"half\ud800": {}}}}),
+    ],
+)
+async def test_text_with_half_of_a_character_is_refused_before_an_agent_is_asked(prompt: Prompt, options: TaskOptions) -> None:
+    async with Hybrid(near=ScriptedAgent([])) as hybrid:
+        with pytest.raises(InvalidRequest, match="not text in UTF-8"):
+            await hybrid.run(prompt, **options)

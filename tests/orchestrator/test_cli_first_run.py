@@ -200,3 +200,10 @@ async def test_warnings_that_are_errors_of_the_users_program_are_none_of_the_wor
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     async with Hybrid(near="near") as hybrid:
         assert (await hybrid.run("Find the product of Umbra Foods.")).side is Side.NEAR
+
+
+def test_a_chat_goes_on_after_a_line_in_another_encoding() -> None:
+    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "chat", "--near", "near", "--mode", "only_on_device"]
+    lines = b"Wie hei\xdft sie?\nFind the capital of Sorra Kingdom.\nexit\n"
+    done = subprocess.run(command, input=lines, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, b"Lower Galen" in done.stdout, b"not text in UTF-8" in done.stderr) == (0, True, True), done.stderr
