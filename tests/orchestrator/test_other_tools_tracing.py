@@ -59,8 +59,9 @@ def _service(heard: list[str]) -> Iterator[str]:
         serving.join()
 
 
-@pytest.mark.parametrize("switch", ["LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2"])
-@pytest.mark.parametrize("way", ["run", "stream", "durable"])
+@pytest.mark.parametrize(
+    ("switch", "way"), [("LANGSMITH_TRACING", "run"), ("LANGCHAIN_TRACING_V2", "stream"), ("LANGSMITH_TRACING", "durable")]
+)
 def test_nothing_of_a_task_goes_to_langsmith_where_the_environment_turns_its_tracing_on(switch: str, way: str, tmp_path: Path) -> None:
     heard: list[str] = []
     with _service(heard) as address:
