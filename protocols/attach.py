@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
 from uuid import uuid4
@@ -167,7 +168,8 @@ class Worker:
         registration = Registration(instance=self._instance, cards=cards, state=self._device_state())
         try:
             async with asyncio.timeout(_CONNECT_LIMIT):
-                await call.write(pb.WorkerMessage(register=registration_to_proto(registration)))
+                with suppress(asyncio.InvalidStateError):  # grpc's word for a call that is over; reading it tells why
+                    await call.write(pb.WorkerMessage(register=registration_to_proto(registration)))
                 message = await call.read()
         except TimeoutError:
             raise Unavailable(f"the hub at {self._address} did not answer within {_CONNECT_LIMIT:g} s") from None

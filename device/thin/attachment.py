@@ -148,7 +148,8 @@ class _Attachment:
         self._state = await asyncio.to_thread(self._worker.read_state)
         register = hub_pb2.Register(instance=instance, agents=[self._card], state=self._state)
         async with asyncio.timeout(_REGISTER_SECONDS):
-            await self._call.write(hub_pb2.WorkerMessage(register=register))
+            with suppress(asyncio.InvalidStateError):  # grpc's word for a call that is over; reading it tells why
+                await self._call.write(hub_pb2.WorkerMessage(register=register))
             message = await self._call.read()
         if message is grpc.aio.EOF or not message.HasField("registered"):
             raise Unavailable(f"the hub at {self._worker.hub.address} did not confirm the registration")

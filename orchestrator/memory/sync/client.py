@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -87,7 +87,8 @@ class Push:
     @classmethod
     async def begun(cls, call: "grpc.aio.StreamStreamCall[Any, Any]", hello: Hello) -> "Push":
         with _reported(), in_time(UNARY_LIMIT):
-            await call.write(pb.PushMessage(hello=wire.hello_to_proto(hello)))
+            with suppress(asyncio.InvalidStateError):  # the call is over, and reading tells why
+                await call.write(pb.PushMessage(hello=wire.hello_to_proto(hello)))
             reply = await call.read()
         if not isinstance(reply, pb.PushReply):
             raise Unavailable("the other side ended the call")
