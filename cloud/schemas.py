@@ -168,10 +168,9 @@ class _Rewriting:
         if "properties" in left or "items" in left:
             return {}
         for name in _UNIONS:
-            variants = as_objects(left.get(name))
-            if not variants or len(variants) != len(left[name] if isinstance(left[name], list) else ()):
-                continue
-            if name == "allOf" and len(variants) > 1:
+            variants = as_objects(told := left.get(name))
+            is_usable = isinstance(told, list) and len(variants) == len(told) > 0
+            if not is_usable or (name == "allOf" and len(variants) > 1):
                 continue
             del left[name]
             left.pop("type", None)
@@ -224,7 +223,8 @@ class _Rewriting:
         if not words:
             return made
         described: JsonObject = {"description": "\n\n".join(words)}
-        return {"anyOf": [made]} | described if "$ref" in made else made | described
+        wrapped: JsonObject = {"anyOf": [made]} if "$ref" in made else made
+        return wrapped | described
 
     def _refuse_cycles(self, definitions: JsonObject) -> None:
         reached = {_reference_to(name): set(_references(part)) for name, part in definitions.items()}

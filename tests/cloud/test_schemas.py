@@ -55,7 +55,7 @@ def test_usual_models_of_pydantic_have_a_grammar_that_takes_their_values(grammar
     point = {"x": 1, "label": None, "kind": "corner"}
     value = point if model is Point else {"first": point, "points": [point, point], "drawn": "2026-11-23T10:00:00Z", "size": 1.5}
     jsonschema.validate(value, made)
-    assert model.model_validate(value)
+    model.model_validate(value)
 
 
 def test_openai_wants_every_property_and_keeps_the_limits_that_it_knows() -> None:
