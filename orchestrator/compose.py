@@ -264,7 +264,8 @@ def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConf
     if isinstance(other, FAR_CONFIGS):
         if isinstance(other, ProviderConfig):
             return Member(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
-        return Member(name, Side.FAR, _far_opener(other))
+        prices = partial(_local_prices, other) if isinstance(other, LocalFarConfig) else None
+        return Member(name, Side.FAR, _far_opener(other), prices=prices)
     if isinstance(other, AttachedConfig):
         return Member(name, other.side, partial(open_attached, other), is_elsewhere=True)
     return Member(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
@@ -440,6 +441,10 @@ def usual_variable(provider: str) -> str | None:
 def how_to_set(variable: str) -> str:
     """For people, how a variable gets its secret."""
     return StoredKey(variable).how_to_set
+
+
+def _local_prices(config: LocalFarConfig) -> Prices:
+    return config.prices or Prices.free("runs on this machine")
 
 
 def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:

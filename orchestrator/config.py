@@ -1,6 +1,7 @@
 """`nearfar.toml`: read, validated, and explained where it is wrong."""
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -89,7 +90,9 @@ def load_config(path: str | os.PathLike[str]) -> Config:
         text = path.read_text(encoding="utf-8-sig")  # editors on Windows put a mark before it
     except FileNotFoundError:
         raise ConfigError(f"there is no {path}", hint="create it, or name another with --config") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8") from error
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     return _anchored(parse_config(text, str(path)), path.absolute().parent)
 
@@ -103,7 +106,8 @@ def parse_config(text: str, source: str) -> Config:
     if secrets := [_at(text, source, secret.path, secret.advice) for secret in literal_secrets(document, Config)]:
         raise ConfigError("\n".join(dict.fromkeys(secrets)), hint="whoever could read the file may know it: get a new one")
     try:
-        config = Config.model_validate(document)
+        # As JSON: where pydantic is strict with Python's own values, it also refuses a list for a tuple and a string for a path.
+        config = Config.model_validate_json(json.dumps(document, default=str), strict=True)
     except ValidationError as error:
         problems = [_describe(text, source, item) for item in error.errors(include_url=False)]
         raise ConfigError("\n".join(problems)) from error

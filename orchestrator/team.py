@@ -70,20 +70,19 @@ class Member:
 
     @property
     def prices(self) -> Prices | None:
-        """None until the agent was opened, and where they are unknown."""
-        return self.card.prices if self.card is not None else None
-
-    @property
-    def is_unpriced(self) -> bool:
-        """It is of the far side, and nobody knows its price; False while that cannot be told.
+        """None where they are unknown, and until the agent was opened where no configuration tells.
 
         Raises `ConfigError` where an imported table of prices cannot be read.
         """
-        if self.side is not Side.FAR:
-            return False
         if self.card is not None:
-            return self.card.prices is None
-        return self._expected_prices is not None and self._expected_prices() is None
+            return self.card.prices
+        return None if self._expected_prices is None else self._expected_prices()
+
+    @property
+    def is_unpriced(self) -> bool:
+        """It is of the far side, and nobody knows its price; False while that cannot be told. Raises as `prices` does."""
+        can_be_told = self.card is not None or self._expected_prices is not None
+        return self.side is Side.FAR and can_be_told and self.prices is None
 
     @property
     def model(self) -> str:

@@ -29,6 +29,8 @@ _PROGRAM: Final = Path(__file__).with_name("first_pass.py")
 _SECONDS: Final = 60
 """The passes through the shipped model take about half a second; a child that takes this long hangs."""
 _SPARE_SECONDS: Final = 10
+_PATIENT_SECONDS: Final = 10
+"""After these, a warning says why nothing happens."""
 _KEY_LENGTH: Final = 32
 _CRASHES: Final = frozenset(
     {signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGALRM, signal.SIGSYS}
@@ -88,18 +90,33 @@ def _first_pass(setting: str) -> str:
     # -P: the user's working folder may hold a json.py.
     command = [sys.executable, "-P", "-W", "default", "-m", "nearfar.device.llama.first_pass", setting, str(_SECONDS)]
     try:
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS + _SPARE_SECONDS)
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
+            words = _last_words(child)
     except subprocess.TimeoutExpired:
         return f"did not end within {_SECONDS} s"
     except OSError as error:
         raise _Inconclusive(str(error)) from error
-    if not ended.returncode:
+    if not child.returncode:
         return ""
-    if -ended.returncode not in _CRASHES:
-        words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise _Inconclusive(words[-1] if words else f"exit code {ended.returncode}")
-    died = signal.Signals(-ended.returncode)
+    if -child.returncode not in _CRASHES:
+        raise _Inconclusive(words or f"exit code {child.returncode}")
+    died = signal.Signals(-child.returncode)
     return f"did not end within {_SECONDS} s" if died is signal.SIGALRM else f"died of {died.name}"
+
+
+def _last_words(child: "subprocess.Popen[bytes]") -> str:
+    """Wait for the child's end and return its last line. Raises `subprocess.TimeoutExpired` if it hangs, and ends it."""
+    try:
+        try:
+            written = child.communicate(timeout=_PATIENT_SECONDS)[1]
+        except subprocess.TimeoutExpired:
+            logger.warning("the first pass of this build of llama.cpp on this CPU hangs; it is stopped after %d s", _SECONDS)
+            written = child.communicate(timeout=_SECONDS + _SPARE_SECONDS)[1]
+    except BaseException:
+        child.kill()
+        raise
+    lines = written.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def _identity() -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import sys
@@ -143,6 +144,8 @@ class WorkerProcess:
         elif "statistics" in frame:
             if (answer := self._answers.get(cast(int, frame["statistics"]))) is not None and not answer.done():
                 answer.set_result(frame)
+        elif "log" in frame:
+            logging.getLogger(cast(str, frame["name"])).log(cast(int, frame["level"]), "%s", frame["log"])
         elif "ready" in frame:
             self._loaded.set_result(WorkerReady.model_validate(frame["ready"]))
         else:

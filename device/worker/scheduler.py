@@ -89,7 +89,7 @@ class Scheduler:
         except Exception as defect:
             # The boundary of a step: its defect must not end the others'.
             log_defect(_logger, f"step {identifier} could not be prepared", defect)
-            self._fail(identifier, InternalError("the step could not be prepared", hint="the worker's log has the details"))
+            self._fail(identifier, InternalError("the step could not be prepared", hint="the log has the details"))
         else:
             self._waiting.append(step)
 
@@ -237,7 +237,7 @@ class Scheduler:
             # The boundary of a step, as in `submit`.
             log_defect(_logger, f"step {step.identifier} failed", defect)
             self._remove(step)
-            self._fail(step.identifier, InternalError("the step failed in the worker", hint="the worker's log has the details"))
+            self._fail(step.identifier, InternalError("the step failed in the worker", hint="the log has the details"))
             return
         if generation.events:
             if step.drafter is not None:

@@ -33,11 +33,11 @@ _RECEIVE_BYTES: Final = 1 << 16
 
 def serve_parent(load: Load) -> None:
     """Serve the parent that started this process until it goes away."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     os.dup2(2, 1)  # Whatever a library prints must not surprise the parent's own standard output.
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection = socket.socket(fileno=int(sys.argv[1]))
     outbox = _Outbox(connection)
+    logging.basicConfig(handlers=[_ParentsLog(outbox)])
     try:
         scheduler, ready = load(json.loads(sys.argv[2]))
     except NearfarError as error:
@@ -114,6 +114,8 @@ class _Outbox:
         self._events: list[list[object]] = []
         self._open_texts: dict[int, list[object]] = {}
         self._flushed = 0.0
+        self._sending = threading.Lock()
+        """Any thread of a library may log."""
 
     @property
     def due(self) -> bool:
@@ -140,4 +142,19 @@ class _Outbox:
             self._open_texts.clear()
 
     def send(self, frame: Frame) -> None:
-        self._connection.sendall(encode(frame))
+        with self._sending:
+            self._connection.sendall(encode(frame))
+
+
+class _ParentsLog(logging.Handler):
+    """Lets the parent log what this process would: nobody reads the standard error of a worker."""
+
+    def __init__(self, outbox: _Outbox) -> None:
+        super().__init__()
+        self._outbox = outbox
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._outbox.send({"log": self.format(record), "level": record.levelno, "name": record.name})
+        except OSError:  # The parent is gone, and this process goes with it.
+            self.handleError(record)

@@ -75,7 +75,7 @@ def load_tools(path: Path) -> list[Tool]:
         sys.path.insert(0, folder)  # as Python does for a script: what stands beside the file can be imported
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the file is the user's own program; whatever stops it is reported, not traced
+    except (Exception, SystemExit) as error:  # the file is the user's own program; whatever stops it is reported, not traced
         raise ConfigError(f"{path} fails while it is loaded: {type(error).__name__}: {error}") from error
     tools = [value for value in vars(module).values() if isinstance(value, Tool)]
     if not tools:

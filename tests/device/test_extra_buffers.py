@@ -75,11 +75,15 @@ async def test_an_engine_that_always_dies_is_refused_with_what_to_do(passes: Pat
     assert "--no-binary llama-cpp-python" in (caught.value.hint or "")
 
 
-def test_a_first_pass_that_hangs_is_stopped_and_counts_as_a_crash(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_pass_that_hangs_is_stopped_and_counts_as_a_crash(
+    passes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("CRASHING_ENGINE", "hang")
     monkeypatch.setattr(module, "_SECONDS", 6)
+    monkeypatch.setattr(module, "_PATIENT_SECONDS", 1)
     found = asked_again()
     assert (found.usable, "did not end within 6 s" in found.reason) == (False, True)
+    assert "hangs; it is stopped after 6 s" in caplog.text
 
 
 @pytest.mark.parametrize("weights", ["Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
@@ -109,6 +113,14 @@ def test_a_home_that_cannot_be_written_costs_a_first_pass_per_start(passes: Path
     (passes.parent / "home").write_text("a file where the folder should be")
     assert [asked_again().usable, asked_again().usable] == [False, False]
     assert passes.read_text().split() == ["on", "off"] * 2
+
+
+@pytest.mark.anyio
+async def test_what_a_worker_logs_reaches_the_log_of_its_agents_process(passes: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (passes.parent / "home").write_text("a file where the folder should be")
+    async with near_agent():
+        (warning,) = [record for record in caplog.records if "cannot be written, so llama.cpp is tried again" in record.getMessage()]
+    assert (warning.name, warning.levelname) == ("nearfar.device.llama.extra_buffers", "WARNING")
 
 
 def test_a_full_disk_costs_a_warning_and_leaves_no_half_answer(passes: Path) -> None:

@@ -18,7 +18,7 @@ from nearfar.orchestrator.cli.options import Selection
 from nearfar.orchestrator.cli.selection import load_tools
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.tool_calls import Approver
-from nearfar.protocols import Agent, ScriptedAgent, Side, Unavailable
+from nearfar.protocols import Agent, ConfigError, ScriptedAgent, Side, Unavailable
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +63,12 @@ def test_tools_import_what_stands_beside_them(empty_folder: Path, monkeypatch: p
     )
     (folder / "t.py").write_text(code, encoding="utf-8")
     assert [each.name for each in load_tools(Path("sub/t.py"))] == ["look"]
+
+
+def test_a_file_of_tools_that_ends_python_is_named(empty_folder: Path) -> None:
+    (empty_folder / "t.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"t\.py fails while it is loaded: SystemExit: 3"):
+        load_tools(Path("t.py"))
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:

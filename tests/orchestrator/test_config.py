@@ -91,8 +91,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "nearfar.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
         load_config(path)
+    assert caught.value.hint == "save it as UTF-8"
 
 
 _VALUES = st.recursive(
@@ -135,6 +136,9 @@ def test_a_key_in_the_wrong_place_is_not_repeated(text: str) -> None:
         ('[far]\nmodel = "m"\n', "far.provider is missing; choose one of openai"),
         ('[far]\nprovider = "openai"\n', "far.model is missing"),
         ('[far]\nprovider = "gateway"\naddres = "h:1"\n', "did you mean 'address'?"),
+        ('[near]\nmodel = "near"\nparallel = "4"\n', "line 3: near.parallel: Input should be a valid integer, not '4'"),
+        ('[memory]\nremember = "yes"\n', "line 2: memory.remember: Input should be a valid boolean"),
+        ('[[policy.rules]]\nname = "r"\nwhen = { task_class = "bills" }\n', "task_class: Input should be a valid array, not 'bills'"),
     ],
 )
 def test_a_mistake_says_what_to_write(text: str, words: str) -> None:

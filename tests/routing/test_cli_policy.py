@@ -100,6 +100,11 @@ def test_explain_as_json_is_a_decision() -> None:
     assert decision["considered"][0]["estimate"]["success"]["source"] == "prior"
 
 
+def test_explain_knows_that_a_model_on_this_machine_costs_nothing() -> None:
+    decision = json.loads(nearfar("explain", "What is it?", "--json").stdout)["decision"]
+    assert [each["estimate"]["dollars"]["value"] for each in decision["considered"]] == [0, 0]
+
+
 def test_explain_of_a_denied_task_says_which_rule(folder: Path) -> None:
     add(folder, '[[policy.rules]]\nname = "shut"\ndeny = "closed today"\n')
     result = nearfar("explain", "What is it?")
