@@ -22,7 +22,7 @@ set_up() {
   ln -sf "$program" "$venv/bin/node" || return
   echo "installing ${packages[*]} into $venv"
   "$venv/bin/npm" install --prefix "$venv" --no-save --no-package-lock --ignore-scripts --no-audit --no-fund --no-update-notifier \
-    --loglevel=error --fetch-retries=1 "${packages[@]}" >/dev/null || return
+    --loglevel=error --fetch-retries=1 --fetch-retry-mintimeout=1000 "${packages[@]}" >/dev/null || return
   echo "$wanted" >"$venv/.ready"
 }
 
