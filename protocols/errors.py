@@ -163,7 +163,7 @@ class StepLost(Unavailable):
 
 
 class WorkerCrashed(StepLost):
-    """The process that ran the model died in mid-step; the next step starts a new one."""
+    """The process that ran the model died in mid-step, or was killed while it loaded the model; the next step starts a new one."""
 
 
 class ResumeLost(StepLost):

@@ -35,10 +35,15 @@ class Pulse:
         """Something came from the other side."""
         self._silent_ticks = 0
 
+    @property
+    def is_silent(self) -> bool:
+        """Nothing came from the other side for as long as the limit allows."""
+        return self._silent_ticks >= self._limit
+
     async def run(self, beat: Callable[[], Awaitable[None]]) -> None:
         """Call `beat` once per interval; returns when the other side has been silent for too long."""
         ticks = 0
-        while self._silent_ticks < self._limit:
+        while not self.is_silent:
             if not ticks % _TICKS_PER_BEAT:
                 await beat()
             await anyio.sleep(self._tick)

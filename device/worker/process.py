@@ -16,17 +16,22 @@ from pydantic import JsonValue
 
 from ...protocols import DeadlineExceeded, ModelError, NearfarError, Stalled, StepRequest, Unavailable, WorkerCrashed
 from .frames import Frame, FrameDecoder, encode
+from .liveness import BEAT, Liveness
 from .protocol import StepEventKind, WorkerOptions, WorkerReady, WorkerStatistics, error_from_frame
 
 _LOAD_SECONDS: Final = 600.0
 _EXIT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 60.0
+_SLACK_SECONDS: Final = 0.5
+"""The worker ends a step that is out of time between two passes, and knows more of it. The step ends without it after so long."""
 _GRACE_SECONDS: Final = 10.0
-"""How much longer than its timeout a step may take before the process itself is thought to hang."""
+"""A process that has not ended a step for so long after that hangs."""
 _QUIET_SECONDS: Final = 60.0
 """A step that hears nothing for so long asks whether the process still answers."""
 _HUNG_SECONDS: Final = 600.0
 """A process answers between any two passes through the model; the largest model's pass on the slowest machine takes less."""
+_CRASHES: Final = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP}
+"""Signals that a process brings upon itself; others are sent to it."""
 _STDERR_BYTES: Final = 4096
 
 _LAST: Final = (StepEventKind.FINISHED, StepEventKind.ERROR, StepEventKind.CANCELLED)
@@ -47,6 +52,8 @@ class WorkerProcess:
         self._transport: asyncio.Transport | None = None
         self._last_words = b""
         self._closing = False
+        self._stands_still = False
+        self._liveness = Liveness(process.pid)
         self._watch = asyncio.create_task(self._watch_process())
         self.live: set[int] = set()
         """Steps that the process has not yet reported as over."""
@@ -57,7 +64,8 @@ class WorkerProcess:
     async def start(cls, module: str, options: WorkerOptions) -> tuple["WorkerProcess", WorkerReady]:
         """Start `python -m module` as a process, and load the model in it.
 
-        Raises `ModelError` if the model cannot be loaded, or the process dies of it.
+        Raises `ModelError` if the model cannot be loaded, or the process dies of it, `WorkerCrashed` if somebody kills the process
+        meanwhile, and `Stalled` if it is stopped.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -70,25 +78,29 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        return self._process.returncode is None and not self._closing
+        return self._process.returncode is None and not self._closing and not self._stands_still
 
     async def step(self, request: StepRequest, seconds: float | None) -> AsyncGenerator[WorkerEvent, None]:
         """Run one step, for `seconds` at most. Closing the iterator early cancels it.
 
-        Raises `WorkerCrashed` if the process dies first, `Unavailable` if it is closed, `DeadlineExceeded` if it hangs beyond them,
-        `Stalled` if it hangs.
+        Raises `WorkerCrashed` if the process dies first, `Unavailable` if it is closed, `DeadlineExceeded` if it takes longer, and
+        `Stalled` if it hangs or is stopped.
         """
         identifier = next(self._identifiers)
         events = self._steps[identifier] = asyncio.Queue()
         self.live.add(identifier)
         self._send({"step": identifier, "request": request.model_dump(mode="json"), "timeout": seconds})
-        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
+        loop = asyncio.get_running_loop()
+        deadline = None if seconds is None else loop.time() + seconds + _SLACK_SECONDS
         over = False
         try:
             while not over:
                 event = await self._next(events, deadline)
                 over = event[0] in _LAST
                 yield event
+        except TimeoutError as error:
+            loop.call_later(_GRACE_SECONDS, self._end_hung, identifier)
+            raise DeadlineExceeded(f"the step took longer than its timeout of {seconds:g} s", hint="give a longer timeout") from error
         finally:
             del self._steps[identifier]
             if not over:
@@ -133,6 +145,9 @@ class WorkerProcess:
 
     def received(self, frame: Frame) -> None:
         """Pass on a frame from the worker."""
+        self._liveness.heard()
+        if "alive" in frame:
+            return
         if "events" in frame:
             self.decoded_tokens = cast(int, frame["decoded_tokens"])
             for identifier, kind, payload in cast("list[tuple[int, str, JsonValue]]", frame["events"]):
@@ -154,14 +169,8 @@ class WorkerProcess:
     async def _next(self, events: "asyncio.Queue[WorkerEvent | None]", deadline: float | None) -> WorkerEvent:
         if events.empty() and not self.alive:
             raise self._death()
-        try:
-            async with asyncio.timeout_at(deadline):
-                event = await self._heard(events)
-        except TimeoutError as error:
-            # The worker keeps deadlines itself, unless the model file made it hang.
-            self._process.kill()
-            message = "the worker hung beyond the step's timeout and was stopped"
-            raise DeadlineExceeded(message, hint="the next step starts a new one") from error
+        async with asyncio.timeout_at(deadline):
+            event = await self._heard(events)
         if event is None:
             raise self._death()
         return event
@@ -182,6 +191,17 @@ class WorkerProcess:
             self._process.kill()
             raise
 
+    def _end_hung(self, step: int) -> None:
+        """End a process that has not ended a step although its time is long over: a model file may have made it hang."""
+        if step in self.live and self.alive:
+            self._process.kill()
+
+    async def _end_when_still(self) -> None:
+        await self._liveness.until_still()
+        if self._process.returncode is None:
+            self._stands_still = True
+            self._process.kill()
+
     async def _connect(self, connection: socket.socket) -> WorkerReady:
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.create_unix_connection(lambda: _Receiver(self), sock=connection)
@@ -197,9 +217,13 @@ class WorkerProcess:
     async def _watch_process(self) -> None:
         """Keep the end of what the process writes to its standard error, and tell everyone who waits when it is gone."""
         assert self._process.stderr is not None, "it was started with a pipe"
-        while data := await self._process.stderr.read(_STDERR_BYTES):
-            self._last_words = (self._last_words + data)[-_STDERR_BYTES:]
-        await self._process.wait()
+        ending = asyncio.create_task(self._end_when_still())
+        try:
+            while data := await self._process.stderr.read(_STDERR_BYTES):
+                self._last_words = (self._last_words + data)[-_STDERR_BYTES:]
+            await self._process.wait()
+        finally:
+            ending.cancel()
         if self._transport is not None:
             self._transport.close()
         self.live.clear()
@@ -209,13 +233,30 @@ class WorkerProcess:
             if not answer.done():
                 answer.set_exception(self._death())
         if not self._loaded.done():
+            self._loaded.set_exception(self._death_while_loading())
+
+    def _death_while_loading(self) -> NearfarError:
+        if self._stands_still:
+            return self._stopped(f"while it loaded {self._path}")
+        code = self._process.returncode or 0
+        if code >= 0 or -code in _CRASHES:
             hint = "the file may be damaged, or too large for this machine's memory"
-            self._loaded.set_exception(ModelError(f"loading {self._path} ended the worker process: {self._cause()}", hint=hint))
+            return ModelError(f"loading {self._path} ended the worker process: {self._cause()}", hint=hint)
+        message = f"the worker process was killed while it loaded {self._path}: {self._cause()}"
+        return WorkerCrashed(
+            message, hint="load it again; a system that runs out of memory kills, too: then use a smaller model or context"
+        )
 
     def _death(self) -> NearfarError:
         if self._closing:
             return Unavailable("the agent was closed", hint="load it again")
+        if self._stands_still:
+            return self._stopped("in mid-step")
         return WorkerCrashed(f"the worker process died in mid-step: {self._cause()}", hint="the next step starts a new one")
+
+    def _stopped(self, when: str) -> Stalled:
+        message = f"the worker process stood still for {BEAT.silence_limit:g} s {when}, as one that is stopped (SIGSTOP), and was killed"
+        return Stalled(message, hint="the next step starts a new one")
 
     def _cause(self) -> str:
         code = self._process.returncode or 0

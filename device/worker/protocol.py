@@ -3,7 +3,7 @@
 `WorkerOptions` are given on the command line. To the worker: `{"step": id, "request": ..., "timeout": ...}`, `{"cancel": id}` and
 `{"statistics": id}`. From the worker: `{"ready": WorkerReady}` or `{"failed": error}` once, then `{"statistics": id, "values": ...}` and
 `{"events": [[id, kind, payload], ...], "decoded_tokens": n}`. An event's kind is a `StepEventKind`. `{"log": text, "level": n, "name":
-logger}` comes at any time, for the agent's own log.
+logger}` comes at any time, for the agent's own log, and `{"alive": true}` in every interval of the heartbeat in `liveness`.
 """
 
 from dataclasses import dataclass

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias, cast
 
@@ -20,6 +21,7 @@ from pydantic import JsonValue
 
 from ...protocols import NearfarError, StepRequest
 from .frames import Frame, FrameDecoder, encode
+from .liveness import BEAT
 from .protocol import StepEventKind, WorkerReady, WorkerStatistics, error_to_frame
 from .scheduler import Scheduler, StepEvent
 
@@ -29,6 +31,8 @@ Load: TypeAlias = Callable[[dict[str, Any]], tuple[Scheduler, WorkerReady]]
 _FLUSH_SECONDS: Final = 0.0015
 """Events wait at most this long for company: a fast model would otherwise spend its time on sending single tokens."""
 _RECEIVE_BYTES: Final = 1 << 16
+_ALIVE: Final = encode({"alive": True})
+"""Made beforehand: a model that is being loaded may leave no memory to make it."""
 
 
 def serve_parent(load: Load) -> None:
@@ -37,6 +41,7 @@ def serve_parent(load: Load) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection = socket.socket(fileno=int(sys.argv[1]))
     outbox = _Outbox(connection)
+    threading.Thread(target=outbox.beat, daemon=True).start()
     logging.basicConfig(handlers=[_ParentsLog(outbox)])
     try:
         scheduler, ready = load(json.loads(sys.argv[2]))
@@ -115,7 +120,7 @@ class _Outbox:
         self._open_texts: dict[int, list[object]] = {}
         self._flushed = 0.0
         self._sending = threading.Lock()
-        """Any thread of a library may log."""
+        """Any thread of a library may log, and one sends heartbeats."""
 
     @property
     def due(self) -> bool:
@@ -142,8 +147,18 @@ class _Outbox:
             self._open_texts.clear()
 
     def send(self, frame: Frame) -> None:
+        self._send(encode(frame))
+
+    def beat(self) -> None:
+        """Tell the parent that this process lives, also in the middle of a pass, until the parent is gone."""
+        with suppress(OSError):
+            while True:
+                self._send(_ALIVE)
+                time.sleep(BEAT.interval)
+
+    def _send(self, data: bytes) -> None:
         with self._sending:
-            self._connection.sendall(encode(frame))
+            self._connection.sendall(data)
 
 
 class _ParentsLog(logging.Handler):
