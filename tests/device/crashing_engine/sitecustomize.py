@@ -1,8 +1,9 @@
 """Makes llama.cpp die of a real signal, in every Python process that has this folder on PYTHONPATH.
 
 CRASHING_ENGINE says when: `extra` as a build that does not suit its CPU does, in a batch of more than 32 tokens with extra buffer types;
-the name of a format, as `Q4_K`, does so with a model of that format alone; `always` in any batch; `hang` never ends such a batch; `later`
-dies in any batch outside the first pass. FIRST_PASSES is a file that gets a line for each first pass.
+the name of a format, as `Q4_K`, does so with a model of that format alone; `always` in any batch; `hang` never ends such a batch;
+`killed` is killed in it, as where memory runs out; `later` dies in any batch outside the first pass. FIRST_PASSES is a file that gets a
+line for each first pass.
 """
 
 import ctypes
@@ -35,6 +36,8 @@ def _decoding(context: object, batch: llama_cpp.llama_batch) -> object:
     suffers = _extra and batch.n_tokens > _LONG
     if _WHEN == "always" or (_WHEN in ("extra", _format) and suffers) or (_WHEN == "later" and not _tries_first_pass()):
         os.kill(os.getpid(), signal.SIGSEGV)
+    if _WHEN == "killed" and suffers:
+        os.kill(os.getpid(), signal.SIGKILL)
     if _WHEN == "hang" and suffers:
         signal.pause()
     return _decode(context, batch)
