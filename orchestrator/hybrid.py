@@ -61,7 +61,7 @@ from .privacy.records import PrivacyRecords
 from .privacy.run_privacy import RunPrivacy
 from .privacy.sessions import SessionLabels
 from .recollection import Recollection
-from .results import Attempt, Call, Result, budget_exceeded, spent
+from .results import Attempt, Call, Result, ToolOutcome, budget_exceeded, spent
 from .routing.check import require_usable, unknown_prices
 from .routing.decision import RouteDecision
 from .routing.policy_file import PolicyFile
@@ -71,7 +71,7 @@ from .runs.opening import beside
 from .runs.settings import RunsConfig
 from .runs.store import RunStore
 from .selection.decision import SelectionDecision
-from .selection.selector import Selector
+from .selection.selector import Selector, with_open_choice
 from .strategies.context import TaskContext
 from .strategies.reading import value_of
 from .strategies.state import recursion_limit
@@ -527,10 +527,11 @@ class Hybrid:
     def _settled(self, task: Task, context: TaskContext) -> Task:
         """The task with a strategy that has a graph: what the rules say, and where that leaves the choice open, what `auto` chooses."""
         tools = list(context.tools)
-        if task.policy.strategy is not Strategy.AUTO and not task.policy.rules:
+        task = with_open_choice(self._router.ruled(task, tools=tools), allowed(context.tools, task.allowed_tools))
+        if task.policy.strategy is not Strategy.AUTO:
             return task
         dollars = self._router.dollars_by_side(task, list(self.team), tools=tools)
-        return self._selector.settle(self._router.ruled(task, tools=tools), tools=tools, sides=self._sides, dollars=dollars)
+        return self._selector.settle(task, tools=tools, sides=self._sides, dollars=dollars)
 
     async def _concluded(self, work: Work, state: dict[str, Any], seconds: float) -> Result:
         """The result, of which router and memory take note, and the runs in the end."""
@@ -669,6 +670,7 @@ def _result(task: Task, state: dict[str, Any], seconds: float) -> Result:
         was_fallback=accepted != attempts[0],
         attempts=attempts,
         calls=calls,
+        tool_calls=tuple(value_of(ToolOutcome, outcome) for outcome in state["tool_calls"]),
         budget_exceeded=budget_exceeded(attempts, calls),
         interventions=sum(call.verdict is Verdict.INTERVENE and not call.shadow for call in calls),
         decision=value_of(RouteDecision, state["decision"]),

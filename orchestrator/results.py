@@ -6,13 +6,14 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, JsonValue
 
-from ..protocols import AgentCard, BudgetExceeded, EnergySource, Performance, Side, Usage
+from ..protocols import AgentCard, BudgetExceeded, EnergySource, Performance, Side, ToolCall, Usage
 from ..protocols.messages import Value
 from .labels import Label
 from .routing.decision import RouteDecision
 from .selection.decision import SelectionDecision
 from .strategies.supervision import Cause, Verdict
 from .task import RecalledItem
+from .tools import Effect
 
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
 
@@ -104,6 +105,25 @@ class Call(Value):
         return UNKNOWN_ENERGY if known is None else Energy(joules=known.joules, source=known.joules_source)
 
 
+class ToolOutcome(Value):
+    """A call of a tool, and what came of it."""
+
+    agent: str
+    """Name of the agent that made the call."""
+    call: ToolCall
+    effect: Effect | None
+    """Of the tool, as it is declared; None: there is no such tool."""
+    outcome: Literal["done", "failed", "not_run", "unknown"]
+    """`failed`: the tool returned an error. `not_run`: the tool was not started. `unknown`: nobody knows whether the call went through."""
+    result: str
+    """Text that the tool returned, or the reason why there is none."""
+
+    @property
+    def may_have_acted(self) -> bool:
+        """The tool was started, and is not declared to read only."""
+        return self.effect not in (None, Effect.READ) and self.outcome != "not_run"
+
+
 class SideUsage(Value):
     """What one side spent on the task, over all calls."""
 
@@ -141,6 +161,8 @@ class Result(Value):
     attempts: tuple[Attempt, ...]
     calls: tuple[Call, ...]
     """Every step of every agent, in order; `near` and `far` are their sums."""
+    tool_calls: tuple[ToolOutcome, ...] = ()
+    """Every call of a tool, in order: those of agents too whose answer was rejected, or that failed. What they did stays done."""
     budget_exceeded: str | None = None
     """Why the budget ended the work before it was done: the answer is the best that there was by then. None: it did not."""
     interventions: int

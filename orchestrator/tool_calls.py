@@ -2,21 +2,21 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, Protocol
 
 import anyio
 
 from ..protocols import ApprovalRequest, Message, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ..protocols.messages import Value
+from .effects.canonical import digest
 from .effects.occurrences import Occurrence, Occurrences
+from .effects.overdue import Overdue
 from .effects.running import run_unrecorded
 from .labels import OPEN, Integrity, Label, joined, may_go
 from .memory.item import Tier
+from .tool_outcomes import NOT_RUN
 from .tools import Effect, Tool, run_tool_call
-
-NOT_RUN: Final = "not run: "
-"""How a result begins that tells why there is none."""
 
 
 class Clearance(Value):
@@ -106,6 +106,8 @@ class Boundary:
     approver: Approver | None = None
     effects: Effects | None = None
     vault: Vault | None = None
+    overdue: Overdue = field(default_factory=Overdue)
+    """Calls that ran past their limits, where no ledger is kept."""
 
     def within(self, scope: str) -> "Boundary":
         """That of a part of the run that runs beside others: equal calls of two parts are two effects."""
@@ -116,15 +118,17 @@ class ToolCalls:
     """Those of one message.
 
     Args:
-        occurrences: the calls before them, where the run keeps a ledger.
+        occurrences: the calls before them.
+        task: idempotency key of the task, by which effects are named where no ledger is kept.
     """
 
     def __init__(
-        self, calls: Sequence[ToolCall], tools: Mapping[str, Tool], boundary: Boundary, occurrences: Occurrences | None = None
+        self, calls: Sequence[ToolCall], tools: Mapping[str, Tool], boundary: Boundary, occurrences: Occurrences, *, task: str
     ) -> None:
         self._tools = tools
         self._boundary = boundary
-        self._counted = occurrences or Occurrences({}, turn=0)
+        self._counted = occurrences
+        self._task = task
         self._occurrences: dict[int, Occurrence] = {}
         """Of the calls that may run, by their places."""
         repeated = [name for name, count in Counter(call.id for call in calls).items() if count > 1]
@@ -152,8 +156,7 @@ class ToolCalls:
             if clearance.outcome == "refused":
                 self._refused[call.id] = clearance.reason
                 continue
-            if self._boundary.effects is not None:  # nobody else asks which of several equal calls one is
-                self._occurrences[index] = self._counted.next(call, tool)
+            self._occurrences[index] = self._counted.next(call, tool)
             if clearance.outcome == "ask":
                 asked[index] = ApprovalRequest(id=call.id, call=call, reason=clearance.reason)
         if asked:
@@ -184,12 +187,19 @@ class ToolCalls:
                     running.start_soon(run, index, call)
         if errors:
             raise errors[0]
+        for index, occurrence in self._occurrences.items():
+            self._counted.settle(occurrence, self._tools[self._calls[index].name], results[index])
         return [results[index] for index in range(len(self._calls))]
 
     @property
     def made(self) -> dict[str, int]:
         """How many calls of each action were made, these included."""
         return self._counted.made
+
+    @property
+    def unsettled(self) -> dict[str, list[int]]:
+        """By action: the calls that an equal one would try again."""
+        return self._counted.unsettled
 
     @property
     def label(self) -> Label:
@@ -290,6 +300,8 @@ class ToolCalls:
             return ToolResult(call_id=call.id, name=call.name, content=f"{NOT_RUN}{self._refused[call.id]}", is_error=True)
         if tool is None:
             return await run_tool_call(call, self._tools)
+        occurrence = self._occurrences[index]
         if boundary.effects is None:
-            return await run_unrecorded(call, tool)
-        return await boundary.effects.run(call, tool, self._occurrences[index])
+            key = occurrence.key(self._task)
+            return await run_unrecorded(call, tool, action=digest(self._task, occurrence.action), key=key, overdue=boundary.overdue)
+        return await boundary.effects.run(call, tool, occurrence)

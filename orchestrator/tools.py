@@ -18,6 +18,7 @@ from .arguments import as_tuple, require, wrong_type
 from .labels import OPEN, Integrity, Label
 from .memory.item import Source, Tier
 from .threads import run_in_daemon_thread
+from .tool_outcomes import UNKNOWN
 
 DEFAULT_TIME_LIMIT = 30.0
 """Seconds a tool may run."""
@@ -111,16 +112,46 @@ class Tool:
         arguments = self._arguments_type.model_validate(call.arguments)
         return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
 
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to."""
+    async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
+        """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to.
+
+        `overdue` takes the task of a plain function that ran past the limit: it runs in a thread, which cannot be stopped.
+        """
         try:
             keywords = self.arguments(call)
         except ValidationError as error:
             return self._result(call, _explain(error), is_error=True)
+        if not _is_async(self.function):
+            return await self._run_in_thread(call, keywords, overdue)
         with anyio.move_on_after(self.time_limit) as scope:
             return await self._outcome(call, keywords)
         assert scope.cancelled_caught, "nothing else leaves the block without a result"
-        return self._result(call, f"the tool took longer than its limit of {self.time_limit:g} s and was stopped", is_error=True)
+        return self._result(call, self._past_limit("was stopped, perhaps after it had acted"), is_error=True)
+
+    async def _run_in_thread(
+        self, call: ToolCall, keywords: dict[str, object], overdue: Callable[["asyncio.Task[ToolResult]"], None] | None
+    ) -> ToolResult:
+        task = asyncio.create_task(self._outcome(call, keywords))
+        try:
+            await asyncio.wait({task}, timeout=self.time_limit)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        if overdue is not None:
+            overdue(task)
+        return self._result(call, self._past_limit("still runs: equal calls wait for it"), is_error=True)
+
+    def _past_limit(self, state: str) -> str:
+        """What the model is told of a call that ran past its limit."""
+        limit = f"the tool took longer than its limit of {self.time_limit:g} s"
+        match self.declared.effect:
+            case Effect.READ:
+                return f"{limit}, and its result is not waited for"
+            case Effect.TRANSACTIONAL:
+                return f"{limit}, and nothing of what it wrote is kept"
+        return f"{UNKNOWN}{limit} and {state}. Nobody knows whether this call went through; find out before you do the same in another way"
 
     async def _outcome(self, call: ToolCall, keywords: dict[str, object]) -> ToolResult:
         try:

@@ -1,17 +1,20 @@
 """The effect ledger: around every call of a tool, what is meant to be done is written down before, and what came of it after."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from ...protocols import ApprovalRequest, ToolCall, ToolResult
+from ...protocols import ApprovalRequest, NearfarError, ToolCall, ToolResult
 from ..tables import Session
 from ..threads import in_thread
 from ..tool_calls import Approver, Asked
+from ..tool_outcomes import NOT_RUN, UNKNOWN, outcome_of
 from ..tools import Effect, Tool
 from .canonical import digest
 from .occurrences import REPEATABLE, Occurrence
+from .overdue import Overdue, looked_up, still_running
 from .records import EffectRecords, EffectState, Intent, Standing
 from .running import RunningCall
 
@@ -19,12 +22,12 @@ if TYPE_CHECKING:
     from ..runs.run import Lease
     from ..runs.store import RunStore
 
-_UNKNOWN: Final = (
-    "nobody knows whether this call went through: it was under way when the run was interrupted. It is not made again. "
-    "Find out by other means whether it did, or tell the user"
-)
-_LOOKED_UP: Final = "[this call was made earlier in this run, and is not made again: this is what it came to]"
+logger = logging.getLogger(__name__)
 
+_UNKNOWN: Final = (
+    f"{UNKNOWN}nobody knows whether this call went through: it ran past its limit, or was under way when the run was interrupted. "
+    "It is not made again. Find out by other means whether it did, or tell the user"
+)
 T = TypeVar("T")
 
 
@@ -42,6 +45,7 @@ class EffectLedger:
         scope: of the calls that are counted together: empty for the task, the name of a part for what runs beside others.
         approver: asks somebody about calls; None: the run stops until somebody has decided.
         at_work: keys of the run's effects whose tools this process runs just now.
+        overdue: its calls that ran past their limits.
     """
 
     def __init__(
@@ -52,16 +56,19 @@ class EffectLedger:
         scope: str = "",
         approver: Approver | None = None,
         at_work: set[str] | None = None,
+        overdue: Overdue | None = None,
     ) -> None:
         self._records = records
         self._writer = writer
         self._scope = scope
         self._approver = approver
         self._at_work: set[str] = set() if at_work is None else at_work
+        self._overdue = overdue or Overdue()
 
     def within(self, scope: str) -> "EffectLedger":
         """That of a part of the run."""
-        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver, at_work=self._at_work)
+        shared = {"at_work": self._at_work, "overdue": self._overdue}
+        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver, **shared)
 
     @property
     def is_at_work(self) -> bool:
@@ -94,6 +101,8 @@ class EffectLedger:
         either not begun, or begun and without a result.
         """
         intent = self._intent(tool, occurrence)
+        if not await self._overdue.wait(intent.action, tool.time_limit):
+            return still_running(call)
         self._at_work.add(intent.key)
         try:
             return await self._recorded(call, tool, intent)
@@ -102,10 +111,13 @@ class EffectLedger:
 
     async def _recorded(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
         standing = await self._writer.write(partial(self._records.begin, intent=intent, at_work=self._at_work))
+        if standing.result is not None and _is_failed_try(standing, standing.result, tool, intent):
+            await self._writer.write(partial(self._records.begin_again, intent=intent))
+            return await self._run(call, tool, intent)
         if standing.result is not None:
             return _replayed(standing, standing.result, call, intent)
         if standing.state is EffectState.DENIED:
-            return _error(call, "not run: the user said no")
+            return _error(call, f"{NOT_RUN}the user said no")
         if standing.state is not None and not await self._may_run_again(call, tool, intent):
             return _error(call, _UNKNOWN)
         return await self._run(call, tool, intent)
@@ -115,10 +127,23 @@ class EffectLedger:
             await in_thread(self._records.sync)
         running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
         result = (await running.run(call)).model_copy(update={"call_id": call.id})
+        if outcome_of(result) == "unknown":  # the record stays as that of a call of which nobody knows
+            late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
+            self._overdue.note(intent.action, intent.key, result, late)
+            return result
         is_made_again = running.is_made_again and tool.declared.effect in REPEATABLE
         if not running.is_recorded and not is_made_again:
             # What the tool has done is known now, and would not be known again.
             await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
+        return result
+
+    async def _late(self, running: "asyncio.Task[ToolResult]", intent: Intent) -> ToolResult:
+        """The true result of a call that ran past its limit, put on record where the run is still this process's."""
+        result = await running
+        try:
+            await self._writer.write(partial(self._records.finish, key=intent.key, result=result))
+        except NearfarError as error:
+            logger.warning("the late result of %s is not recorded: %s", intent.tool, error)
         return result
 
     async def _may_run_again(self, call: ToolCall, tool: Tool, intent: Intent) -> bool:
@@ -171,8 +196,12 @@ def ledger_of(store: "RunStore", lease: "Lease", approver: Approver | None) -> E
 
 def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:
     """The result on record, which says so where an agent has made a call that another one made before it."""
-    content = result.content if standing.turn == intent.turn else f"{result.content}\n{_LOOKED_UP}"
-    return result.model_copy(update={"call_id": call.id, "content": content})
+    return result.model_copy(update={"call_id": call.id}) if standing.turn == intent.turn else looked_up(call, result)
+
+
+def _is_failed_try(standing: Standing, result: ToolResult, tool: Tool, intent: Intent) -> bool:
+    """The call tries again what has failed in an earlier turn, and may be repeated."""
+    return tool.declared.effect is Effect.IDEMPOTENT and result.is_error and standing.turn != intent.turn
 
 
 def _error(call: ToolCall, problem: str) -> ToolResult:

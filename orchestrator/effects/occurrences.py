@@ -1,50 +1,69 @@
 """Which of several equal calls one is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from ...protocols import ToolCall
+from ...protocols import ToolCall, ToolResult
+from ..tool_outcomes import outcome_of
 from ..tools import Effect, Tool
 from .canonical import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
-"""What may be run again, so that each later call looks anew."""
+"""What a run that goes on may run again, although it has a result."""
 
 
 class Occurrence(NamedTuple):
     """One call, named by what it does and not by where in the graph it stands."""
 
     action: str
-    """A hash of the tool and its arguments, and of the turn where the tool may be run again: equal calls are one action."""
+    """A hash of the tool and its arguments, and of the turn where the tool only reads: equal calls are one action."""
     ordinal: int
     """Of how many calls of the action it is the last, from 1."""
     turn: int
     """Calls of agents that the task had made by then. It tells a call that is made again from one that is looked up again."""
+
+    def key(self, task: str) -> str:
+        """Return the name of the effect in a task that keeps no ledger. `task`: its idempotency key."""
+        return digest(task, self.action, self.ordinal)
 
 
 class Occurrences:
     """Counts the calls of one message behind those that were made since the conversation began.
 
     An agent that takes over begins a conversation of its own, and the count begins with it: the call that an agent before it has made is
-    the first one again, and so the same effect. A second equal call of one conversation is another effect.
+    the first one again, and so the same effect. A second equal call of one conversation is another effect, unless it tries the first one
+    again: that one's outcome is unknown, or it failed and its tool is idempotent.
     """
 
-    def __init__(self, made: Mapping[str, int], *, turn: int) -> None:
+    def __init__(self, made: Mapping[str, int], *, turn: int, unsettled: Mapping[str, Sequence[int]] | None = None) -> None:
         self.made = dict(made)
-        """How many calls of each action there were since the conversation began; those of repeatable tools are not kept."""
+        """How many calls of each action there were since the conversation began; those of tools that only read are not kept."""
+        self.unsettled = {action: list(ordinals) for action, ordinals in (unsettled or {}).items()}
+        """By action: ordinals of the calls that an equal one would try again."""
         self._turn = turn
         self._looked: dict[str, int] = {}
 
     def next(self, call: ToolCall, tool: Tool) -> Occurrence:
         """The next call of the message that is to run."""
-        repeatable = tool.declared.effect in REPEATABLE
-        action = digest(tool.name, _arguments(call, tool), self._turn if repeatable else None)
-        counts = self._looked if repeatable else self.made
+        only_reads = tool.declared.effect is Effect.READ
+        action = digest(tool.name, _arguments(call, tool), self._turn if only_reads else None)
+        if tried := self.unsettled.pop(action, None):
+            first, *rest = tried
+            if rest:
+                self.unsettled[action] = rest
+            return Occurrence(action, first, self._turn)
+        counts = self._looked if only_reads else self.made
         counts[action] = counts.get(action, 0) + 1
         return Occurrence(action, counts[action], self._turn)
+
+    def settle(self, occurrence: Occurrence, tool: Tool, result: ToolResult) -> None:
+        """Take note of what came of a call."""
+        outcome, effect = outcome_of(result), tool.declared.effect
+        if (outcome == "unknown" and effect is not Effect.READ) or (outcome == "failed" and effect is Effect.IDEMPOTENT):
+            self.unsettled[occurrence.action] = sorted([*self.unsettled.get(occurrence.action, ()), occurrence.ordinal])
 
 
 def _arguments(call: ToolCall, tool: Tool) -> str:

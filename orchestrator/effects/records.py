@@ -24,7 +24,8 @@ CREATE INDEX effects_asked ON effects (run) WHERE state = 'asked'""",
 
 _PUT: Final = """\
 INSERT INTO effects (run, key, action, ordinal, turn, tool, version, state, epoch, request) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (key) DO UPDATE SET state = excluded.state, epoch = excluded.epoch, request = excluded.request"""
+ON CONFLICT (key) DO UPDATE SET
+    state = excluded.state, epoch = excluded.epoch, turn = excluded.turn, request = excluded.request, result = NULL"""
 Fence = Callable[[Session], None]
 """Raises where the run belongs to somebody else by now."""
 
@@ -95,7 +96,7 @@ class EffectRecords:
         return Standing(None, intent.turn)
 
     def begin_again(self, session: Session, intent: Intent) -> None:
-        """Take over an effect whose tool was started by somebody who is gone."""
+        """Begin an effect once more: its tool was started by a process that is gone, or has failed and is idempotent."""
         self._fence(session)
         self._put(session, intent, EffectState.BEGUN)
 

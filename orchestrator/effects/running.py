@@ -7,13 +7,16 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 from ...protocols import InvalidRequest, ToolCall, ToolResult
 from ..threads import in_thread
+from ..tool_outcomes import outcome_of
 from ..tools import Effect, Tool
+from .overdue import Overdue, looked_up, still_running
 from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 
+_GUARDED: Final = frozenset({Effect.AT_MOST_ONCE, Effect.IDEMPOTENT})
+"""Effects that are not to happen beside an equal one that still runs."""
 _running: Final[ContextVar["RunningCall"]] = ContextVar("nearfar_running_call")
 
 
@@ -31,6 +34,8 @@ class RunningCall:
         """Its result was kept together with what it wrote into the database of runs."""
         self.is_made_again = False
         """A run that goes on makes the call again, since it does more than its result says."""
+        self.overdue: asyncio.Task[ToolResult] | None = None
+        """Ends with the true result of a tool that ran past its limit and could not be stopped."""
         self._tool = tool
         self._runs = runs
         self._place: Path | None = None
@@ -40,7 +45,7 @@ class RunningCall:
         """The result of the tool, and what it wrote kept where it is no error. Raises what keeping that raises but `sqlite3.Error`."""
         token = _running.set(self)
         try:
-            result = await self._tool.run(call)
+            result = await self._tool.run(call, overdue=self._take)
             if self._transaction is not None and not result.is_error:
                 await in_thread(self._transaction.commit, result)
                 self.is_recorded = self._place is None
@@ -56,6 +61,9 @@ class RunningCall:
             if self._transaction is not None:
                 self._transaction.abandon()
         return result
+
+    def _take(self, task: "asyncio.Task[ToolResult]") -> None:
+        self.overdue = task
 
     def transaction(self, file: str | os.PathLike[str] | None) -> EffectConnection:
         """The one transaction of the call."""
@@ -90,13 +98,24 @@ def make_again() -> None:
         running.is_made_again = True
 
 
-async def run_unrecorded(call: ToolCall, tool: Tool) -> ToolResult:
-    """The result of the tool where no ledger is kept: each call is an effect of its own."""
-    return await RunningCall(tool, uuid4().hex).run(call)
+async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, overdue: Overdue) -> ToolResult:
+    """Return the result of the tool where no ledger is kept. Equal calls whose outcome is unknown stand in its way, as in a ledger."""
+    effect = tool.declared.effect
+    if effect in _GUARDED and not await overdue.wait(action, tool.time_limit):
+        return still_running(call)
+    known = overdue.result(key)
+    if known is not None and not (effect is Effect.IDEMPOTENT and known.is_error):
+        return looked_up(call, known)
+    running = RunningCall(tool, key)
+    result = await running.run(call)
+    if effect in _GUARDED and outcome_of(result) == "unknown":
+        overdue.note(action, key, result, running.overdue)
+    return result
 
 
 def effect_key() -> str:
-    """A name for what the running tool is about to do: the same when a run that died makes the call again, and no other call's.
+    """Return a name for what the running tool is about to do: the same when a run that died, an agent that takes over, or a retry after an
+    error makes the call again, and no other call's.
 
     To be handed to services as their idempotency key, or looked up before acting. Raises `InvalidRequest` outside of a tool.
     """

@@ -30,7 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
 
-_READ = ("messages", "attempts", "guidance")
+_READ = ("messages", "attempts", "guidance", "tool_calls")
 """Parts of a task's state that its user, its memory and its plans are made from."""
 _WHOLE = "private"
 """Type of the placeholders for whole results of tools."""
@@ -82,11 +82,17 @@ class RunPrivacy:
 
     def may_hear(self, member: Member, label: Label) -> bool:
         """Whether an agent may be told what has this label."""
-        return may_go(label.tier, _reach(member))
+        return may_go(label.tier, reach_of(member))
 
     def covers(self, member: Member, label: Label) -> bool:
         """Whether an agent that may not be told all of a run with this label goes on with placeholders."""
         return self._policy.placeholders and not self.may_hear(member, label)
+
+    def may_go_on(self, member: Member, label: Label, opening: Label) -> bool:
+        """Tell whether an agent may take a run with this label over, with placeholders where they are allowed. `opening`: of the task."""
+        if self.may_hear(member, label.joined(self.found)):
+            return True
+        return self._policy.placeholders and self.may_hear(member, opening.joined(self.found))
 
     async def spill(self, label: Label) -> None:
         """Private data with this label are about to go into a tool that changes something."""
@@ -175,7 +181,7 @@ class RunPrivacy:
 
     def _for_near(self, member: Member, request: StepRequest, label: Label) -> StepRequest:
         if len(self.placeholders):
-            request = with_texts(request, partial(self.placeholders.filled, reach=_reach(member)))
+            request = with_texts(request, partial(self.placeholders.filled, reach=reach_of(member)))
         is_marked = label.tier is Tier.SHARED or request.sensitivity is Sensitivity.PRIVATE
         return request if is_marked else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
 
@@ -227,7 +233,7 @@ class RunPrivacy:
         return with_texts(request, hide)
 
 
-def _reach(member: Member) -> Tier:
+def reach_of(member: Member) -> Tier:
     """How far goes what an agent is told: to this device, to another one of the user, or anywhere."""
     if member.side is Side.FAR:
         return Tier.SHARED

@@ -110,7 +110,9 @@ class Router:
         if not task.policy.rules:
             return task
         found = self._ruling(task, tools)
-        changes = {"mode": _mode(task, found), "strategy": _strategy(task, found), "sensitivity": _sensitivity(task, found)}
+        changes: dict[str, object] = {"mode": _mode(task, found), "sensitivity": _sensitivity(task, found)}
+        if found.strategy is not None and "strategy" not in task.stated:  # one that nobody chose stays open
+            changes["strategy"] = found.strategy
         return task.model_copy(update={"policy": task.policy.model_copy(update=changes)})
 
     def account(self, task: Task) -> "Account":

@@ -1,13 +1,14 @@
 """`Selector`: `auto` as a `Hybrid` uses it, with the files that its settings name."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 
 from ...protocols import NearfarError, Side
 from ..policy import Strategy
 from ..results import Result
 from ..task import Task
+from ..tools import Effect, Tool
 from .application import applied
 from .chooser import Chooser
 from .decision import SelectionDecision
@@ -81,6 +82,14 @@ class Selector:
             reported = ReportLog(settings.reports).read() if settings.reports is not None else []
             chooser = self._choosers[settings] = Chooser(settings, (*recorded, *reported))
         return chooser
+
+
+def with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
+    """Return the task with the strategy `auto` where nobody chose one, and where it has a tool that is not declared to read only."""
+    is_chosen = "strategy" in task.policy.model_fields_set
+    if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
+        return task
+    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": Strategy.AUTO})})
 
 
 def _profile(task: Task, tools: Sequence[str]) -> TaskProfile:

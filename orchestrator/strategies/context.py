@@ -13,6 +13,7 @@ from ..cache.plans import PlanCache
 from ..events import TaskEvent
 from ..privacy.run_privacy import RunPrivacy
 from ..recollection import Recollection
+from ..results import ToolOutcome
 from ..tool_calls import Boundary
 from ..tools import Tool
 from ..tracing.recorder import RunTrace
@@ -52,6 +53,8 @@ class TaskContext:
     """What stands between the agents and their tools."""
     privacy: RunPrivacy | None = None
     """What stands between the run and agents far away; None where a graph runs by itself in another app."""
+    outcomes: list[ToolOutcome] | None = None
+    """Takes what came of each tool call, also where the graph then fails; None: nobody asks."""
     keeping: Keeping | None = None
     """Keeps the steps of parts that run beside others; None: nobody does."""
     trace: RunTrace | None = None

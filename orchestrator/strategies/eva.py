@@ -21,7 +21,7 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     graph.add_node("route", nodes.route)
     add_node(graph, "act", nodes.act, after_act, ["act", "tools", "verify", "judge", END])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
-    add_node(graph, "verify", supervisor.verify, after_verify, ["act", "judge"])
+    add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
     graph.add_node("judge", nodes.judge)
     graph.add_edge(START, "route")
     graph.add_edge("route", "act")

@@ -7,6 +7,7 @@ from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
 from ..budgets.amounts import Spent
+from ..effects.canonical import digest
 from ..effects.occurrences import Occurrences
 from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..labels import OPEN, Label, joined
@@ -20,6 +21,7 @@ from ..task import Task
 from ..team import Team
 from ..tool_calls import Standing, ToolCalls
 from ..tools import Tool
+from .acts import act_doubt, outcomes_of
 from .calls import CallLog
 from .context import TaskContext
 from .exposure import after_tools, before_tools, seen_by, shown
@@ -71,6 +73,7 @@ class TaskNodes:
             "chosen": sorted(task.planned_tools),
             "standby": None,
             "calls": [],
+            "tool_calls": [],
             "reasons": [],
             "guidance": "",
             "watch": None,
@@ -154,8 +157,12 @@ class TaskNodes:
         turn.check(reply)
         if reply.tool_calls and turn.is_judged and turn.is_doubtful(call):
             return {**turn.stop(runtime), "calls": log.as_json}
+        doubt = act_doubt(turn, reply.tool_calls, log.as_json, self.team, self.context(runtime))
+        if doubt is not None and not turn.is_supervised:
+            return {**turn.reject(doubt, runtime), "calls": log.as_json}
         return {
             "messages": [*turn.state["messages"], as_json(reply.message)],
+            "act_doubt": doubt,
             "draft": as_json(turn.elapsed()),
             "calls": log.as_json,
             **noted,
@@ -199,8 +206,9 @@ class TaskNodes:
         assert draft is not None, "an attempt is under way"
         recollection = context.recollection or Recollection.of(value_of(Task, state["task"]))
         recollection.restore(state.get("recalled", ()))
-        before = Occurrences(state["made"], turn=len(state["calls"]))
-        calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before)
+        before = Occurrences(state["made"], turn=len(state["calls"]), unsettled=state["unsettled"])
+        task = digest(state["task"]["user"], state["task"]["idempotency_key"])
+        calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before, task=task)
         label = label_of(state)
         standing = Standing(conversation, seen_by(draft["side"], state), chosen=frozenset(state["chosen"]), trusted=state["trusted"])
         await calls.clear(standing, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
@@ -214,12 +222,17 @@ class TaskNodes:
         noted = after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
         trust = Trust(state, calls, standing, joined((recollection.label, value_of(Label, noted["world"]))))
         answers = [as_json(Message.tool(result)) for result in trust.shown(results)]
+        made = outcomes_of(draft["agent"], conversation[-1].tool_calls, results, calls.ran, context)
+        if context.outcomes is not None:
+            context.outcomes.extend(made)
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {
             "messages": [*state["messages"], *answers],
             "draft": draft,
             "acted": state["acted"] + 1,
+            "tool_calls": [*state["tool_calls"], *map(as_json, made)],
             "made": calls.made,
+            "unsettled": calls.unsettled,
             "recalled": [as_json(item) for item in recollection.items],
             **noted,
             **trust.noted,

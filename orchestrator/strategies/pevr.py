@@ -23,7 +23,7 @@ def build(nodes: TaskNodes) -> TaskGraphBuilder:
     add_node(graph, "plan", supervisor.plan, after_plan, ["act", "tools", "verify", "judge"])
     add_node(graph, "act", nodes.act, after_act, ["act", "plan", "tools", "verify", "judge", END])
     add_node(graph, "tools", nodes.run_tools, after_tools, ["verify", "act"])
-    add_node(graph, "verify", supervisor.verify, after_verify, ["act", "judge"])
+    add_node(graph, "verify", supervisor.verify, after_verify, ["act", "tools", "judge"])
     graph.add_node("judge", nodes.judge)
     graph.add_edge(START, "route")
     graph.add_edge("judge", END)

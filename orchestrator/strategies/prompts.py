@@ -28,6 +28,7 @@ VERIFY_PROGRESS = (
     "If not, reply INTERVENE, then a line with a summary of what was done and found, then a line with advice on what to do next "
     "and which errors to avoid; the work so far will be forgotten."
 )
+NOT_YET_RUN = "The last calls have not been run yet: they run if you reply CONTINUE."
 
 
 def plan_request(task: str) -> tuple[Message, ...]:

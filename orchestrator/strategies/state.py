@@ -9,7 +9,7 @@ from ..task import Policy, Task
 from .prompts import with_guidance, with_plan
 from .reading import Json, as_json, value_of
 
-_NODES_PER_TURN = 3
+_NODES_PER_TURN = 4
 _NODES_PER_ATTEMPT = 4
 _NODES_PER_ROUND = 2
 
@@ -33,6 +33,10 @@ class TaskState(TypedDict, total=False):
     """Turns of the current agent whose tool calls were run."""
     counts: list[list[int]]
     """How long the conversation was in the current agent's last two steps: tokens as we estimate them, and as it counted them."""
+    act_doubt: str | None
+    """Why the calls of the last message may not run before the far side was asked; None where they may."""
+    tool_calls: list[Json]
+    """Every call of a tool so far, as `ToolOutcome`s: those of earlier agents, too."""
     is_shortened: bool
     """The current agent was sent less than its whole conversation, and the reasons say so."""
     label: Json
@@ -41,6 +45,8 @@ class TaskState(TypedDict, total=False):
     """What tools have told of the memory, as `RecalledItem`s; absent until one has run."""
     made: dict[str, int]
     """How many calls of each action the ledger of effects was told of, since the conversation began."""
+    unsettled: dict[str, list[int]]
+    """By action: which of those calls an equal one would try again."""
     opening: Json
     """The `Label` of what attempts start from: the task, and a supervisor's words."""
     private: list[int]
@@ -70,20 +76,21 @@ class TaskState(TypedDict, total=False):
     """What `subtasks` cut the task into and what came of each, as a `SubtasksWork`; absent in other strategies."""
 
 
-def fresh_start(task: Task, *, position: int, guidance: str = "") -> TaskState:
-    """The state in which the candidate at `position` begins."""
-    messages = [as_json(message) for message in opening(task, guidance)]
-    anew: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": []}
+def fresh_start(task: Task, *, position: int, guidance: str = "", done: str = "") -> TaskState:
+    """The state in which the candidate at `position` begins. `done`: tells it what agents before it did."""
+    messages = [as_json(message) for message in opening(task, guidance, done)]
+    anew: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": [], "act_doubt": None, "unsettled": {}}
     return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
 
 
-def opening(task: Task, guidance: str) -> tuple[Message, ...]:
-    """The conversation that an executor starts from: the task, and the supervisor's words in its last prompt."""
-    if not guidance:
+def opening(task: Task, guidance: str, done: str = "") -> tuple[Message, ...]:
+    """The conversation that an executor starts from: the task, with the supervisor's words and what was done behind its last prompt."""
+    if not guidance and not done:
         return task.messages
     place = max(index for index, message in enumerate(task.messages) if message.role == "user")
     extended = with_plan if task.policy.strategy is Strategy.PEVR else with_guidance
-    prompt = Message.user(extended(task.messages[place].text, guidance))
+    text = extended(task.messages[place].text, guidance)
+    prompt = Message.user(f"{text}\n\n{done}" if done else text)
     return (*task.messages[:place], prompt, *task.messages[place + 1 :])
 
 

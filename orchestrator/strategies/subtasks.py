@@ -115,7 +115,9 @@ class SubtasksNodes:
                 ended |= {"attempts": running.answer["attempts"], "messages": running.answer["messages"]}
         told = parts.context.recollection
         recalled = [] if told is None else [as_json(item) for item in told.items]
-        return {**ended, "recalled": recalled, "calls": parts.log.as_json, "reasons": [*state["reasons"], *parts.reasons]}
+        made = [as_json(outcome) for outcomes in parts.outcomes.values() for outcome in outcomes]
+        ended |= {"recalled": recalled, "tool_calls": made}
+        return {**ended, "calls": parts.log.as_json, "reasons": [*state["reasons"], *parts.reasons]}
 
     async def aggregate(self, state: TaskState, runtime: TaskRuntime) -> TaskState:
         """Have the answer made from what the subtasks came to, failed ones included."""

@@ -20,9 +20,10 @@ from ..budgets.amounts import Spent
 from ..cancellation import cancelled_at_once
 from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent, ToolStarted
 from ..labels import OPEN, Label, joined
-from ..results import Attempt, Call
+from ..results import Attempt, Call, ToolOutcome
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
 from ..task import Policy, Task
+from .acts_told import told_of
 from .calls import CallLog
 from .context import TaskContext
 from .reading import Json
@@ -65,6 +66,8 @@ class Parts:
     runtime: TaskRuntime
     reasons: list[str] = field(default_factory=list)
     """Who answered which part, and what failed."""
+    outcomes: dict[str, list[ToolOutcome]] = field(default_factory=dict)
+    """By the parts' names: of their tool calls so far."""
     told: dict[str, Label] = field(default_factory=dict)
     """By the parts' names: of what tools told them so far."""
 
@@ -90,7 +93,9 @@ class Parts:
         """The final state of the part's graph."""
         listener = partial(self._pass_on, is_heard=is_heard, name=name)
         trace = None if self.context.trace is None else self.context.trace.within(name)
-        context = replace(self.context, account=account, boundary=self.context.boundary.within(name), listener=listener, trace=trace)
+        outcomes = self.outcomes[name] = []
+        boundary = self.context.boundary.within(name)
+        context = replace(self.context, account=account, boundary=boundary, listener=listener, trace=trace, outcomes=outcomes)
         config: RunnableConfig = {"recursion_limit": recursion_limit(part.policy, agents=self.agents), "configurable": _KEEPS_NOTHING}
         given: TaskState = {"task": part.model_dump(mode="json")}
         if context.keeping is not None:
@@ -113,6 +118,7 @@ class Parts:
         """Take in what this process has to know of the steps that others have taken."""
         context = self.context
         self.log.made.extend(Call.model_validate(call) for call in kept.get("calls", ()))
+        self.outcomes[name].extend(ToolOutcome.model_validate(outcome) for outcome in kept.get("tool_calls", ()))
         if "label" in kept:
             self.told[name] = Label.model_validate(kept["label"])
         if context.recollection is not None:
@@ -255,7 +261,9 @@ class PlanRun:
 
     def _fail(self, subtask: Subtask, outcome: Outcome, problem: str) -> None:
         self._parts.reasons.append(f"subtask {subtask.id} {outcome}: {problem}")
-        self._end(subtask, outcome, problem, self._parts.told.get(_name(subtask), OPEN))
+        label = self._parts.told.get(_name(subtask), OPEN)
+        done = told_of(self._parts.outcomes.get(_name(subtask), ()), label)
+        self._end(subtask, outcome, f"{problem}\nIts tool calls stay done:\n{done}" if done else problem, label)
 
     def _leave_out(self, skipped: frozenset[str]) -> None:
         """Others have the turns of those that something failed before."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...protocols import ContextOverflow, InvalidOutput, Message, Side, StepReply, StepRequest, ToolChoice
+from ...protocols import ContextOverflow, InvalidOutput, Message, NearfarError, Side, StepReply, StepRequest, ToolChoice
 from ...protocols.messages import Value
 from ..events import SupervisorSpoke
 from ..policy import Strategy
@@ -14,7 +14,7 @@ from ..team import Member
 from .calls import CallLog
 from .fitting import asked_with_less
 from .nodes import TaskNodes
-from .prompts import adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
+from .prompts import NOT_YET_RUN, adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
 from .reading import as_json, value_of
 from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
@@ -23,6 +23,7 @@ from .state import TaskState, label_of, opening
 from .supervision import Cause, Supervision, Verdict
 from .triggers import Evidence, cause_of_check
 from .trust import chosen_by_plan
+from .turn import Turn
 from .verdicts import Judgement, plan_problem, read_verdict
 
 _PLAN_TRIES = 2
@@ -102,6 +103,12 @@ class Oversight:
         return value_of(Attempt, draft)
 
     @property
+    def act_doubt(self) -> str | None:
+        """Why the calls of the last message, which have not run yet, are to be looked at; None where they are not, or there are none."""
+        is_pending = bool(self.state["messages"][-1]["tool_calls"])
+        return self.state["act_doubt"] if is_pending else None
+
+    @property
     def turns(self) -> int:
         """Steps of the executor so far, those that did not act included."""
         return self._draft.steps
@@ -166,6 +173,8 @@ class SupervisorNodes:
         """Let the supervisor check the work; where it intervenes, the executor starts anew from what it says."""
         view = Oversight(state)
         log = CallLog(state, runtime)
+        if view.act_doubt is not None:
+            return await self._look(view, view.act_doubt, log, runtime)
         cause = view.cause()
         try:
             judgement = await self._judged(view, log, cause, runtime)
@@ -178,6 +187,24 @@ class SupervisorNodes:
             reason = f"{view.decision.supervisor} could hold only a part of the work, and judged that after turn {state['acted']}"
             after = {**after, "reasons": [*after.get("reasons", state["reasons"]), reason]}
         return {**after, "calls": log.as_json}
+
+    async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
+        """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""
+        turn = Turn(view.state, self._nodes.team)
+        if not view.is_on:
+            return {**turn.reject(doubt, runtime), "calls": log.as_json}
+        try:
+            judgement = await self._judged(view, log, "act", runtime)
+        except FALLBACK_ERRORS as error:
+            warn_of_refusal(self._supervisor(view).name, error, role="verify")
+            problem: NearfarError = error
+        else:
+            if judgement.verdict is not Verdict.UNREADABLE:
+                return {**_after(view, judgement, is_binding=True), "act_doubt": None, "calls": log.as_json}
+            problem = InvalidOutput(f"the verdict is unreadable ({judgement.problem})")
+        reason = f"{doubt}; {view.decision.supervisor} could not check that: {type(problem).__name__}: {problem}"
+        ended = turn.reject(reason, runtime) if turn.has_successor else turn.give_up(problem, runtime)
+        return {**ended, "calls": log.as_json}
 
     async def _planned(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> tuple[str, list[str]]:
         """The plan, or nothing and the reason for it."""
@@ -218,7 +245,7 @@ class SupervisorNodes:
         return "" if plan_problem(reply, longest=view.policy.maximum_guidance) else reply.text.strip()
 
     async def _judged(self, view: Oversight, log: CallLog, cause: Cause | None, runtime: TaskRuntime) -> Judgement:
-        state, shadow = view.state, view.policy.shadow
+        state, shadow = view.state, view.policy.shadow and cause != "act"
         strategy, longest = view.decision.strategy, view.policy.maximum_guidance
         supervisor = self._supervisor(view)
 
@@ -226,11 +253,12 @@ class SupervisorNodes:
             return read_verdict(reply, strategy=strategy, longest=longest).verdict
 
         async def ask(work: Sequence[Message], key: str) -> StepReply:
-            request = await self._request(supervisor, view, _check_request(view, work), key, runtime)
+            request = await self._request(supervisor, view, _check_request(view, work, cause), key, runtime)
             return await log.ask(supervisor, request, role="verify", turn=state["acted"], cause=cause, shadow=shadow, reading=reading)
 
         try:
-            reply = await asked_with_less(ask, view.work, key=f"verify/{view.turns}", policy=view.task.policy.compression)
+            key = f"{'act' if cause == 'act' else 'verify'}/{view.turns}"  # both may come at one step
+            reply = await asked_with_less(ask, view.work, key=key, policy=view.task.policy.compression)
         except InvalidOutput as error:
             return Judgement(Verdict.UNREADABLE, problem=error.message)
         judgement = read_verdict(reply, strategy=strategy, longest=longest)
@@ -270,18 +298,22 @@ def _planned_start(view: Oversight, plan: str) -> TaskState:
 
 def _spoken(view: Oversight) -> TaskState:
     """The conversation starts anew, from the words of somebody who was told what the run has seen."""
-    return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}}
+    return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}, "unsettled": {}, "act_doubt": None}
 
 
 def after_act(state: TaskState) -> str:
-    """As without supervision, except that an answer may have to be checked before it is accepted."""
+    """As without supervision, except that an answer, or a call in doubt, may have to be checked first."""
     following = unsupervised_after_act(state)
+    if following == "tools":
+        return "tools" if state["act_doubt"] is None else "verify"
     return "verify" if following == "judge" and Oversight(state).cause() is not None else following
 
 
 def after_verify(state: TaskState) -> str:
-    """An answer that was checked and stands goes to the judge; everything else goes on."""
-    return "judge" if has_answered(state) else "act"
+    """An answer that was checked and stands goes to the judge, calls that were looked at to the tools; everything else goes on."""
+    if has_answered(state):
+        return "judge"
+    return "tools" if state["draft"] is not None and state["messages"][-1]["tool_calls"] else "act"
 
 
 def has_answered(state: TaskState) -> bool:
@@ -303,16 +335,20 @@ def task_text(task: Task) -> str:
     return "\n".join(f"{role}: {text}" for role, text in said if text)
 
 
-def _check_request(view: Oversight, work: Sequence[Message]) -> tuple[Message, ...]:
+def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None) -> tuple[Message, ...]:
     text, guidance = task_text(view.task), view.state["guidance"]
     request = verify_plan_request if view.decision.strategy is Strategy.PEVR else verify_progress_request
-    return request(text, guidance, work)
+    *before, last = request(text, guidance, work)
+    return (*before, Message.user(f"{last.text}\n\n{NOT_YET_RUN}")) if cause == "act" else (*before, last)
 
 
-def _after(view: Oversight, judgement: Judgement) -> TaskState:
-    """The state after a check: it has covered everything so far, and an intervention that counts begins the conversation anew."""
+def _after(view: Oversight, judgement: Judgement, *, is_binding: bool = False) -> TaskState:
+    """The state after a check: it has covered everything so far, and an intervention that counts begins the conversation anew.
+
+    `is_binding`: it counts in shadow mode, too.
+    """
     state = view.state
-    if judgement.verdict is Verdict.INTERVENE and not view.policy.shadow:
+    if judgement.verdict is Verdict.INTERVENE and (is_binding or not view.policy.shadow):
         anew = [as_json(message) for message in opening(view.task, judgement.guidance)]
         return {**_spoken(view), "messages": anew, "guidance": judgement.guidance, "watch": as_json(view.covered_now(len(anew)))}
     checked: TaskState = {"watch": as_json(view.covered_now(len(state["messages"])))}

@@ -30,8 +30,8 @@ class Trigger(StrEnum):
     intervenes."""
 
 
-Cause = Trigger | Literal["interval"]
-"""What asked for a check."""
+Cause = Trigger | Literal["interval", "act"]
+"""What asked for a check; `act`: a call that may change something, in a step that the evidence speaks against."""
 
 
 class Verdict(StrEnum):

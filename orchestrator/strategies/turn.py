@@ -19,16 +19,19 @@ from ...protocols import (
 )
 from ...protocols.validation import parse_output
 from ..events import AgentText, AttemptEnded, AttemptStarted
+from ..labels import may_go
 from ..policy import SUPERVISED
+from ..privacy.run_privacy import reach_of
 from ..results import Attempt, Call, Energy
 from ..routing.decision import RouteDecision
 from ..routing.evidence.early_stop import ConfidenceWatch, EarlyStop
 from ..routing.settings import FallbackTrigger
 from ..task import Task
 from ..team import Member, Team
+from .acts_told import done_note
 from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit, is_heard
-from .state import TaskState, fresh_start
+from .state import TaskState, fresh_start, label_of
 
 
 class Turn:
@@ -39,7 +42,7 @@ class Turn:
         self.task = value_of(Task, state["task"])
         self.decision = value_of(RouteDecision, state["decision"])
         self.position = state["position"]
-        self._sides = {member.name: member.side for member in team}
+        self._team = team
         self.member: Member = team[self.decision.candidates[self.position]]
         draft = state["draft"]
         self.draft = value_of(Attempt, draft) if draft is not None else None
@@ -79,7 +82,7 @@ class Turn:
     def is_judged(self) -> bool:
         """The draft has to pass the evidence, or the next agent takes over. After a far agent no near one is likely to do better."""
         later = self.decision.candidates[self.position + 1 :]
-        may_improve = self.has_successor if self.member.side is Side.NEAR else any(self._sides[name] is Side.FAR for name in later)
+        may_improve = self.has_successor if self.member.side is Side.NEAR else any(self._team[name].side is Side.FAR for name in later)
         return self.decision.judged and may_improve and FallbackTrigger.LOW_CONFIDENCE in self.task.policy.fallback.triggers
 
     def leaves_to_others(self, error: NearfarError) -> bool:
@@ -162,6 +165,10 @@ class Turn:
         limit = self.task.policy.evidence.stop_below
         return self.end(draft, "rejected", f"stopped at confidence {draft.confidence:.2f}, below {limit:.2f}", runtime)
 
+    def reject(self, reason: str, runtime: TaskRuntime) -> TaskState:
+        """Give the draft up before it acts; the next agent takes over."""
+        return self.end(self.elapsed(), "rejected", reason, runtime)
+
     def give_up(self, error: NearfarError, runtime: TaskRuntime, *, is_final: bool = False) -> TaskState:
         """End the attempt as failed; the next agent takes over, else a draft rejected earlier, else what was said when a budget ended.
 
@@ -179,6 +186,8 @@ class Turn:
             return {**ended, "messages": standby, "attempts": [_reinstated(attempt, self.member.name) for attempt in ended["attempts"]]}
         for attempt in self.state["attempts"]:
             error.add_note(f"before that, {attempt['agent']} {attempt['outcome']}: {attempt['reason']}")
+        if done := done_note(self.state, may_hear=True):
+            error.add_note(done)
         raise error
 
     def elapsed(self) -> Attempt:
@@ -193,7 +202,14 @@ class Turn:
         ended: TaskState = {"attempts": [*self.state["attempts"], as_json(attempt)], "draft": None}
         if outcome == "accepted":
             return ended
-        return {**ended, **fresh_start(self.task, position=self.position + 1, guidance=self.state["guidance"])}
+        following = self.position + 1
+        done = done_note(self.state, may_hear=self._may_hear_all(following))
+        return {**ended, **fresh_start(self.task, position=following, guidance=self.state["guidance"], done=done)}
+
+    def _may_hear_all(self, position: int) -> bool:
+        """The candidate at `position` may be told all that the run has seen."""
+        following = self.decision.candidates[position : position + 1]
+        return all(may_go(label_of(self.state).tier, reach_of(self._team[name])) for name in following)
 
     def _said(self) -> list[Json]:
         """The conversation up to the agent's last words, where they can stand for an answer; else nothing."""

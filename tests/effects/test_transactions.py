@@ -14,6 +14,7 @@ from ledgers import Run, made
 
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.effects import effect_key, effect_transaction, transactions
+from nearfar.orchestrator.effects.overdue import Overdue
 from nearfar.orchestrator.effects.running import RunningCall, run_unrecorded
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
@@ -257,11 +258,13 @@ async def test_without_a_durable_run_a_file_of_the_apps_own_serves(tmp_path: Pat
         return "written"
 
     call = ToolCall(id="1", name="note", arguments={"text": "hi"})
-    for _ in range(2):
-        assert (await run_unrecorded(call, note)).content == "written"
+    for ordinal in range(2):
+        assert (await run_unrecorded(call, note, action="note", key=str(ordinal), overdue=Overdue())).content == "written"
     with closing(sqlite3.connect(tmp_path / "app.db")) as connection:
         assert connection.execute("SELECT text FROM notes").fetchall() == [("hi",), ("hi",)]
-    assert "no durable run" in (await run_unrecorded(ToolCall(id="1", name="book", arguments={"seat": "1a"}), booking(None))).content
+    call = ToolCall(id="1", name="book", arguments={"seat": "1a"})
+    refused = await run_unrecorded(call, booking(None), action="book", key="3", overdue=Overdue())
+    assert "no durable run" in refused.content
 
 
 def test_outside_of_a_tool_there_is_neither_key_nor_transaction() -> None:

@@ -19,7 +19,7 @@ FREE = Prices(input=Decimal(0), output=Decimal(0), source="test", as_of=date(202
 PAID = Prices(input=Decimal(2), output=Decimal(10), source="test", as_of=date(2026, 11, 20))
 
 
-@tool
+@tool(effect="read")
 async def look(page: int) -> str:
     """Read a page."""
     return f"Page {page} says word{page}."

@@ -42,7 +42,8 @@ from ...strategies.state import TaskState, recursion_limit
 from ...strategies.subtasks_run import part_key
 from ...task import Task
 from ...team import Member, Team
-from ...tool_calls import NOT_RUN, Asked, Boundary
+from ...tool_calls import Asked, Boundary
+from ...tool_outcomes import NOT_RUN
 from ...tools import Effect, Tool
 from ...untraced import untraced
 from ..entries import TracedTool

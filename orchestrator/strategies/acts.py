@@ -1,0 +1,75 @@
+"""The look at the evidence before a near agent calls a tool that may change something."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ...protocols import Side, ToolCall, ToolResult
+from ..labels import Label
+from ..results import ToolOutcome
+from ..routing.settings import FallbackTrigger
+from ..team import Team
+from ..tool_outcomes import outcome_of
+from ..tools import Effect
+from .context import TaskContext
+from .reading import Json, value_of
+from .state import label_of
+from .supervision import Verdict
+from .turn import Turn
+
+_CHECKS: Final = ("plan", "adapt", "verify")
+"""Roles of calls after which the steps before them are no longer in doubt."""
+
+
+def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], team: Team, context: TaskContext) -> str | None:
+    """Return why `calls` of a near agent may not run before the far side was asked; None where they may.
+
+    Calls of tools that are declared `read` always may. Others need a step that has passed the evidence so far, as long as an agent far away
+    may be asked. `made`: all calls of agents so far, the step of `calls` included.
+    """
+    acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and tool.declared.effect is not Effect.READ]
+    if not acting or not _may_ask_far(turn, team, context):
+        return None
+    confidence, limit = _confidence(turn, made), turn.task.policy.minimum_confidence
+    if confidence is None or confidence >= limit:
+        return None
+    return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
+
+
+def outcomes_of(
+    agent: str, calls: Sequence[ToolCall], results: Sequence[ToolResult], ran: Sequence[bool], context: TaskContext
+) -> list[ToolOutcome]:
+    """Return the record of calls that were run, in their order."""
+    found = []
+    for call, result, has_run in zip(calls, results, ran, strict=True):
+        tool = context.tools.get(call.name)
+        effect = None if tool is None else tool.declared.effect
+        outcome = outcome_of(result) if has_run else "not_run"
+        found.append(ToolOutcome(agent=agent, call=call, effect=effect, outcome=outcome, result=result.content))
+    return found
+
+
+def _may_ask_far(turn: Turn, team: Team, context: TaskContext) -> bool:
+    """A later candidate, or the supervisor, is far away, and may be told what the run has seen."""
+    if turn.member.side is not Side.NEAR or FallbackTrigger.LOW_CONFIDENCE not in turn.task.policy.fallback.triggers:
+        return False
+    later = list(turn.decision.candidates[turn.position + 1 :])
+    if turn.decision.supervisor is not None and turn.position == 0:
+        later.append(turn.decision.supervisor)
+    others = [team[name] for name in later if team[name].side is Side.FAR]
+    label, opening = label_of(turn.state), value_of(Label, turn.state["opening"])
+    privacy = context.privacy
+    return any(privacy is None or privacy.may_go_on(other, label, opening) for other in others)
+
+
+def _confidence(turn: Turn, made: Sequence[Json]) -> float | None:
+    """The lowest confidence of the agent's steps; under supervision, of those that no check has covered."""
+    assert turn.draft is not None, "an attempt is under way"
+    if not turn.is_supervised:
+        return turn.draft.confidence
+    found: list[float] = []
+    for call in reversed(made):
+        if call["role"] in _CHECKS and call["error"] is None and not call["shadow"] and call["verdict"] != Verdict.UNREADABLE:
+            break
+        if call["role"] == "execute" and call["agent"] == turn.member.name and call["error"] is None and call["confidence"] is not None:
+            found.append(call["confidence"])
+    return min(found, default=None)
