@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .hybrid import Hybrid
     from .memory.store import MemoryStore
     from .policy import Mode, Strategy
-    from .results import Attempt, Call, Result
+    from .results import Attempt, Call, Result, ToolOutcome
     from .selection.decision import SelectionDecision
     from .selection.settings import AutoPolicy
     from .strategies.minions_policy import MinionsPolicy
@@ -42,6 +42,7 @@ __all__ = [
     "TaskEvent",
     "TaskMemory",
     "Tool",
+    "ToolOutcome",
     "Trigger",
     "effect_key",
     "effect_transaction",
@@ -69,6 +70,7 @@ __getattr__ = lazy_names(
         "TaskEvent": "events",
         "TaskMemory": "task_memory",
         "Tool": "tools",
+        "ToolOutcome": "results",
         "Trigger": "strategies.supervision",
         "effect_key": "effects.running",
         "effect_transaction": "effects.running",

@@ -67,8 +67,7 @@ class EffectLedger:
 
     def within(self, scope: str) -> "EffectLedger":
         """That of a part of the run."""
-        shared = {"at_work": self._at_work, "overdue": self._overdue}
-        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver, **shared)
+        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver, at_work=self._at_work, overdue=self._overdue)
 
     @property
     def is_at_work(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from ...tools import Tool, tool
+from ...tools import Effect, Tool, tool
 from .state import DAYS, FIRST_HOUR, LAST_HOUR, AppState, Event
 
 
@@ -133,7 +133,11 @@ IRREVERSIBLE = frozenset({"delete_contact", "cancel_event", "send_mail", "delete
 def app_tools(state: AppState) -> tuple[Tool, ...]:
     """The functions as tools that act on `state`."""
     apps = Apps(state)
-    return tuple(tool(getattr(apps, name)) for name in FUNCTIONS)
+    return tuple(tool(effect=_effect(name))(getattr(apps, name)) for name in FUNCTIONS)
+
+
+def _effect(name: str) -> Effect:
+    return Effect.READ if name.startswith(("find_", "read_")) else Effect.AT_MOST_ONCE
 
 
 def run_now(state: AppState, name: str, arguments: Mapping[str, JsonValue]) -> tuple[str, bool]:
