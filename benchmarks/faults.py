@@ -15,7 +15,19 @@ sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks._parts import print_figures
 
-PARTS: Final = ("durability", "effects", "acts", "network", "budgets", "privacy", "detectors", "injection", "traces", "stopped")
+PARTS: Final = (
+    "durability",
+    "effects",
+    "acts",
+    "network",
+    "budgets",
+    "privacy",
+    "placeholders",
+    "detectors",
+    "injection",
+    "traces",
+    "stopped",
+)
 """Modules of `benchmarks.fault_figures`."""
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
+from itertools import takewhile
 
 from ...protocols import PrivacyViolation, Side, StepReply, StepRequest, StoreError
 from ...protocols.egress import inspected_by
@@ -95,7 +96,8 @@ class Departing:
 
     def listener(self, listener: Listener) -> OpenedText:
         """Hears the reply as it streams, with placeholders filled in."""
-        return OpenedText(self._placeholders, listener)
+        in_json = self.request.output_schema is not None
+        return OpenedText(self._placeholders, listener, before="" if in_json else _said_before(self.request), in_json=in_json)
 
     async def accepted(self, reply: StepReply) -> StepReply:
         """The reply. Raises `InvalidOutput` where it holds a placeholder that there is not."""
@@ -135,3 +137,9 @@ class Departing:
             findings=dict(findings),
         )
         return await in_thread(self._records.note, departure)
+
+
+def _said_before(request: StepRequest) -> str:
+    """Return the agent's text since the user's last message: whoever displays a stream may show the reply right behind it."""
+    spoken = takewhile(lambda message: message.role != "user", reversed(request.messages))
+    return "".join(reversed([message.text for message in spoken if message.role == "assistant"]))

@@ -1,4 +1,4 @@
-"""A stream of text in which placeholders are filled in as they come, in however many pieces."""
+"""A stream of text in which placeholders are filled in, in however many pieces they come."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,40 +9,50 @@ Listener = Callable[[str], None]
 """Takes each piece of an agent's text as it streams."""
 _LONGEST: Final = 64
 """Characters of a placeholder; what is longer is none."""
-_OF_ADDRESSES: Final = "/\\:"
 
 
 class OpenedText:
-    """Passes pieces of text on; what may be the beginning of a placeholder waits until its end is there, or it is too long for one."""
+    """Passes pieces of text on up to the first placeholder. The rest waits for the end of the text.
 
-    def __init__(self, placeholders: Placeholders, listener: Listener) -> None:
+    Later words decide what earlier ones are: `[x]: https://...` at the end makes an address of a label at the beginning.
+
+    Args:
+        before: what was displayed in front of this text.
+        in_json: the text is JSON, whose strings cannot be told apart before it ends.
+    """
+
+    def __init__(self, placeholders: Placeholders, listener: Listener, *, before: str = "", in_json: bool = False) -> None:
         self._placeholders = placeholders
         self._listener = listener
+        self._before = before
+        self._in_json = in_json
         self._held = ""
+        self._is_holding = False
+        """A placeholder has come."""
 
     def __call__(self, piece: str) -> None:
         if not len(self._placeholders):
             self._listener(piece)
             return
         text = self._held + piece
-        cut = self._whole(text)
+        cut = 0 if self._is_holding or self._in_json else self._plain(text)
         self._held = text[cut:]
-        self._pass_on(text[:cut])
+        if cut:
+            self._before += text[:cut]
+            self._listener(text[:cut])
 
     def close(self) -> None:
         """The text has ended."""
-        self._pass_on(self._held)
+        if self._held:
+            self._listener(self._placeholders.shown(self._held, in_json=self._in_json, before=self._before))
         self._held = ""
 
-    def _whole(self, text: str) -> int:
-        """How much of the text can be passed on: not the beginning of a placeholder, nor of what may become an address."""
-        last = "" if not text or text[-1].isspace() else text.rsplit(maxsplit=1)[-1]
-        if any(mark in last for mark in _OF_ADDRESSES):
-            return len(text) - len(last)
+    def _plain(self, text: str) -> int:
+        """Return how much of the text can be passed on: up to a placeholder, or what may become one."""
+        first = self._placeholders.first_in(text)
+        if first is not None:
+            self._is_holding = True
+            return first
         begin = text.rfind("<")
         is_open = begin >= 0 and ">" not in text[begin:] and len(text) - begin < _LONGEST
         return begin if is_open else len(text)
-
-    def _pass_on(self, text: str) -> None:
-        if text:
-            self._listener(self._placeholders.shown(text))

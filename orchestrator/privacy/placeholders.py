@@ -1,9 +1,11 @@
 """Placeholders: what stands for private values where an agent far away goes on with them, and what puts the values back."""
 
+import json
 import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Final
 
 from pydantic import JsonValue
@@ -14,6 +16,7 @@ from ...protocols.messages import Value
 from ..labels import Label, joined, may_go
 from ..memory.item import Source, Tier
 from ..tools import Tool
+from .addresses import marks_in_addresses
 from .texts import texts_in, with_arguments
 
 _ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -22,9 +25,12 @@ _RANDOM_LETTERS: Final = 6
 _TELLING: Final = 6
 """Characters from which on a value that occurs in a text is taken for the same value."""
 _EXACT: Final = re.compile(rf"<[A-Z][A-Z_]*_[0-9]+_[{_ALPHABET}]{{{_RANDOM_LETTERS}}}>")
-_WORD: Final = re.compile(r"\S+")
-_OF_AN_ADDRESS: Final = re.compile(r"[:/\\][/\\]")
-"""What makes a word an address of the web: browsers take a backslash for a slash, and one for two."""
+_ANY_NUMBER: Final = r"[^\W\d_][^\W\d]{0,40}[\s_\\-]{0,4}[0-9]{1,9}[\s_\\-]{1,4}"
+_IN_BRACKETS: Final = re.compile(rf"<\s*{_ANY_NUMBER}[{_ALPHABET}]{{{_RANDOM_LETTERS}}}\s*>", re.IGNORECASE)
+"""A placeholder of any type, also of one that there is not."""
+_JSON_TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
+_STRUCTURE: Final = re.compile(r"[<>()\[\]:/\\&\x1b]|www\.", re.IGNORECASE)
+"""A value with none of these begins no address."""
 
 
 class Placeholder(Value):
@@ -102,16 +108,29 @@ class Placeholders:
             return text
         return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json, reach=reach), text)
 
-    def shown(self, text: str, *, in_json: bool = False) -> str:
-        """The same as a user sees it: not inside of addresses of the web, which whoever displays them may fetch."""
-        if not self._by_name or "<" not in text:
+    def shown(self, text: str, *, in_json: bool = False, before: str = "") -> str:
+        """Return the text as a user sees it: filled in, but for what may be fetched, linked or sent by whatever displays it.
+
+        Args:
+            text: the whole text; an address may be closed by its last word.
+            in_json: the text is JSON, and each of its strings is displayed by itself.
+            before: what is displayed in front of the text, which stays as it is.
+        """
+        if not self._by_name or not _EXACT.search(text):
             return text
+        if in_json:
+            return _JSON_TEXT.sub(lambda match: self._shown_in_json(match[0]), text)
+        kept = self._kept_in(before + text)
+        numbers = count(len(_EXACT.findall(before)))
 
-        def show(word: re.Match[str]) -> str:
-            is_address = _OF_AN_ADDRESS.search(word[0]) is not None
-            return word[0] if is_address else self.filled(word[0], in_json=in_json)
+        def show(match: re.Match[str]) -> str:
+            return match[0] if next(numbers) in kept else self._value_of(match[0], in_json=False, reach=Tier.DEVICE)
 
-        return _WORD.sub(show, text)
+        return _EXACT.sub(show, text)
+
+    def first_in(self, text: str) -> int | None:
+        """Return where the first placeholder of a text begins."""
+        return None if (first := _EXACT.search(text)) is None else first.start()
 
     def named_in(self, value: JsonValue) -> list[Placeholder]:
         """The placeholders in the texts of a value of JSON."""
@@ -125,7 +144,7 @@ class Placeholders:
         if not self._by_name:
             return
         rest = _EXACT.sub(lambda match: "" if match[0] in self._by_name else match[0], text)
-        for found in self._resembling_pattern.finditer(rest):
+        for found in chain(self._resembling_pattern.finditer(rest), _IN_BRACKETS.finditer(rest)):
             if not any(found[0] in said for said in self._said):
                 because = f"there is no placeholder {found[0]!r}; copy those that you were shown letter by letter, and make up none"
                 raise InvalidOutput(because)
@@ -140,6 +159,29 @@ class Placeholders:
 
     def label_of(self, call: ToolCall) -> Label:
         return joined(Label(tier=each.tier, origins=(each.origin,)) for each in self.named_in(call.arguments))
+
+    def _shown_in_json(self, literal: str) -> str:
+        if not _EXACT.search(literal):
+            return literal
+        try:
+            text = json.loads(literal)
+        except ValueError:  # no JSON after all: nothing is known of how it is displayed
+            return literal
+        return to_json(self.shown(text)).decode()
+
+    def _kept_in(self, text: str) -> set[int]:
+        """Return which placeholders of a text, counted from 0, stand in addresses.
+
+        The text is read with a mark in the place of each of them, and then once more with the values behind the marks, since one value may
+        begin the address in which the next one stands.
+        """
+        names = _EXACT.findall(text)
+        stem = _unused_in(text)
+        kept = _marked(text, stem, lambda number: "")
+        values = [self._value_of(name, in_json=False, reach=Tier.DEVICE) for name in names]
+        if len(names) > 1 and any(_STRUCTURE.search(value) for value in values):
+            kept |= _marked(text, _unused_in("".join([text, *values])), lambda number: "" if number in kept else f" {values[number]}")
+        return kept
 
     def _new(self, value: str, type: str, tier: Tier, origin: str) -> Placeholder:
         letters = "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LETTERS))
@@ -163,9 +205,25 @@ class Placeholders:
         if self._resembling is None:
             types = "|".join(sorted({placeholder.type.upper() for placeholder in self._by_name.values()}))
             in_brackets = rf"<\s*(?:{types})[\s_\\-]*[0-9][^<>\n]{{0,24}}>"
+            letters = "|".join(name[-1 - _RANDOM_LETTERS : -1] for name in self._by_name)
+            of_any_type = rf"(?<![^\W_]){_ANY_NUMBER}(?:{letters})(?![^\W_])"
             without = rf"(?<![^\W_])(?:{types})[\s_\\-]*[0-9]+[\s_\\-]*[{_ALPHABET}]{{{_RANDOM_LETTERS}}}(?![^\W_])"
-            self._resembling = re.compile(f"{in_brackets}|{without}", re.IGNORECASE)
+            self._resembling = re.compile(f"{in_brackets}|{without}|{of_any_type}", re.IGNORECASE)
         return self._resembling
+
+
+def _marked(text: str, stem: str, behind: Callable[[int], str]) -> set[int]:
+    """Return the numbers of the placeholders that stand in addresses, with this text behind the mark of each."""
+    numbers = count()
+    marked = _EXACT.sub(lambda _: f"{stem}{(number := next(numbers))}q{behind(number)}", text)
+    marks = re.compile(rf"{stem}[0-9]+q", re.IGNORECASE)
+    return {int(mark.removeprefix(stem)[:-1]) for mark in marks_in_addresses(marked, marks)}
+
+
+def _unused_in(text: str) -> str:
+    """Return a word that stands nowhere in the text, and that nobody could have put there."""
+    folded = text.lower()
+    return next(stem for stem in iter(lambda: f"q{secrets.token_hex(6)}q", "") if stem not in folded)
 
 
 def _require_open_to(tool: Tool, argument: str, placeholder: Placeholder) -> None:

@@ -141,7 +141,9 @@ def _answer(state: TaskState, answer: str, attempts: Sequence[Attempt], runtime:
     """The end of the task. The answer was inside of JSON, so that only now it can be streamed."""
     accepted = attempts[-1]
     emit(runtime, AttemptStarted(agent=accepted.agent, side=accepted.side, model=accepted.model or accepted.agent))
-    emit(runtime, AgentText(text=answer))
+    given: TaskContext | None = runtime.context
+    privacy = None if given is None else given.privacy
+    emit(runtime, AgentText(text=answer if privacy is None else privacy.placeholders.shown(answer)))
     emit(runtime, AttemptEnded(attempt=accepted))
     return {
         "messages": [*state["messages"], as_json(Message.assistant(answer))],

@@ -7,7 +7,7 @@ from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
-from ..events import TaskEvent
+from ..events import AgentText, TaskEvent
 from .context import TaskContext
 from .state import TaskState
 
@@ -28,7 +28,8 @@ def show(runtime: TaskRuntime, event: TaskEvent) -> None:
     """Let whoever listens see an event."""
     given: TaskContext | None = runtime.context
     listener = given.listener if given is not None else None
-    if given is not None and given.privacy is not None:
+    is_piece = isinstance(event, AgentText)  # placeholders in it were filled in already, as in a part of the whole text
+    if given is not None and given.privacy is not None and not is_piece:
         event = given.privacy.filled_event(event)
     (listener or runtime.stream_writer)(event)
 
