@@ -4,17 +4,15 @@ import logging
 import os
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from ...protocols import StoreCorrupt, StoreUnavailable
+from ..sqlite.patience import patiently
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PATIENCE: Final = 5.0
 """Seconds that a process waits for another one's write."""
@@ -66,7 +64,7 @@ class CacheDatabase:
         """
         with self._lock, self._translated():
             connection = self._opened()
-            _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), seconds=_PATIENCE)
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -93,7 +91,7 @@ class CacheDatabase:
         if self._process != os.getpid():  # A connection must not cross a fork, not even to be closed.
             self._connection, self._process = None, os.getpid()
         if self._connection is None:
-            self._connection = _patiently(self._open_or_begin_anew)
+            self._connection = patiently(self._open_or_begin_anew, seconds=_PATIENCE)
         return self._connection
 
     def _open_or_begin_anew(self) -> sqlite3.Connection:
@@ -158,15 +156,3 @@ class CacheDatabase:
             raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it has been begun anew") from error
         except OSError as error:
             raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="check the path, and who may write it") from error
-
-
-def _patiently(work: Callable[[], T]) -> T:
-    """What `work` returns once nobody is in its way: SQLite does not wait for one that is opening the file, or the last to close it."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return work()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-        time.sleep(0.01)

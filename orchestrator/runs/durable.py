@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from ...protocols import ApprovalNeeded, ConfigError, DeadlineExceeded, IdempotencyConflict, NearfarError, RunBusy, StoreError
+from ...protocols import (
+    ApprovalNeeded,
+    ConfigError,
+    DeadlineExceeded,
+    IdempotencyConflict,
+    InvalidRequest,
+    NearfarError,
+    RunBusy,
+    StoreError,
+)
 from ..effects.approvals import decide, needed
 from ..effects.ledger import EffectLedger, ledger_of
 from ..results import Result
@@ -157,7 +166,11 @@ class DurableRuns:
             hint = "ask under another key; resume goes on with it as it was begun"
             raise IdempotencyConflict(f"run {run} was begun under a looser {' and '.join(options)}", hint=hint)
         self._check(run, kept, equip(task))
-        lease = await self.store.claim(run, user=user)
+        try:
+            lease = await self.store.claim(run, user=user)
+        except InvalidRequest:  # another process has just done it
+            yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
+            return
         async with self._worked_on(lease):
             context = equip(task)  # anew: until now, somebody else may have added to what is kept of the run's privacy and budget
             latest = await self.checkpointer.aget_tuple({"configurable": {"thread_id": run}})

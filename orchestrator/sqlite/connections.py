@@ -3,16 +3,17 @@
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from ...protocols import StoreUnavailable
 from .driver import Driver
 from .errors import Naming
+from .patience import patiently
 
 Connection = sqlite3.Connection
+T = TypeVar("T")
 
 READERS: Final = 8
 """More readers than that at a time wait for each other."""
@@ -109,26 +110,13 @@ class Connections:
 
     @contextmanager
     def _transaction(self, connection: Connection) -> Iterator[None]:
-        self._begin(connection)
+        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
             yield
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:  # something went wrong; SQLite itself has rolled back after some errors
                 connection.execute("ROLLBACK")
-
-    def _begin(self, connection: Connection) -> None:
-        """SQLite's own waiting does not cover every moment, such as when another process recovers the log, or is the last to close it."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-            except self._driver.errors as error:
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)
-            else:
-                return
 
     def _checked_out(self) -> Connection:
         with self._lock:
@@ -145,7 +133,13 @@ class Connections:
                 return
         connection.close()
 
+    def _patiently(self, work: Callable[[], T]) -> T:
+        return patiently(work, seconds=PATIENCE, errors=self._driver.errors)
+
     def _open(self) -> Connection:
+        return self._patiently(self._opened)
+
+    def _opened(self) -> Connection:
         connection = self._driver.connect(self._path)
         with ExitStack() as failing:
             failing.callback(connection.close)

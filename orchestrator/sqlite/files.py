@@ -28,8 +28,7 @@ def prepare(path: str, naming: Naming) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         for suffix in SUFFIXES:
             _refuse_other_than_files(path + suffix, naming)
-        # Whoever has the database open has both, and whoever closes it last removes both, the index first.
-        if os.path.exists(path + LOG_INDEX) and not os.path.exists(path + LOG):
+        if _log_was_removed(path):
             raise naming.damaged(f"{path}{LOG}, with the last writes, was removed")
         _create(path)
         if stat.S_IMODE(os.stat(path).st_mode) & _OTHERS:
@@ -51,7 +50,20 @@ def size(path: str) -> int:
 
 
 def _refuse_other_than_files(path: str, naming: Naming) -> None:
-    if os.path.islink(path):
+    try:
+        mode = os.lstat(path).st_mode  # one look: another process may remove the file between two
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
         raise StoreUnavailable(f"{path} is a symbolic link", hint="name the file itself: what stands behind a link may change")
-    if os.path.exists(path) and not os.path.isfile(path):
+    if not stat.S_ISREG(mode):
         raise StoreUnavailable(f"{path} is no file", hint=f"name a file for the {naming.what}")
+
+
+def _log_was_removed(path: str) -> bool:
+    """Find out whether there is an index without its log, also while other processes open and close the database.
+
+    The first to open it makes the log before the index, and the last to close it removes the index before the log. So an index that is
+    there between two looks at a missing log has none, unless somebody opened and closed the database in between.
+    """
+    return not os.path.exists(path + LOG) and os.path.exists(path + LOG_INDEX) and not os.path.exists(path + LOG)

@@ -266,6 +266,26 @@ async def test_what_a_run_goes_on_with_is_looked_up_when_nobody_else_can_change_
     runs.store.close()
 
 
+async def test_who_is_about_to_go_on_with_a_run_that_another_process_ends_gets_its_result(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hybrid(opened(), [Unavailable("gone")]) as first:
+        with pytest.raises(Unavailable):
+            await first.run("Hi", idempotency_key="k")
+    store, elsewhere, results = opened(), opened(), []
+    claim = store.claim
+
+    async def claim_later(run: str, *, user: str = "") -> Lease:
+        """End the run elsewhere, after it was seen and before it is claimed."""
+        async with hybrid(elsewhere, ["Hello."]) as other:
+            results.append(await other.resume(run))
+        return await claim(run, user=user)
+
+    monkeypatch.setattr(store, "claim", claim_later)
+    async with hybrid(store, unasked) as second:
+        assert [await second.resume("k")] == results
+
+
 async def test_an_unknown_run_and_another_users_are_not_found(config: RunsConfig) -> None:
     async with hybrid(config, ["Hello."]) as opened:
         await opened.run("Hi", idempotency_key="k", user="ann")

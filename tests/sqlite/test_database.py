@@ -3,10 +3,14 @@
 import os
 import sqlite3
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from nearfar.orchestrator.sqlite import files
 from nearfar.orchestrator.sqlite.database import Database
 from nearfar.orchestrator.sqlite.errors import Naming
 from nearfar.orchestrator.tables import Tables
@@ -91,6 +95,47 @@ def test_a_file_that_is_no_database_is_damaged(path: Path) -> None:
     path.write_bytes(os.urandom(5000))
     with pytest.raises(StoreCorrupt, match="is no runs"):
         Database(path, NAMING)
+
+
+def test_a_file_that_another_process_is_just_making_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        # Not yet with a log: from here, SQLite lets nobody wait who wants one.
+        other.execute("BEGIN IMMEDIATE")
+        waited: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waited.append(seconds)
+            other.execute("ROLLBACK")
+
+        monkeypatch.setattr("nearfar.orchestrator.sqlite.patience.time.sleep", wait)
+        with closing(Database(path, NAMING)) as database:
+            database.require(NOTES)
+            assert notes(database) == []
+        assert waited
+
+
+def test_files_that_others_make_and_remove_meanwhile_are_neither_refused_nor_missed(path: Path) -> None:
+    files.prepare(str(path), NAMING)
+    log, index = (Path(f"{path}{suffix}") for suffix in (files.LOG, files.LOG_INDEX))
+    done = threading.Event()
+
+    def open_and_close() -> None:
+        """Make and remove the files in SQLite's order."""
+        while not done.is_set():
+            log.touch()
+            index.touch()
+            index.unlink()
+            log.unlink()
+
+    with ThreadPoolExecutor(1) as pool:
+        others = pool.submit(open_and_close)
+        try:
+            for _ in range(3000):
+                files.prepare(str(path), NAMING)
+        finally:
+            done.set()
+        others.result()
 
 
 def test_a_child_process_must_open_its_own(path: Path) -> None:

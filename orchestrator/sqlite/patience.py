@@ -1,0 +1,27 @@
+"""Waiting for other processes at moments that SQLite's own busy timeout does not cover."""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_PAUSE: Final = 0.01
+_PRIMARY: Final = 0xFF
+
+
+def patiently(work: Callable[[], T], *, seconds: float, errors: type[Exception] = sqlite3.Error) -> T:
+    """Return what `work` returns, tried again for so many seconds while SQLite says that it is busy.
+
+    SQLite says so at once, whatever its busy timeout (https://www.sqlite.org/c3ref/busy_handler.html), where another process makes the
+    file, recovers its log, or is the last to close it. `errors` are those of the driver.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return work()
+        except errors as error:
+            if getattr(error, "sqlite_errorcode", 0) & _PRIMARY != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE)
