@@ -10,13 +10,10 @@ import contextlib
 import json
 import logging
 import secrets
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import anyio
 import anyio.abc
@@ -29,6 +26,7 @@ from ..protocols.errors import BY_REASON
 from ..protocols.event_loop import LoopBound
 from ..protocols.open_files import ask_for_open_files
 from .compose import FarConfig, GatewayLimits, open_far_in_process, serve_far
+from .socket_folder import SocketFolder, remove_abandoned
 
 _START_SECONDS = 120.0
 """Loading a large model from a slow disk takes this long at most."""
@@ -46,8 +44,8 @@ class GatewayProcess:
 
     def __init__(self, config: FarConfig, *, address: str | None = None) -> None:
         self._config = config
-        self._folder = Path(tempfile.mkdtemp(prefix="nearfar-"))
-        self._address = address or f"unix:{self._folder}/gateway"
+        self._folder = SocketFolder() if address is None else None
+        self._address = address if self._folder is None else f"unix:{self._folder.path}/gateway"
         self._token = secrets.token_urlsafe()
         self._process: anyio.abc.Process | None = None
         self._remote: RemoteAgent | None = None
@@ -97,7 +95,7 @@ class GatewayProcess:
         """Stop the child: it gets a few seconds to end by itself."""
         self._is_closed = True
         await self._stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_folder()
 
     def abandon(self) -> None:
         """End the child where the event loop that it belongs to is closed."""
@@ -105,7 +103,11 @@ class GatewayProcess:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
 
     async def _connected(self) -> RemoteAgent:
         self._home.require("the gateway process")
@@ -196,6 +198,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ask_for_open_files()
     asyncio.run(serve_until_parent_leaves())
+    remove_abandoned()  # a parent that was killed has left its own
 
 
 if __name__ == "__main__":

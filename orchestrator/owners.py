@@ -39,19 +39,10 @@ class Owner:
         """Whether the owner of that name is. Its file is removed where it is not."""
         if name == self.name:
             return True
-        try:
-            file = os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if is_locked(self._path(name)):
             return True
-        else:
-            self._remove(name)
-            return False
-        finally:
-            os.close(file)
+        self._remove(name)
+        return False
 
     def sweep(self) -> None:
         """Remove the files of those that are dead."""
@@ -82,6 +73,22 @@ class Owner:
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._path(name).unlink()
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether an owner that lives holds the file."""
+    try:
+        opened = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(opened)
 
 
 def _forked() -> None:

@@ -3,8 +3,10 @@
 import os
 import signal
 import sys
+import tempfile
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +18,7 @@ from nearfar.orchestrator import Hybrid, Result
 from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.gateway_process import GatewayProcess
 from nearfar.orchestrator.routing.settings import Amounts, Fallback, Limits
+from nearfar.orchestrator.socket_folder import SocketFolder
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.worlds.search import SearchWorld
 from nearfar.protocols import (
@@ -133,25 +136,64 @@ async def test_a_far_model_that_does_not_exist_is_reported_as_such() -> None:
         await GatewayProcess.start(parse_far("/no-such-model.gguf"))
 
 
-async def test_the_gateway_ends_when_its_parent_is_killed() -> None:
-    program = (
-        "import asyncio\n"
-        "from nearfar.orchestrator.compose import LocalFarConfig\n"
-        "from nearfar.orchestrator.gateway_process import GatewayProcess\n"
-        "async def main():\n"
-        "    gateway = await GatewayProcess.start(LocalFarConfig(threads=1))\n"
-        "    print(gateway.process_id, flush=True)\n"
-        "    await asyncio.Event().wait()\n"
-        "asyncio.run(main())\n"
-    )
-    parent = await anyio.open_process([sys.executable, "-c", program], stderr=None)
+PARENT = """
+import asyncio
+from nearfar.orchestrator.compose import LocalFarConfig
+from nearfar.orchestrator.gateway_process import GatewayProcess
+async def main():
+    gateway = await GatewayProcess.start(LocalFarConfig(threads=1))
+    print(gateway.process_id, flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+async def killed_parent(temporary: Path, *, with_child: bool) -> None:
+    """Start a gateway process in a process of its own, and kill that."""
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    before = set(temporary.iterdir())
+    parent = await anyio.open_process([sys.executable, "-c", PARENT], stderr=None, env=environment)
     assert parent.stdout is not None
     with anyio.fail_after(60):
         gateway_id = int((await parent.stdout.receive()).decode())
+    assert len(set(temporary.iterdir()) - before) == 1
+    if with_child:
+        os.kill(gateway_id, signal.SIGSTOP)  # it must not notice
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
+    if with_child:
+        os.kill(gateway_id, signal.SIGKILL)
     await gone(gateway_id)
     await parent.aclose()
+
+
+async def test_the_gateway_ends_when_its_parent_is_killed_and_leaves_no_folder(tmp_path: Path) -> None:
+    await killed_parent(tmp_path, with_child=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_folder_of_processes_that_were_killed_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    living = SocketFolder()
+    await killed_parent(tmp_path, with_child=True)
+    assert len(list(tmp_path.iterdir())) == 2
+    next_one = SocketFolder()
+    assert {*tmp_path.iterdir()} == {living.path, next_one.path}
+    living.close()
+    next_one.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_own_folders_that_an_owner_has_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "gone.owner").touch()
+    (tmp_path / "nearfar-sockets-link").symlink_to("elsewhere")
+    (tmp_path / "nearfar-sockets-file").touch()
+    (tmp_path / "nearfar-sockets-just-made").mkdir()
+    before = {*tmp_path.rglob("*")}
+    SocketFolder().close()
+    assert {*tmp_path.rglob("*")} == before
 
 
 async def test_a_closed_gateway_process_refuses_politely() -> None:
