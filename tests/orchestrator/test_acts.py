@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
+from nearfar.orchestrator.routing.policy_file import PolicyFile
 from nearfar.orchestrator.routing.settings import Fallback, FallbackTrigger
 from nearfar.orchestrator.strategies.supervision import Supervision
 from nearfar.protocols import Finished, FinishReason, NearfarError, ScriptedAgent, Side, ToolCall, Unavailable, Usage
@@ -17,6 +21,7 @@ BOB, ANN = {"to": "bob", "cents": 5000}, {"to": "ann", "cents": 500}
 PLAN = "1. pay\n2. answer"
 ADVICE = "INTERVENE\nNothing was paid.\nPay Ann, and nobody else."
 NO_PLAN = "no step"
+LOOKS = ToolCall(id="0", name="balance", arguments={})
 
 
 class Bank:
@@ -47,7 +52,7 @@ def pays(arguments: dict[str, str | int]) -> ToolCall:
     return ToolCall.model_validate({"id": "1", "name": "pay", "arguments": arguments})
 
 
-def sure(reply: str | ToolCall, confidence: float) -> Reply:
+def sure(reply: str | ToolCall, confidence: float | None) -> Reply:
     """A step of so much confidence."""
     reason = FinishReason.STOP if isinstance(reply, str) else FinishReason.TOOL_CALLS
     return [reply, Finished(reason=reason, confidence=confidence, usage=Usage(), model="near")]
@@ -113,8 +118,7 @@ async def test_a_step_that_the_supervisor_lets_run_acts_once() -> None:
 
 
 async def test_an_earlier_doubt_counts_until_it_was_looked_at() -> None:
-    looks = ToolCall(id="0", name="balance", arguments={})
-    near = [sure(looks, 0.2), sure(pays(BOB), 0.95), sure("Paid Bob.", 0.95)]
+    near = [sure(LOOKS, 0.2), sure(pays(BOB), 0.95), sure("Paid Bob.", 0.95)]
     for strategy, far in (("cascade", FAR), ("eva", ["hm", *FAR])):
         bank = Bank()
         hybrid, _ = team(bank, near, far, strategy=strategy)
@@ -125,8 +129,7 @@ async def test_an_earlier_doubt_counts_until_it_was_looked_at() -> None:
 
 
 async def test_tools_that_only_read_run_whatever_the_evidence_says() -> None:
-    looks = ToolCall(id="0", name="balance", arguments={})
-    hybrid, _ = team(Bank(), [sure(looks, 0.2), sure("9000 cents", 0.2)], ["9000 cents."], strategy="cascade")
+    hybrid, _ = team(Bank(), [sure(LOOKS, 0.2), sure("9000 cents", 0.2)], ["9000 cents."], strategy="cascade")
     async with hybrid:
         result = await hybrid.run("How much is there?")
     assert [(made.agent, made.call.name) for made in result.tool_calls] == [("near", "balance")]
@@ -170,8 +173,7 @@ async def test_the_next_agent_is_told_what_was_done(strategy: str, near: Sequenc
 
 
 async def test_the_next_agent_is_told_what_failed_and_nothing_of_what_only_read() -> None:
-    looks = ToolCall(id="0", name="balance", arguments={})
-    near = [sure([looks, pays(BOB)][0], 0.9), sure(pays(BOB), 0.9), Unavailable("out of memory")]
+    near = [sure(LOOKS, 0.9), sure(pays(BOB), 0.9), Unavailable("out of memory")]
     hybrid, told = team(Bank("the line broke"), near, ["Bob may have been paid."], strategy="cascade")
     async with hybrid:
         result = await hybrid.run("Pay Ann 5 dollars")
@@ -236,3 +238,60 @@ async def test_whoever_sums_up_is_told_what_a_failed_subtask_did() -> None:
         result = await hybrid.run("Pay Bob and say hello")
     assert "Its tool calls stay done:\n- done: pay(" in told.requests[-1].messages[-1].text
     assert [(made.agent, made.outcome) for made in result.tool_calls] == [("near", "done")]
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(["pay", "balance"]), st.none() | st.floats(0, 1)), min_size=1, max_size=5),
+    last=st.floats(0, 1),
+    minimum=st.floats(0, 1),
+)
+@settings(max_examples=60, deadline=None)
+async def test_no_draft_that_is_thrown_away_has_acted_on_a_step_in_doubt(
+    steps: list[tuple[str, float | None]], last: float, minimum: float
+) -> None:
+    bank = Bank()
+    calls = [pays({"to": f"step {number}", "cents": 1}) if name == "pay" else LOOKS for number, (name, _) in enumerate(steps)]
+    near = [sure(call, confidence) for call, (_, confidence) in zip(calls, steps, strict=True)]
+    hybrid, told = team(bank, [*near, sure("Done.", last)], ["Done."] * 2, strategy="cascade", minimum_confidence=minimum)
+    async with hybrid:
+        result = await hybrid.run("Pay")
+    doubted = next((number for number, (_, confidence) in enumerate(steps) if confidence is not None and confidence < minimum), 9)
+    listed = [made.call.arguments["to"] for made in result.tool_calls if made.call.name == "pay"]
+    assert all(int(to.removeprefix("step ")) < doubted for to in bank.paid) or result.agent == "near"
+    assert listed == bank.paid
+    assert all(to in told.requests[0].messages[-1].text for to in bank.paid) or not told.requests
+
+
+NOBODY_CHOSE: Sequence[tuple[dict[str, object], dict[str, object], str]] = [
+    ({}, {}, "pevr"),
+    ({}, {"allowed_tools": ["balance"]}, "cascade"),
+    ({}, {"strategy": "cascade"}, "cascade"),
+    ({"strategy": "cascade"}, {}, "cascade"),
+    ({"rules": [{"name": "as it was", "strategy": "cascade"}]}, {}, "cascade"),
+    ({"rules": [{"name": "at home", "mode": "prefer_on_device"}]}, {}, "pevr"),
+    ({"minimum_confidence": 0.9}, {"mode": "prefer_on_device"}, "pevr"),
+    ({"sensitivity": "private"}, {}, "device"),
+    ({}, {"mode": "only_in_cloud"}, "cloud"),
+]
+
+
+@pytest.mark.parametrize(("policy", "options", "strategy"), NOBODY_CHOSE)
+async def test_where_nobody_chose_a_strategy_auto_does_for_tools_that_act(
+    policy: dict[str, object], options: dict[str, object], strategy: str
+) -> None:
+    hybrid, _ = team(Bank(), ["Done."], [PLAN if strategy == "pevr" else "Done."] * 2, **policy)
+    async with hybrid:
+        result = await hybrid.run("Pay Ann 5 dollars", **options)  # type: ignore[arg-type]  # options by name
+    assert result.decision.strategy == strategy
+    assert (result.selection is not None) == (strategy != "cascade")
+
+
+async def test_the_same_holds_for_a_policy_that_is_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "nearfar.toml"
+    for text, strategy in (("", "pevr"), ('strategy = "cascade"\n', "cascade")):
+        file.write_text(f'[policy]\n{text}sensitivity = "public"\n', encoding="utf-8")
+        policy = PolicyFile(file, {"near": Side.NEAR, "far": Side.FAR})
+        near = ScriptedAgent(["Done."], name="near")
+        far = ScriptedAgent([PLAN, "Done."], name="far", side=Side.FAR)
+        async with Hybrid(near=near, far=far, tools=Bank().tools, policy=policy) as hybrid:
+            assert (await hybrid.run("Pay Ann 5 dollars")).decision.strategy == strategy
