@@ -54,7 +54,7 @@ from .hybrid_arguments import (
     require_run,
     tools_argument,
 )
-from .labels import Label
+from .labels import OPEN, Label
 from .memory.settings import MemoryConfig
 from .policy import Mode, Strategy
 from .privacy.records import PrivacyRecords
@@ -72,6 +72,7 @@ from .runs.settings import RunsConfig
 from .runs.store import RunStore
 from .selection.decision import SelectionDecision
 from .selection.selector import Selector, with_open_choice
+from .strategies.acts_told import told_of
 from .strategies.context import TaskContext
 from .strategies.reading import value_of
 from .strategies.state import recursion_limit
@@ -360,7 +361,7 @@ class Hybrid:
     async def _served(self, work: Work, options: TaskOptions, started: float) -> Result:
         if work.recorded is not None:
             return work.recorded
-        with _deadline(work.task, started):
+        with _deadline(work.task, started, work.context):
             state = await cancelled_at_once(self._serve(work, options))
         return await self._concluded(work, state, time.monotonic() - started)
 
@@ -374,7 +375,7 @@ class Hybrid:
         guard = RunGuard.of(task, tools)
         trace = None if self._traces is None else RunTrace.of(self._traces, task, tools)
         boundary = replace(context.boundary, vault=privacy.placeholders, guard=guard)
-        return replace(context, tools=tools, boundary=boundary, trace=trace)
+        return replace(context, tools=tools, boundary=boundary, trace=trace, outcomes=[])
 
     def _equipped_again(self, task: Task, *, options: TaskOptions) -> TaskContext:
         """The same for a task that is gone on with. What all tasks together may spend is what the policy says now."""
@@ -409,8 +410,9 @@ class Hybrid:
         try:
             while (event := await _next_event(events, work.task, started)) is not None:
                 yield event
-        except DeadlineExceeded:
+        except DeadlineExceeded as error:
             await end(serving)
+            _note_acts(error, work.context)
             for late in _rest(events):  # what the step that was under way has cost
                 yield late
             raise
@@ -618,15 +620,24 @@ def _check_given_once(memory: object, store: object, runs: object, checkpointer:
 
 
 @contextmanager
-def _deadline(task: Task, started: float) -> Iterator[None]:
-    """The task's own time limit, as an error of the tree."""
+def _deadline(task: Task, started: float, context: TaskContext | None = None) -> Iterator[None]:
+    """The task's own time limit, as an error of the tree, which notes the tool calls that the context has heard of."""
     if task.timeout is None:
         yield
         return
     with anyio.move_on_after(task.timeout - (time.monotonic() - started)) as scope:
         yield
     if scope.cancelled_caught:
-        raise DeadlineExceeded(f"the task took longer than its {task.timeout:g} s", hint="raise its timeout")
+        error = DeadlineExceeded(f"the task took longer than its {task.timeout:g} s", hint="raise its timeout")
+        if context is not None:
+            _note_acts(error, context)
+        raise error
+
+
+def _note_acts(error: NearfarError, context: TaskContext) -> None:
+    """Let the error tell which tool calls stay done."""
+    if done := told_of(context.outcomes or (), OPEN):
+        error.add_note(f"its tool calls stay done:\n{done}")
 
 
 async def _next_event(events: "asyncio.Queue[TaskEvent | None]", task: Task, started: float) -> TaskEvent | None:

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ...protocols import Side, ToolCall, ToolResult
+from ...protocols import Side, ToolCall
 from ..labels import Label
-from ..results import ToolOutcome
 from ..routing.settings import FallbackTrigger
 from ..team import Team
-from ..tool_outcomes import outcome_of
 from ..tools import Effect
 from .context import TaskContext
 from .reading import Json, value_of
@@ -33,19 +31,6 @@ def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], team:
     if confidence is None or confidence >= limit:
         return None
     return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
-
-
-def outcomes_of(
-    agent: str, calls: Sequence[ToolCall], results: Sequence[ToolResult], ran: Sequence[bool], context: TaskContext
-) -> list[ToolOutcome]:
-    """Return the record of calls that were run, in their order."""
-    found = []
-    for call, result, has_run in zip(calls, results, ran, strict=True):
-        tool = context.tools.get(call.name)
-        effect = None if tool is None else tool.declared.effect
-        outcome = outcome_of(result) if has_run else "not_run"
-        found.append(ToolOutcome(agent=agent, call=call, effect=effect, outcome=outcome, result=result.content))
-    return found
 
 
 def _may_ask_far(turn: Turn, team: Team, context: TaskContext) -> bool:

@@ -21,7 +21,8 @@ from ..task import Task
 from ..team import Team
 from ..tool_calls import Standing, ToolCalls
 from ..tools import Tool
-from .acts import act_doubt, outcomes_of
+from .acts import act_doubt
+from .acts_record import recorded
 from .calls import CallLog
 from .context import TaskContext
 from .exposure import after_tools, before_tools, seen_by, shown
@@ -215,22 +216,21 @@ class TaskNodes:
         spilled = await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():
             started = time.monotonic()  # the wait for others' tools is not this agent's time
-            with recollection.in_use(draft["agent"], label.joined(calls.label)):
+            record = recorded(draft["agent"], conversation[-1].tool_calls, calls, context)
+            with recollection.in_use(draft["agent"], label.joined(calls.label)), record as made:
                 results = await calls.run(
-                    lambda call: emit(runtime, ToolStarted(call=call)), lambda result: emit(runtime, ToolFinished(result=result))
+                    lambda call: emit(runtime, ToolStarted(call=made.begin(call))),
+                    lambda result: emit(runtime, ToolFinished(result=made.end(result))),
                 )
         noted = after_tools(state, calls, results, context, recalled=recollection.label, spilled=spilled)
         trust = Trust(state, calls, standing, joined((recollection.label, value_of(Label, noted["world"]))))
         answers = [as_json(Message.tool(result)) for result in trust.shown(results)]
-        made = outcomes_of(draft["agent"], conversation[-1].tool_calls, results, calls.ran, context)
-        if context.outcomes is not None:
-            context.outcomes.extend(made)
         draft = {**draft, "seconds": draft["seconds"] + time.monotonic() - started}
         return {
             "messages": [*state["messages"], *answers],
             "draft": draft,
             "acted": state["acted"] + 1,
-            "tool_calls": [*state["tool_calls"], *map(as_json, made)],
+            "tool_calls": [*state["tool_calls"], *map(as_json, made.outcomes)],
             "made": calls.made,
             "unsettled": calls.unsettled,
             "recalled": [as_json(item) for item in recollection.items],

@@ -81,8 +81,12 @@ class Parts:
             is_heard: its answer is the task's, so it is streamed.
             name: of the part, in `reasons`.
         """
-        with _time_limit(seconds, name):
-            final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
+        try:
+            with _time_limit(seconds, name):
+                final = await cancelled_at_once(self._served(part, account, is_heard=is_heard, name=name))
+        finally:
+            if self.context.outcomes is not None:
+                self.context.outcomes.extend(self.outcomes.get(name, ()))
         # The attempts at the task's own answer are told by the result itself.
         attempts = [Attempt.model_validate(attempt) for attempt in final["attempts"]] if not is_heard else []
         self.reasons.extend(f"{name}: {attempt.agent} {attempt.outcome}: {attempt.reason}" for attempt in attempts)

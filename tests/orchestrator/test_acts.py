@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from nearfar.orchestrator import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.routing.policy_file import PolicyFile
 from nearfar.orchestrator.routing.settings import Fallback, FallbackTrigger
 from nearfar.orchestrator.strategies.supervision import Supervision
-from nearfar.protocols import Finished, FinishReason, NearfarError, ScriptedAgent, Side, ToolCall, Unavailable, Usage
+from nearfar.protocols import DeadlineExceeded, Finished, FinishReason, NearfarError, ScriptedAgent, Side, ToolCall, Unavailable, Usage
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -295,3 +296,48 @@ async def test_the_same_holds_for_a_policy_that_is_read_from_a_file(tmp_path: Pa
         far = ScriptedAgent([PLAN, "Done."], name="far", side=Side.FAR)
         async with Hybrid(near=near, far=far, tools=Bank().tools, policy=policy) as hybrid:
             assert (await hybrid.run("Pay Ann 5 dollars")).decision.strategy == strategy
+
+
+class Hanging:
+    """A bank that takes a payment and never answers."""
+
+    def __init__(self) -> None:
+        self.paid: list[str] = []
+
+    async def pay(self, to: str, cents: int) -> str:
+        """Pay somebody."""
+        self.paid.append(to)
+        await anyio.sleep_forever()
+        raise NotImplementedError
+
+
+async def streamed(hybrid: Hybrid) -> None:
+    async for _ in hybrid.stream("Pay Bob", timeout=1.5):
+        pass
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_the_error_of_a_task_that_ran_out_of_time_tells_of_the_call_under_way(is_streamed: bool) -> None:
+    bank = Hanging()
+    near = ScriptedAgent([[pays(BOB), LOOKS]])
+    policy = Policy(strategy="device")
+    async with Hybrid(near=near, tools=[tool(bank.pay), *Bank().tools[1:]], policy=policy) as hybrid:
+        with pytest.raises(DeadlineExceeded) as caught:
+            await (streamed(hybrid) if is_streamed else hybrid.run("Pay Bob", timeout=1.5))
+    assert bank.paid == ["bob"]
+    (note,) = caught.value.__notes__
+    assert note.startswith("its tool calls stay done:\n- outcome unknown: pay(")
+    assert "balance" not in note
+
+
+async def test_a_call_that_was_cut_off_with_its_subtask_is_told_as_unknown() -> None:
+    parts = [{"id": "a", "task": "Pay Bob", "needs": []}, {"id": "b", "task": "Say hello", "needs": ["a"]}]
+    bank = Hanging()
+    near = ScriptedAgent([pays(BOB), "Hello."], name="near")
+    far = ScriptedAgent([json.dumps({"subtasks": [*parts, {"id": "c", "task": "Wave", "needs": []}]}), "Bob?"], name="far", side=Side.FAR)
+    policy = {"strategy": "subtasks", "sensitivity": "public", "subtasks": {"parallel": 1, "strategy": "device"}}
+    async with Hybrid(near=near, far=far, tools=[tool(bank.pay)], policy=Policy.model_validate(policy)) as hybrid:
+        result = await hybrid.run("Pay Bob and say hello", timeout=2.0)
+    assert bank.paid == ["bob"]
+    assert [made.outcome for made in result.tool_calls] == ["unknown"]
+    assert "- outcome unknown: pay(" in far.requests[-1].messages[-1].text
