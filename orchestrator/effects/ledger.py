@@ -149,7 +149,7 @@ class EffectLedger:
         """Of an effect that was begun, and of which nobody knows whether it is there."""
         may = tool.declared.effect is not Effect.AT_MOST_ONCE
         if not may and self._approver is not None:
-            reason = f"nobody knows whether this call of {tool.name} went through when the run was interrupted: yes runs it again"
+            reason = f"nobody knows whether this call of {tool.name} went through: yes runs it again"
             request = ApprovalRequest(id=_name(intent), call=call, reason=reason)
             may = (await self._approver([request])).get(request.id, False) is True
         if may:
