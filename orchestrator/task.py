@@ -31,7 +31,7 @@ class Policy(Value):
     sensitivity: Sensitivity = Sensitivity.PRIVATE
     """Of tasks that do not state their own."""
     minimum_confidence: float = Field(default=0.7, ge=0, le=1)
-    """A cascade distrusts a draft whose confidence is below."""
+    """A cascade distrusts a draft whose confidence is below; a near agent below it changes nothing while the far side may be asked."""
     attempt_timeout: float = Field(default=60, gt=0)
     """Seconds an agent gets before the next candidate takes over; the last candidate is not bound by it. Under supervision it bounds
     each step instead, the supervisor's too."""

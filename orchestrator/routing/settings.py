@@ -89,7 +89,7 @@ class FallbackTrigger(StrEnum):
     INVALID_OUTPUT = "invalid_output"
     """Its output does not keep to the schema."""
     LOW_CONFIDENCE = "low_confidence"
-    """The evidence speaks against its draft, in a cascade."""
+    """The evidence speaks against its draft, in a cascade; or, on this device, against a step that would change something."""
     CONTEXT_OVERFLOW = "context_overflow"
     QUOTA = "quota"
     """The provider's account or rate is used up, or a limit of the policy."""

@@ -191,19 +191,16 @@ class SupervisorNodes:
     async def _look(self, view: Oversight, doubt: str, log: CallLog, runtime: TaskRuntime) -> TaskState:
         """Ask the supervisor about calls that have not run yet. Unless it lets them run, or intervenes, the next agent takes over."""
         turn = Turn(view.state, self._nodes.team)
-        if not view.is_on:
-            return {**turn.reject(doubt, runtime), "calls": log.as_json}
+        problem: NearfarError = InvalidOutput(f"{doubt}, and nobody is left to check that", hint="name a far agent that can use tools")
         try:
-            judgement = await self._judged(view, log, "act", runtime)
+            judgement = await self._judged(view, log, "act", runtime) if view.is_on else None
         except FALLBACK_ERRORS as error:
             warn_of_refusal(self._supervisor(view).name, error, role="verify")
-            problem: NearfarError = error
-        else:
-            if judgement.verdict is not Verdict.UNREADABLE:
-                return {**_after(view, judgement, is_binding=True), "act_doubt": None, "calls": log.as_json}
-            problem = InvalidOutput(f"the verdict is unreadable ({judgement.problem})")
-        reason = f"{doubt}; {view.decision.supervisor} could not check that: {type(problem).__name__}: {problem}"
-        ended = turn.reject(reason, runtime) if turn.has_successor else turn.give_up(problem, runtime)
+            problem, judgement = error, None
+        if judgement is not None and judgement.verdict is not Verdict.UNREADABLE:
+            return {**_after(view, judgement, is_binding=True), "act_doubt": None, "calls": log.as_json}
+        why = _unchecked(view, judgement, problem)
+        ended = turn.reject(f"{doubt}{why}", runtime) if turn.has_successor else turn.give_up(problem, runtime)
         return {**ended, "calls": log.as_json}
 
     async def _planned(self, view: Oversight, log: CallLog, runtime: TaskRuntime) -> tuple[str, list[str]]:
@@ -340,6 +337,14 @@ def _check_request(view: Oversight, work: Sequence[Message], cause: Cause | None
     request = verify_plan_request if view.decision.strategy is Strategy.PEVR else verify_progress_request
     *before, last = request(text, guidance, work)
     return (*before, Message.user(f"{last.text}\n\n{NOT_YET_RUN}")) if cause == "act" else (*before, last)
+
+
+def _unchecked(view: Oversight, judgement: Judgement | None, problem: NearfarError) -> str:
+    """Why the supervisor that was asked about calls has not settled them; empty where none could be asked."""
+    if not view.is_on:
+        return ""
+    told = f"{type(problem).__name__}: {problem}" if judgement is None else f"its verdict is unreadable, {judgement.problem}"
+    return f"; {view.decision.supervisor} could not check that ({told})"
 
 
 def _after(view: Oversight, judgement: Judgement, *, is_binding: bool = False) -> TaskState:

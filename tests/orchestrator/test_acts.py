@@ -13,7 +13,18 @@ from nearfar.orchestrator import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.routing.policy_file import PolicyFile
 from nearfar.orchestrator.routing.settings import Fallback, FallbackTrigger
 from nearfar.orchestrator.strategies.supervision import Supervision
-from nearfar.protocols import DeadlineExceeded, Finished, FinishReason, NearfarError, ScriptedAgent, Side, ToolCall, Unavailable, Usage
+from nearfar.protocols import (
+    Capabilities,
+    DeadlineExceeded,
+    Finished,
+    FinishReason,
+    NearfarError,
+    ScriptedAgent,
+    Side,
+    ToolCall,
+    Unavailable,
+    Usage,
+)
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -341,3 +352,14 @@ async def test_a_call_that_was_cut_off_with_its_subtask_is_told_as_unknown() -> 
     assert bank.paid == ["bob"]
     assert [made.outcome for made in result.tool_calls] == ["unknown"]
     assert "- outcome unknown: pay(" in far.requests[-1].messages[-1].text
+
+
+async def test_where_nobody_is_left_to_check_a_doubted_step_the_task_fails_and_nothing_is_done() -> None:
+    bank = Bank()
+    cannot_act = Capabilities(tools=False, json_schema=True)
+    far = ScriptedAgent([Unavailable("no network")], name="far", side=Side.FAR, capabilities=cannot_act)
+    policy = Policy.model_validate({"strategy": "pevr", "sensitivity": "public"})
+    async with Hybrid(near=ScriptedAgent(DOUBTED), far=far, tools=bank.tools, policy=policy) as hybrid:
+        with pytest.raises(NearfarError, match="nobody is left to check"):
+            await hybrid.run("Pay Ann 5 dollars")
+    assert bank.paid == []
