@@ -211,6 +211,11 @@ class ToolCalls:
         """Of each result: that of its tool, and of what went into the call; that a call was not run says nothing."""
         return [self._label(call, filled) for call, filled in zip(self._calls, self._filled, strict=True)]
 
+    @property
+    def filled(self) -> Sequence[bool]:
+        """Of each call: whether a placeholder went into it."""
+        return [label != OPEN for label in self._filled]
+
     def spilled(self, seen: Label) -> Label:
         """Of the private data that go into tools which change something. `seen`: of what whoever made the calls has been told."""
         made = [(call, filled) for call, filled in zip(self._calls, self._filled, strict=True) if call.id not in self._refused]

@@ -18,6 +18,7 @@ from ..threads import in_thread
 from .audit import Departure, Outcome
 from .needles import Needles
 from .opened_text import Listener, OpenedText
+from .own_words import OwnWords
 from .placeholders import Placeholders
 from .records import RunRecords
 from .texts import texts_in, texts_of
@@ -43,6 +44,7 @@ class Departing:
         needles: Needles,
         placeholders: Placeholders,
         records: RunRecords | None,
+        own: OwnWords,
     ) -> None:
         self.request = request
         self._member = member
@@ -51,6 +53,7 @@ class Departing:
         self._needles = needles
         self._placeholders = placeholders
         self._records = records
+        self._own = own
         self._number: int | None = None
         """Of the departure in the audit."""
 
@@ -101,6 +104,7 @@ class Departing:
 
     async def accepted(self, reply: StepReply) -> StepReply:
         """The reply. Raises `InvalidOutput` where it holds a placeholder that there is not."""
+        self._own.add(self._member, reply.message)
         for text in (reply.text, *(text for call in reply.tool_calls for text in texts_in(call.arguments))):
             self._placeholders.check(text)
         if reply.finished.saved is not None and self._number is not None and self._records is not None:

@@ -19,6 +19,8 @@ from ..tools import Tool
 from .addresses import marks_in_addresses
 from .texts import texts_in, with_arguments
 
+MOST_CALLS: Final = 16
+"""Calls of a run into which placeholders may go. Each can tell one bit of a value: that it ran, or was refused."""
 _ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _RANDOM_LETTERS: Final = 6
 """Thirty bits for each placeholder, so that nobody can name one that was not shown to them."""
@@ -43,6 +45,10 @@ class Placeholder(Value):
     """How far the value may go."""
     origin: str
     """Where it comes from: `tool read_mail`, `the detectors`."""
+    result: str = ""
+    """Identifies the result of a tool that it stands for; empty where it stands for a value wherever that occurs."""
+    is_derived: bool = False
+    """It stands for the result of a call into which a placeholder went."""
 
     @property
     def type(self) -> str:
@@ -50,7 +56,7 @@ class Placeholder(Value):
 
 
 class Placeholders:
-    """Those of one run: the same value has the same placeholder throughout. A `Vault`.
+    """Those of one run. What detectors find has the same one wherever it occurs, each result of a tool one of its own. A `Vault`.
 
     `keep` is called with new ones before they are used, so that they are there when the run is resumed; `known` are those of before. What
     looks like a placeholder in the user's own words, `said`, may be repeated.
@@ -62,6 +68,11 @@ class Placeholders:
         self._said = tuple(said)
         self._by_name: dict[str, Placeholder] = {}
         self._by_value: dict[str, Placeholder] = {}
+        self._by_result: dict[str, Placeholder] = {}
+        self._opened: set[str] = set()
+        """Calls into which placeholders went."""
+        self._opened_before = 0
+        """Such calls of earlier processes."""
         self._numbers = Counter[str]()
         """The last one of each type."""
         self._keep = keep
@@ -69,6 +80,7 @@ class Placeholders:
         for placeholder in known:
             self._add(placeholder)
             self._numbers[placeholder.type] += 1
+            self._opened_before += placeholder.is_derived
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -76,7 +88,7 @@ class Placeholders:
     @property
     def values(self) -> Iterable[str]:
         """All that placeholders stand for."""
-        return self._by_value.keys()
+        return {placeholder.value for placeholder in self._by_name.values()}
 
     def standing_for(self, value: str, type: str, *, tier: Tier, origin: str) -> str:
         """The name of the placeholder for a value."""
@@ -84,12 +96,15 @@ class Placeholders:
 
     def standing_for_all(self, types: Mapping[str, str], *, tier: Tier, origin: str) -> dict[str, str]:
         """The names of the placeholders for values, of which these are the types."""
-        new = [self._new(value, type, tier, origin) for value, type in types.items() if value not in self._by_value]
-        if new and self._keep is not None:
-            self._keep(new)
-        for placeholder in new:
-            self._add(placeholder)
+        self._add_new([self._new(value, type, tier, origin) for value, type in types.items() if value not in self._by_value])
         return {value: self._by_value[value].name for value in types}
+
+    def standing_for_result(self, result: str, value: str, type: str, *, tier: Tier, origin: str, is_derived: bool) -> str:
+        """Return the name of the placeholder for a result, which has one of its own: equal ones would tell that two results are equal."""
+        if result not in self._by_result:
+            made = self._new(value, type, tier, origin)
+            self._add_new([made.model_copy(update={"result": result, "is_derived": is_derived})])
+        return self._by_result[result].name
 
     def hidden(self, text: str) -> str:
         """The text with placeholders for the values in it that have one, the longest first; not for ones that may stand there by chance."""
@@ -155,6 +170,7 @@ class Placeholders:
                 _require_open_to(tool, name, placeholder)
         if not self.named_in(call.arguments):
             return call
+        self._count(call)
         return with_arguments(call, self.filled)
 
     def label_of(self, call: ToolCall) -> Label:
@@ -183,6 +199,20 @@ class Placeholders:
             kept |= _marked(text, _unused_in("".join([text, *values])), lambda number: "" if number in kept else f" {values[number]}")
         return kept
 
+    def _count(self, call: ToolCall) -> None:
+        """Count a call into which a placeholder goes. Raises `PrivacyViolation` where there were enough of them."""
+        identity = call.model_dump_json()  # asked for again, where the run waits for an approval
+        if identity not in self._opened and self._opened_before + len(self._opened) >= MOST_CALLS:
+            because = f"placeholders go into no more than {MOST_CALLS} calls of a run: what becomes of each can tell something of a value"
+            raise PrivacyViolation(because, hint="let an agent on this device go on, or divide the task")
+        self._opened.add(identity)
+
+    def _add_new(self, new: Sequence[Placeholder]) -> None:
+        if new and self._keep is not None:
+            self._keep(new)
+        for placeholder in new:
+            self._add(placeholder)
+
     def _new(self, value: str, type: str, tier: Tier, origin: str) -> Placeholder:
         letters = "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LETTERS))
         self._numbers[type] += 1
@@ -190,7 +220,10 @@ class Placeholders:
 
     def _add(self, placeholder: Placeholder) -> None:
         self._by_name[placeholder.name] = placeholder
-        self._by_value[placeholder.value] = placeholder
+        if placeholder.result:
+            self._by_result[placeholder.result] = placeholder
+        if not placeholder.is_derived:  # an agent can choose what such a call returns, and would see where it is replaced
+            self._by_value.setdefault(placeholder.value, placeholder)
         self._resembling = None
 
     def _value_of(self, name: str, *, in_json: bool, reach: Tier) -> str:

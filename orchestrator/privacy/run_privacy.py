@@ -5,6 +5,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from uuid import uuid4
+
+from pydantic import Field
 
 from ...protocols import Message, PrivacyViolation, ProviderState, Sensitivity, Side, StepRequest, StoreError, ToolResult
 from ...protocols.messages import Value
@@ -17,7 +20,8 @@ from .departing import Departing, unrecorded
 from .detection.finding import UNCHECKED, Detector, Finding
 from .detection.standard import standard_detectors
 from .gate import Found, Gate
-from .needles import Needles
+from .needles import Needles, reduced
+from .own_words import OwnWords
 from .placeholders import Placeholders
 from .records import RunRecords
 from .seams import REACH
@@ -40,6 +44,15 @@ _DETECTORS = "the detectors"
 _FOUND: Final = Label(tier=Tier.USER, origins=(_DETECTORS,))
 
 
+class PrivateResult(Value):
+    """A tool's result in a conversation that may not leave the device."""
+
+    position: int
+    id: str = Field(default_factory=lambda: uuid4().hex)
+    is_derived: bool = False
+    """A placeholder went into its call."""
+
+
 class RunPrivacy:
     """Stands between one run and the agents far away.
 
@@ -49,6 +62,7 @@ class RunPrivacy:
         records: keep placeholders and the audit; None: both end with this process.
         detector: looks through what is about to leave.
         told: the ends of the last texts that left in the conversation which the run goes on with; this one adds to them.
+        begun: messages of the task, which conversations of the run begin with.
     """
 
     def __init__(
@@ -59,6 +73,7 @@ class RunPrivacy:
         records: RunRecords | None = None,
         detector: Detector | None = None,
         told: deque[str] | None = None,
+        begun: int = 0,
     ) -> None:
         self._policy = policy
         self._records = records
@@ -67,6 +82,7 @@ class RunPrivacy:
         known = [] if records is None else records.placeholders()
         self.placeholders = Placeholders(known, keep=None if records is None else records.keep, said=public)
         self._needles = Needles(public)
+        self._own = OwnWords(begun)
         self.found = _FOUND if records is not None and records.has_held_findings() else OPEN
         """Of what detectors found that has to stay: from then on the run stays, too."""
         self.heard = OPEN
@@ -78,7 +94,7 @@ class RunPrivacy:
 
     @classmethod
     def of(cls, task: Task, *, records: RunRecords | None = None, told: deque[str] | None = None) -> "RunPrivacy":
-        return cls(task.policy.privacy, texts_of(task.messages), records=records, told=told)
+        return cls(task.policy.privacy, texts_of(task.messages), records=records, told=told, begun=len(task.messages))
 
     def may_hear(self, member: Member, label: Label) -> bool:
         """Whether an agent may be told what has this label."""
@@ -103,18 +119,30 @@ class RunPrivacy:
         if self._records is not None:
             await in_thread(self._records.spill, world)
 
+    def saw_in(self, messages: Sequence[Message], private: Iterable[PrivateResult]) -> None:
+        """Take note of the private results of a conversation: no part of them is let through from now on.
+
+        The result of a call that a placeholder went into, where it is in words of the caller's own, is none that it does not know: looking
+        for it would only tell the caller which of its words were returned.
+        """
+        said = reduced(" ".join(text for message in messages if message.role == "assistant" for text in texts_of([message])))
+        for each in private:
+            result = messages[each.position].tool_result
+            if result is not None and not (each.is_derived and reduced(result.content) in said):
+                self._needles.add_text(result.content)
+
     def saw(self, results: Iterable[ToolResult]) -> None:
         """Tools have returned this, and it may not leave: no part of it is let through from now on."""
         for result in results:
             self._needles.add_text(result.content)
 
-    async def covered(self, member: Member, messages: Sequence[Message], private: Sequence[int]) -> tuple[Message, ...]:
-        """The conversation with placeholders in the place of private results, which are at these positions.
+    async def covered(self, member: Member, messages: Sequence[Message], private: Sequence[PrivateResult]) -> tuple[Message, ...]:
+        """The conversation with a placeholder in the place of each private result, failed or not.
 
         Raises `PrivacyViolation` where the placeholders cannot be kept.
         """
-        self.saw(result for position in private if (result := messages[position].tool_result) is not None)
-        return await self._kept(member, self._covered, messages, frozenset(private))
+        self.saw_in(messages, private)
+        return await self._kept(member, self._covered, messages, {result.position: result for result in private})
 
     async def departing(self, member: Member, request: StepRequest, label: Label, *, role: str) -> Departing:
         """The request in the form in which it may go to an agent. `label`: of what it holds.
@@ -132,10 +160,15 @@ class RunPrivacy:
                 await departing.record("an agent of the user's that is not part of this process", {})
             return departing
         request = self._without_private_states(request)
-        if self._policy.findings is not OnFinding.PLACEHOLDER:  # of pieces that are hidden one by one nobody could tell what they make
-            request = with_texts(request, self.placeholders.hidden)
-        found = await self._gate.look(texts_of(request.messages), said_in(request.messages), self._told)
-        request, reason = await self._cleared(member, request, label, role, found)
+        own = self._own.positions(member, request.messages, role)
+        looked_through = request.messages
+        if self._policy.findings is OnFinding.PLACEHOLDER:
+            looked_through = tuple(message for position, message in enumerate(request.messages) if position not in own)
+        else:  # of pieces that are hidden one by one nobody could tell what they make
+            request = with_texts(request, self.placeholders.hidden, but=own)
+            looked_through = request.messages
+        found = await self._gate.look(texts_of(looked_through), said_in(looked_through), self._told)
+        request, reason = await self._cleared(member, request, label, role, found, own)
         departing = self._departing(member, request, label, role)
         await departing.leave(reason, _counts(found))
         self._told.extend(end for text in said_in(request.messages) if (end := text[-REACH:]) not in self._told)
@@ -167,7 +200,9 @@ class RunPrivacy:
             logger.warning("a run's placeholders could not be removed: %s", error)
 
     def _departing(self, member: Member, request: StepRequest, label: Label, role: str) -> Departing:
-        return Departing(request, member, label, role, needles=self._needles, placeholders=self.placeholders, records=self._records)
+        return Departing(
+            request, member, label, role, needles=self._needles, placeholders=self.placeholders, records=self._records, own=self._own
+        )
 
     def _without_private_states(self, request: StepRequest) -> StepRequest:
         """The request without those thoughts of its provider that hold what has become private since."""
@@ -185,10 +220,12 @@ class RunPrivacy:
         is_marked = label.tier is Tier.SHARED or request.sensitivity is Sensitivity.PRIVATE
         return request if is_marked else request.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
 
-    async def _cleared(self, member: Member, request: StepRequest, label: Label, role: str, found: Found) -> tuple[StepRequest, str]:
+    async def _cleared(
+        self, member: Member, request: StepRequest, label: Label, role: str, found: Found, own: frozenset[int]
+    ) -> tuple[StepRequest, str]:
         """The request as what was found in it allows, and why it does. Raises `PrivacyViolation` where it does not."""
         if not found:
-            return with_texts(request, self.placeholders.hidden), "nothing in it may not be shared"
+            return with_texts(request, self.placeholders.hidden, but=own), "nothing in it may not be shared"
         counts, choice = _counts(found), self._policy.findings
         if choice is OnFinding.ALLOW:
             return request, "[policy.privacy] findings allows what the detectors found"
@@ -197,7 +234,7 @@ class RunPrivacy:
         if choice is OnFinding.STAY or UNCHECKED in counts:
             self.found = _FOUND
             await self._hold(member, request, label, role, _objection(member, counts), counts)
-        return await self._kept(member, self._hidden, request, found), "placeholders stand where the detectors found something"
+        return await self._kept(member, self._hidden, request, found, own), "placeholders stand where the detectors found something"
 
     async def _hold(
         self, member: Member, request: StepRequest, label: Label, role: str, because: str, findings: Mapping[str, int]
@@ -212,16 +249,20 @@ class RunPrivacy:
         except StoreError as error:
             raise unrecorded(member, error) from error
 
-    def _covered(self, messages: Sequence[Message], private: frozenset[int]) -> tuple[Message, ...]:
-        return tuple(self._cover(message) if position in private else message for position, message in enumerate(messages))
+    def _covered(self, messages: Sequence[Message], private: Mapping[int, PrivateResult]) -> tuple[Message, ...]:
+        return tuple(
+            self._cover(message, private[position]) if position in private else message for position, message in enumerate(messages)
+        )
 
-    def _cover(self, message: Message) -> Message:
+    def _cover(self, message: Message, private: PrivateResult) -> Message:
         result = message.tool_result
         assert result is not None, "only results of tools are covered"
-        name = self.placeholders.standing_for(result.content, _WHOLE, tier=Tier.DEVICE, origin=f"tool {result.name}")
-        return Message.tool(result.model_copy(update={"content": f"{name}\n{_TOLD}"}))
+        name = self.placeholders.standing_for_result(
+            private.id, result.content, _WHOLE, tier=Tier.DEVICE, origin=f"tool {result.name}", is_derived=private.is_derived
+        )
+        return Message.tool(result.model_copy(update={"content": f"{name}\n{_TOLD}", "is_error": False}))
 
-    def _hidden(self, request: StepRequest, found: Found) -> StepRequest:
+    def _hidden(self, request: StepRequest, found: Found, own: frozenset[int]) -> StepRequest:
         types = {finding.text: finding.type for finding in _all(found)}
         names = self.placeholders.standing_for_all(types, tier=Tier.USER, origin=_DETECTORS)
 
@@ -230,7 +271,7 @@ class RunPrivacy:
                 text = text[: finding.start] + names[finding.text] + text[finding.end :]
             return self.placeholders.hidden(text)
 
-        return with_texts(request, hide)
+        return with_texts(request, hide, but=own)
 
 
 def reach_of(member: Member) -> Tier:

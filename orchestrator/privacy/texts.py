@@ -1,6 +1,6 @@
 """The texts of a request: all that users, tools and agents have said in it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from pydantic import JsonValue
 
@@ -55,9 +55,9 @@ def _argued(message: Message) -> Iterator[str]:
         yield from texts_in(call.arguments)
 
 
-def with_texts(request: StepRequest, change: Callable[[str], str]) -> StepRequest:
-    """The request with all texts of its conversation changed."""
-    messages = tuple(changed_message(message, change) for message in request.messages)
+def with_texts(request: StepRequest, change: Callable[[str], str], *, but: Container[int] = ()) -> StepRequest:
+    """The request with all texts of its conversation changed, but for messages at some positions."""
+    messages = tuple(message if position in but else changed_message(message, change) for position, message in enumerate(request.messages))
     return request if messages == request.messages else request.model_copy(update={"messages": messages})
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from ...protocols import Side, StepRequest, ToolResult
+from ...protocols import Message, Side, StepRequest, ToolResult
 from ..labels import OPEN, Label, joined
 from ..memory.item import Tier
+from ..privacy.run_privacy import PrivateResult
 from ..tool_calls import ToolCalls
 from .context import TaskContext
 from .reading import as_json, value_of
@@ -21,7 +22,7 @@ async def shown(turn: Turn, request: StepRequest, context: TaskContext) -> tuple
     privacy, label = context.privacy, label_of(turn.state)
     if privacy is None or not privacy.covers(turn.member, label):
         return request, None
-    messages = await privacy.covered(turn.member, request.messages, turn.state["private"])
+    messages = await privacy.covered(turn.member, request.messages, _private(turn.state))
     return request.model_copy(update={"messages": messages}), value_of(Label, turn.state["opening"])
 
 
@@ -59,15 +60,21 @@ def after_tools(
     elsewhere, found = (OPEN, OPEN) if privacy is None else (privacy.world, privacy.found)
     world = joined((value_of(Label, state["world"]), elsewhere, spilled))
     labels = [label.joined(world) for label in calls.labels]
-    private = [place for place, label in enumerate(labels) if label.tier is not Tier.SHARED]
+    behind, filled = len(state["messages"]), calls.filled
+    places = [place for place, label in enumerate(labels) if label.tier is not Tier.SHARED]
+    private = [PrivateResult(position=behind + place, is_derived=filled[place]) for place in places]
     if privacy is not None:
-        privacy.saw(results[place] for place in private)
-    behind = len(state["messages"])
+        said = [value_of(Message, message) for message in state["messages"]]
+        privacy.saw_in([*said, *map(Message.tool, results)], private)
     return {
         "label": as_json(joined((label_of(state), recalled, found, *labels))),
-        "private": [*state["private"], *(behind + place for place in private)],
+        "private": [*state["private"], *map(as_json, private)],
         "world": as_json(world),
     }
+
+
+def _private(state: TaskState) -> list[PrivateResult]:
+    return [value_of(PrivateResult, result) for result in state["private"]]
 
 
 def _spilled(state: TaskState, calls: ToolCalls) -> Label:

@@ -49,8 +49,8 @@ class TaskState(TypedDict, total=False):
     """By action: which of those calls an equal one would try again."""
     opening: Json
     """The `Label` of what attempts start from: the task, and a supervisor's words."""
-    private: list[int]
-    """Positions in `messages` of what tools have returned that may not leave the device."""
+    private: list[Json]
+    """What tools have returned in `messages` that may not leave the device, as `PrivateResult`s."""
     world: Json
     """The `Label` of private data, and of what strangers chose, that may have gone into the world that the tools act on, and come back from
     it by any of them."""

@@ -20,6 +20,7 @@ from ..budgets.amounts import Spent
 from ..cancellation import cancelled_at_once
 from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent, ToolStarted
 from ..labels import OPEN, Label, joined
+from ..privacy.run_privacy import PrivateResult
 from ..results import Attempt, Call, ToolOutcome
 from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
 from ..task import Policy, Task
@@ -128,8 +129,8 @@ class Parts:
         if context.recollection is not None:
             context.recollection.restore(kept.get("recalled", ()))
         if context.privacy is not None:
-            private = [Message.model_validate(kept["messages"][position]) for position in kept.get("private", ())]
-            context.privacy.saw(message.tool_result for message in private if message.tool_result is not None)
+            messages = [Message.model_validate(message) for message in kept.get("messages", ())]
+            context.privacy.saw_in(messages, [PrivateResult.model_validate(result) for result in kept.get("private", ())])
 
     def _pass_on(self, event: TaskEvent, *, is_heard: bool, name: str) -> None:
         if isinstance(event, ToolStarted) and (tool := self.context.tools.get(event.call.name)) is not None:

@@ -1,0 +1,144 @@
+"""An agent far away learns nothing of a value from what becomes of calls into which its placeholder goes, beyond a bound."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.fault_figures.placeholders import ORACLES, Oracle, measured_bits
+from nearfar.orchestrator import Hybrid, tool
+from nearfar.orchestrator.memory import Tier
+from nearfar.orchestrator.privacy.placeholders import MOST_CALLS, Placeholder, Placeholders
+from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task_options import TaskOptions
+from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
+from nearfar.protocols.fakes import Reply
+
+pytestmark = pytest.mark.anyio
+
+PLACEHOLDER = re.compile(r"<[A-Z_]+_\d+_[a-z0-9]{6}>")
+COVERED = Policy(sensitivity=Sensitivity.PUBLIC, maximum_turns=40, privacy=PrivacyPolicy(placeholders=True))
+HIDDEN = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(findings=OnFinding.PLACEHOLDER))
+FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route"}
+SECRET = "the vault opens at nine"
+
+
+@tool(returns="device", effect="read")
+def read_secret() -> str:
+    """A secret."""
+    return SECRET
+
+
+@tool(effect="read")
+def spell(text: str) -> str:
+    """Spell a text; fail for one that has no vault in it."""
+    if "vault" not in text:
+        raise ValueError("there is no vault in it")
+    return "-".join(text)
+
+
+def far_agent(script: Callable[[StepRequest], Reply]) -> ScriptedAgent:
+    return ScriptedAgent(script, name="far", side=Side.FAR)
+
+
+def results(request: StepRequest) -> list[ToolResult]:
+    return [message.tool_result for message in request.messages if message.tool_result is not None]
+
+
+def calling(number: int, name: str, **arguments: str) -> ToolCall:
+    return ToolCall(id=str(number), name=name, arguments=dict(arguments))
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+async def test_views_of_different_secrets_are_the_same(oracle: Oracle) -> None:
+    """An agent that names guesses is asked no more once one is right, which is a bit."""
+    assert await measured_bits(oracle, 4) <= (oracle is ORACLES[-1])
+
+
+async def test_equal_results_have_placeholders_of_their_own_that_stay_the_same() -> None:
+    def far(request: StepRequest) -> Reply:
+        turn = len(results(request))
+        return calling(turn, "read_secret") if turn < 3 else " ".join(PLACEHOLDER.findall(request.model_dump_json()))
+
+    cloud = far_agent(far)
+    async with Hybrid(far=cloud, tools=[read_secret], policy=COVERED) as hybrid:
+        result = await hybrid.run("Read it", **FAR)
+    seen = [[PLACEHOLDER.findall(each.content)[0] for each in results(request)] for request in cloud.requests]
+    assert len(set(seen[-1])) == 3
+    assert all(earlier == seen[-1][: len(earlier)] for earlier in seen)
+    assert result.text == " ".join([SECRET] * 3)
+
+
+async def test_failed_call_that_a_placeholder_went_into_looks_like_any_other() -> None:
+    def far(request: StepRequest) -> Reply:
+        names = PLACEHOLDER.findall(request.model_dump_json())
+        match len(results(request)):
+            case 0:
+                return calling(0, "read_secret")
+            case 1:
+                return calling(1, "spell", text=names[0])
+            case 2:
+                return calling(2, "spell", text=f"{results(request)[1].content.splitlines()[0]}")
+            case _:
+                return "Done."
+
+    cloud = far_agent(far)
+    async with Hybrid(far=cloud, tools=[read_secret, spell], policy=COVERED) as hybrid:
+        await hybrid.run("Spell it", **FAR)
+    good, failed = results(cloud.requests[-1])[1:]
+    assert (good.is_error, failed.is_error) == (False, False)
+    assert PLACEHOLDER.sub("", good.content) == PLACEHOLDER.sub("", failed.content)
+
+
+async def test_placeholders_go_into_so_many_calls_of_a_run_and_no_more() -> None:
+    def far(request: StepRequest) -> Reply:
+        names, turn = PLACEHOLDER.findall(request.model_dump_json()), len(results(request))
+        if turn == 0:
+            return calling(0, "read_secret")
+        return calling(turn, "spell", text=names[0]) if turn <= MOST_CALLS + 2 else "Done."
+
+    cloud = far_agent(far)
+    async with Hybrid(far=cloud, tools=[read_secret, spell], policy=COVERED) as hybrid:
+        await hybrid.run("Spell it", **FAR)
+    _, *spelled = results(cloud.requests[-1])
+    assert [f"no more than {MOST_CALLS}" in each.content for each in spelled] == [False] * MOST_CALLS + [True] * 2
+
+
+def test_call_that_waits_for_an_approval_counts_once_and_those_of_earlier_processes_count() -> None:
+    kept: list[Placeholder] = []
+    placeholders = Placeholders(keep=kept.extend)
+    name = placeholders.standing_for(SECRET, "private", tier=Tier.SHARED, origin="x")
+    for _ in range(3 * MOST_CALLS):
+        placeholders.opened(calling(1, "spell", text=name), spell)
+    for number in range(MOST_CALLS):
+        placeholders.standing_for_result(f"{number}", "True", "private", tier=Tier.SHARED, origin="x", is_derived=True)
+    with pytest.raises(PrivacyViolation, match=f"no more than {MOST_CALLS}"):
+        Placeholders(kept).opened(calling(1, "spell", text=name), spell)
+
+
+async def test_agent_is_not_told_which_of_its_own_words_are_private() -> None:
+    """It learns nothing from words of its own, and would learn from seeing one of them replaced which of its guesses is right."""
+    guesses = "ann@example.org tomas@example.org"
+
+    def far(request: StepRequest) -> Reply:
+        return calling(1, "spell", text=f"vault {guesses}") if len(request.messages) == 1 else "Done."
+
+    cloud = far_agent(far)
+    async with Hybrid(far=cloud, tools=[spell], policy=HIDDEN) as hybrid:
+        with pytest.raises(PrivacyViolation):
+            await hybrid.run("Write to tomas@example.org", **FAR)
+    assert len(cloud.requests) == 1, "and is asked no more once it has named a private value"
+
+
+async def test_words_that_the_user_brings_along_are_not_the_agents_own() -> None:
+    call = calling(1, "spell", text="tomas@example.org")
+    begun = [
+        Message.user("Go"),
+        Message.assistant("I do", tool_calls=(call,)),
+        Message.tool(ToolResult(call_id="1", name="spell", content="-")),
+    ]
+    cloud = far_agent(lambda request: "Done.")
+    async with Hybrid(far=cloud, tools=[spell], policy=HIDDEN) as hybrid:
+        await hybrid.run(begun, **FAR)
+    assert "tomas" not in cloud.requests[0].model_dump_json()
