@@ -89,8 +89,13 @@ class Effects(Protocol):
 class Vault(Protocol):
     """Puts what was taken out of texts back into arguments, where it may go."""
 
-    def opened(self, call: ToolCall, tool: Tool) -> ToolCall:
-        """The call with its placeholders filled in. Raises `PrivacyViolation` where the tool must not see what one stands for."""
+    def opened(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
+        """The call with its placeholders filled in. Raises `PrivacyViolation` where the tool must not see what one stands for, and where
+        placeholders went into enough other calls.
+
+        Args:
+            turn: calls of agents that the task has made; it tells a call from the same one asked for again.
+        """
         ...
 
     def label_of(self, call: ToolCall) -> Label:
@@ -258,7 +263,7 @@ class ToolCalls:
         """The call as it runs; one that its tool must not see is refused."""
         tool, vault = self._tools.get(call.name), self._boundary.vault
         try:
-            return call if tool is None or vault is None else vault.opened(call, tool)
+            return call if tool is None or vault is None else vault.opened(call, tool, turn=self._counted.turn)
         except PrivacyViolation as error:
             self._refused[call.id] = str(error)
             return call

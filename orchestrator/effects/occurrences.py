@@ -43,21 +43,22 @@ class Occurrences:
         """How many calls of each action there were since the conversation began; those of tools that only read are not kept."""
         self.unsettled = {action: list(ordinals) for action, ordinals in (unsettled or {}).items()}
         """By action: ordinals of the calls that an equal one would try again."""
-        self._turn = turn
+        self.turn = turn
+        """Calls of agents that the task had made before this message."""
         self._looked: dict[str, int] = {}
 
     def next(self, call: ToolCall, tool: Tool) -> Occurrence:
         """The next call of the message that is to run."""
         only_reads = tool.declared.effect is Effect.READ
-        action = digest(tool.name, _arguments(call, tool), self._turn if only_reads else None)
+        action = digest(tool.name, _arguments(call, tool), self.turn if only_reads else None)
         if tried := self.unsettled.pop(action, None):
             first, *rest = tried
             if rest:
                 self.unsettled[action] = rest
-            return Occurrence(action, first, self._turn)
+            return Occurrence(action, first, self.turn)
         counts = self._looked if only_reads else self.made
         counts[action] = counts.get(action, 0) + 1
-        return Occurrence(action, counts[action], self._turn)
+        return Occurrence(action, counts[action], self.turn)
 
     def settle(self, occurrence: Occurrence, tool: Tool, result: ToolResult) -> None:
         """Take note of what came of a call."""

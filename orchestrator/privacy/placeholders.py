@@ -164,13 +164,13 @@ class Placeholders:
                 because = f"there is no placeholder {found[0]!r}; copy those that you were shown letter by letter, and make up none"
                 raise InvalidOutput(because)
 
-    def opened(self, call: ToolCall, tool: Tool) -> ToolCall:
+    def opened(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
         for name, argument in call.arguments.items():
             for placeholder in self.named_in({name: argument}):
                 _require_open_to(tool, name, placeholder)
         if not self.named_in(call.arguments):
             return call
-        self._count(call)
+        self._count(call, turn)
         return with_arguments(call, self.filled)
 
     def label_of(self, call: ToolCall) -> Label:
@@ -199,9 +199,9 @@ class Placeholders:
             kept |= _marked(text, _unused_in("".join([text, *values])), lambda number: "" if number in kept else f" {values[number]}")
         return kept
 
-    def _count(self, call: ToolCall) -> None:
+    def _count(self, call: ToolCall, turn: int) -> None:
         """Count a call into which a placeholder goes. Raises `PrivacyViolation` where there were enough of them."""
-        identity = call.model_dump_json()  # asked for again, where the run waits for an approval
+        identity = f"{turn} {call.model_dump_json()}"  # looked at again where the run has waited for an approval
         if identity not in self._opened and self._opened_before + len(self._opened) >= MOST_CALLS:
             because = f"placeholders go into no more than {MOST_CALLS} calls of a run: what becomes of each can tell something of a value"
             raise PrivacyViolation(because, hint="let an agent on this device go on, or divide the task")

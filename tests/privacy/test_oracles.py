@@ -96,7 +96,7 @@ async def test_placeholders_go_into_so_many_calls_of_a_run_and_no_more() -> None
         names, turn = PLACEHOLDER.findall(request.model_dump_json()), len(results(request))
         if turn == 0:
             return calling(0, "read_secret")
-        return calling(turn, "spell", text=names[0]) if turn <= MOST_CALLS + 2 else "Done."
+        return calling(1, "spell", text=names[0]) if turn <= MOST_CALLS + 2 else "Done."
 
     cloud = far_agent(far)
     async with Hybrid(far=cloud, tools=[read_secret, spell], policy=COVERED) as hybrid:
@@ -110,11 +110,11 @@ def test_call_that_waits_for_an_approval_counts_once_and_those_of_earlier_proces
     placeholders = Placeholders(keep=kept.extend)
     name = placeholders.standing_for(SECRET, "private", tier=Tier.SHARED, origin="x")
     for _ in range(3 * MOST_CALLS):
-        placeholders.opened(calling(1, "spell", text=name), spell)
+        placeholders.opened(calling(1, "spell", text=name), spell, turn=1)
     for number in range(MOST_CALLS):
         placeholders.standing_for_result(f"{number}", "True", "private", tier=Tier.SHARED, origin="x", is_derived=True)
     with pytest.raises(PrivacyViolation, match=f"no more than {MOST_CALLS}"):
-        Placeholders(kept).opened(calling(1, "spell", text=name), spell)
+        Placeholders(kept).opened(calling(1, "spell", text=name), spell, turn=1)
 
 
 async def test_agent_is_not_told_which_of_its_own_words_are_private() -> None:
