@@ -40,15 +40,16 @@ def read_secret() -> str:
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """`filled_addresses`: spellings of an address in which the value came out; `oracle_bits`: see `measured_bits`. `data` is not needed."""
     del data
-    return asyncio.run(_figures(secrets=12 if quick else 64))
+    return asyncio.run(_figures(secrets=4 if quick else 64))
 
 
 async def _figures(*, secrets: int) -> dict[str, Any]:
-    left = [(await _left(text), text.count("{p}")) for text in spellings()]
-    left_where_read = [await _left(text) for text in FILLED]
+    texts = [*spellings(), *FILLED]
+    left = await _left(texts)
+    in_addresses, where_read = left[: -len(FILLED)], left[-len(FILLED) :]
     return {
-        "filled_addresses": sum(count < all_of_them for count, all_of_them in left),
-        "filled_where_read": left_where_read.count(0) / len(FILLED),
+        "filled_addresses": sum(count < text.count("{p}") for text, count in zip(texts, in_addresses, strict=False)),
+        "filled_where_read": where_read.count(0) / len(FILLED),
         **await _oracles(secrets),
     }
 
@@ -155,15 +156,19 @@ def _guessed(guesses: Sequence[str]) -> Callable[[StepRequest], Reply]:
     return reply
 
 
-async def _left(text: str) -> int:
-    """Return how many placeholders of an answer are still there when it is displayed."""
-    async with Hybrid(far=ScriptedAgent(_answering(text), name="far", side=Side.FAR), tools=[read_secret], policy=_POLICY) as hybrid:
-        return len(_PLACEHOLDER.findall((await hybrid.run("What is the secret?")).text))
+async def _left(texts: Sequence[str]) -> list[int]:
+    """Return how many placeholders of each answer are still there when it is displayed."""
+    async with Hybrid(far=ScriptedAgent(_answering(texts), name="far", side=Side.FAR), tools=[read_secret], policy=_POLICY) as hybrid:
+        answers = [(await hybrid.run(f"What is the secret? {number}")).text for number in range(len(texts))]
+    return [len(_PLACEHOLDER.findall(answer)) for answer in answers]
 
 
-def _answering(text: str) -> Callable[[StepRequest], Reply]:
+def _answering(texts: Sequence[str]) -> Callable[[StepRequest], Reply]:
+    """Return an agent that answers with the text whose number ends the prompt."""
+
     def reply(request: StepRequest) -> Reply:
         names = _PLACEHOLDER.findall(request.messages[-1].model_dump_json())
+        text = texts[int(request.messages[0].text.rsplit(maxsplit=1)[-1])]
         return with_placeholder(text, names[0]) if names else ToolCall(id="1", name="read_secret", arguments={})
 
     return reply
