@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from pydantic import Field, model_validator
 
@@ -47,14 +47,18 @@ class Limits(Value):
     """Steps that make progress at the same time; further ones wait."""
 
 
+_HIGHEST_RATE: Final = 10**9
+"""US dollars per million tokens: far beyond any provider's. Sums at such rates can be computed with."""
+
+
 class Rates(Value):
     """US dollars per million tokens."""
 
-    input: Decimal = Field(ge=0)
-    output: Decimal = Field(ge=0)
-    cached_input: Decimal | None = Field(default=None, ge=0)
+    input: Decimal = Field(ge=0, le=_HIGHEST_RATE)
+    output: Decimal = Field(ge=0, le=_HIGHEST_RATE)
+    cached_input: Decimal | None = Field(default=None, ge=0, le=_HIGHEST_RATE)
     """None: tokens read from a prefix cache cost as much as others."""
-    cache_write: Decimal | None = Field(default=None, ge=0)
+    cache_write: Decimal | None = Field(default=None, ge=0, le=_HIGHEST_RATE)
     """None: tokens written to a prefix cache cost as much as others."""
 
     @property

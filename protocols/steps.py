@@ -1,7 +1,7 @@
 """One turn of an agent: the request that starts it and the events it streams."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 from uuid import uuid4
 
 from pydantic import Field, model_validator
@@ -43,6 +43,12 @@ class FinishReason(StrEnum):
     """`max_output_tokens` or the context window was reached."""
 
 
+MOST_TOKENS: Final = 10**12
+"""More than one step takes of any kind; sums of such counts still fit the integers of databases and of the wire."""
+MOST_MEASURED: Final = 1e12
+"""More seconds, joules or tokens per second than one step takes; sums of such figures stay finite."""
+
+
 class Usage(Value):
     """Tokens of one or more steps."""
 
@@ -81,12 +87,12 @@ class EnergySource(StrEnum):
 class Performance(Value):
     """What one step took on the machine that computed it. None means that nobody measured it."""
 
-    first_token_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    first_token_seconds: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
     """From the step's first pass through the model to its first generated token; time in the queue is not part of it."""
-    prefill_tokens_per_second: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    prefill_tokens_per_second: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
     """Over the prompt tokens that were not found in the prefix cache."""
-    decode_tokens_per_second: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    joules: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    decode_tokens_per_second: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
+    joules: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
     """The step's share of the device's energy; None where `joules_source` is `unavailable`."""
     joules_source: EnergySource = EnergySource.UNAVAILABLE
     kv_bytes: int | None = Field(default=None, ge=0)
@@ -166,6 +172,13 @@ class Finished(Value):
     """The answer was read from a cache of answers, `usage` is zero, and this is what computing it had taken; None: it was computed."""
     state: ProviderState | None = None
     """Belongs to the message that the step's text and calls make; None where the agent needs nothing back."""
+
+    @model_validator(mode="after")
+    def _counts_are_of_one_step(self) -> Self:
+        for usage in (self.usage, self.saved or self.usage):
+            if (most := max(count for _, count in usage)) > MOST_TOKENS:
+                raise ValueError(f"a step takes no {most} tokens")
+        return self
 
 
 StepEvent = Annotated[TextDelta | ToolCalled | Finished, Field(discriminator="type")]

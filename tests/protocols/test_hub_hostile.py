@@ -55,6 +55,10 @@ def output(step: int, event: agent_pb2.StepEvent | None = None, **failure: objec
     return hub_pb2.WorkerMessage(output=hub_pb2.StepOutput(step=step, failure=hub_pb2.StepFailure(**failure)))  # type: ignore[arg-type]  # fields of StepFailure
 
 
+def finished(**fields: object) -> agent_pb2.StepEvent:
+    return agent_pb2.StepEvent(finished=agent_pb2.Finished(reason=agent_pb2.FINISH_REASON_STOP, model="raw", **fields))  # type: ignore[arg-type]  # fields of Finished
+
+
 def text(step: int, said: str) -> hub_pb2.WorkerMessage:
     return output(step, agent_pb2.StepEvent(text=said))
 
@@ -127,6 +131,8 @@ async def attacked(heartbeat: Heartbeat = QUICK) -> AsyncIterator[tuple[Hub, Raw
     registration(agent_pb2.AgentCard(name="raw", model="clears your screen \x1b[2J")),
     registration(agent_pb2.AgentCard(name="raw", model="raw", description="x" * MEGABYTE)),
     registration(agent_pb2.AgentCard(name="raw", model="raw", prices=agent_pb2.Prices(input="NaN", output="-1", source="", as_of="x"))),
+    registration(agent_pb2.AgentCard(name="raw", model="raw", prices=agent_pb2.Prices(input="1E+999999", output="1", as_of="2026-01-01"))),
+    registration(agent_pb2.AgentCard(name="raw", model="raw", prices=agent_pb2.Prices(input="1", output="1e300", as_of="2026-01-01"))),
     registration(agent_pb2.AgentCard(name="raw", model="raw", parameters=0)),
     registration(CARD, state=hub_pb2.DeviceState(battery=7.0)),
     registration(CARD, state=hub_pb2.DeviceState(battery=float("nan"))),
@@ -264,7 +270,12 @@ async def test_worker_that_never_falls_silent_cannot_outlast_the_timeout() -> No
     agent_pb2.StepEvent(tool_call=agent_pb2.ToolCall(id="1", name="x", arguments_json="[")),
     agent_pb2.StepEvent(finished=agent_pb2.Finished()),
     agent_pb2.StepEvent(finished=agent_pb2.Finished(reason=agent_pb2.FINISH_REASON_STOP, model="raw", confidence=7)),
-], ids=["empty", "no text", "no JSON", "no reason", "impossible"])  # fmt: skip
+    finished(usage=agent_pb2.Usage(output_tokens=2**64 - 1)),
+    finished(saved=agent_pb2.Usage(input_tokens=2**63)),
+    finished(performance=agent_pb2.Performance(joules=1e308, joules_source=agent_pb2.ENERGY_SOURCE_MEASURED)),
+    finished(performance=agent_pb2.Performance(first_token_seconds=1e308)),
+    finished(performance=agent_pb2.Performance(decode_tokens_per_second=float("inf"))),
+], ids=["empty", "no text", "no JSON", "no reason", "impossible", "tokens", "saved tokens", "joules", "seconds", "speed"])  # fmt: skip
 async def test_malformed_event_fails_its_step_alone(event: agent_pb2.StepEvent) -> None:
     async with attacked() as (hub, raw):
         await raw.send(REGISTER)

@@ -37,6 +37,7 @@ from nearfar.protocols import (
     ToolSpec,
     Usage,
 )
+from nearfar.protocols.steps import MOST_TOKENS
 from nearfar.protocols.v1 import agent_pb2 as pb
 from nearfar.protocols.wire import (
     card_from_proto,
@@ -101,7 +102,7 @@ PERFORMANCES = st.builds(
     decode_tokens_per_second=FIGURE,
     kv_bytes=st.none() | COUNTS,
 )
-USAGES = st.builds(Usage, **dict.fromkeys(Usage.model_fields, COUNTS))
+USAGES = st.builds(Usage, **dict.fromkeys(Usage.model_fields, st.integers(0, MOST_TOKENS)))
 EVENTS = st.one_of(
     st.builds(TextDelta, text=SOME_TEXT),
     st.builds(ToolCalled, call=CALLS),
