@@ -1,4 +1,4 @@
-"""The look at the evidence before a near agent calls a tool that may change something."""
+"""The look at the evidence before a draft calls a tool that may change something."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,13 +19,14 @@ _CHECKS: Final = ("plan", "adapt", "verify")
 
 
 def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], team: Team, context: TaskContext) -> str | None:
-    """Return why `calls` of a near agent may not run before the far side was asked; None where they may.
+    """Return why `calls` may not run before another agent was asked; None where they may.
 
-    Calls of tools that are declared `read` always may. Others need a step that has passed the evidence so far, as long as an agent far away
-    may be asked. `made`: all calls of agents so far, the step of `calls` included.
+    Calls of tools that are declared `read` always may. Others need a step that has passed the evidence so far, where the draft will have to
+    pass it in the end, or where an agent far away may be asked in place of a near one. `made`: all calls of agents so far, with the step of
+    `calls`.
     """
     acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and tool.declared.effect is not Effect.READ]
-    if not acting or not _may_ask_far(turn, team, context):
+    if not acting or not (turn.is_judged or _may_ask_far(turn, team, context)):
         return None
     confidence, limit = _confidence(turn, made), turn.task.policy.minimum_confidence
     if confidence is None or confidence >= limit:

@@ -363,3 +363,24 @@ async def test_where_nobody_is_left_to_check_a_doubted_step_the_task_fails_and_n
         with pytest.raises(NearfarError, match="nobody is left to check"):
             await hybrid.run("Pay Ann 5 dollars")
     assert bank.paid == []
+
+
+async def test_a_private_cascade_over_two_near_agents_looks_before_it_acts_too() -> None:
+    bank = Bank()
+    second = ScriptedAgent([pays(ANN), "Paid Ann."], name="second")
+    async with Hybrid(
+        near=ScriptedAgent(DOUBTED, name="near"), others={"second": second}, tools=bank.tools, policy=Policy(strategy="cascade")
+    ) as hybrid:
+        result = await hybrid.run("Pay Ann 5 dollars")
+    assert (bank.paid, result.agent) == (["ann"], "second")
+
+
+async def test_a_far_draft_that_a_better_one_may_replace_is_looked_at_too() -> None:
+    bank = Bank()
+    far = ScriptedAgent([pays(BOB), "Paid Bob."], name="far", side=Side.FAR, confidence=0.2)
+    best = ScriptedAgent([pays(ANN), "Paid Ann."], name="best", side=Side.FAR)
+    policy = Policy.model_validate({"strategy": "cascade", "sensitivity": "public", "fallback": {"order": ["far", "best"]}})
+    near = ScriptedAgent(DOUBTED, name="near")
+    async with Hybrid(near=near, far=far, others={"best": best}, tools=bank.tools, policy=policy) as hybrid:
+        result = await hybrid.run("Pay Ann 5 dollars")
+    assert (bank.paid, [attempt.outcome for attempt in result.attempts]) == (["ann"], ["rejected", "rejected", "accepted"])
