@@ -13,7 +13,7 @@ from .routing.decision import RouteDecision
 from .selection.decision import SelectionDecision
 from .strategies.supervision import Cause, Verdict
 from .task import RecalledItem
-from .tools import Effect
+from .tool_outcomes import Effect
 
 Dollars = Annotated[Decimal | None, Field(description="US dollars; None where a price is unknown, which is not free")]
 

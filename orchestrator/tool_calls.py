@@ -15,8 +15,8 @@ from .effects.overdue import Overdue
 from .effects.running import run_unrecorded
 from .labels import OPEN, Integrity, Label, joined, may_go
 from .memory.item import Tier
-from .tool_outcomes import NOT_RUN
-from .tools import Effect, Tool, run_tool_call
+from .tool_outcomes import NOT_RUN, Effect
+from .tools import Tool, run_tool_call
 
 
 class Clearance(Value):

@@ -1,5 +1,6 @@
-"""How a tool's result says what came of its call."""
+"""Words about calls of tools: the effect that a tool has, and what came of a call."""
 
+from enum import StrEnum
 from typing import Final, Literal
 
 from ..protocols import ToolResult
@@ -8,6 +9,19 @@ NOT_RUN: Final = "not run: "
 """Beginning of an error result whose tool was not started."""
 UNKNOWN: Final = "outcome unknown: "
 """Beginning of an error result of a call that may or may not have gone through."""
+
+
+class Effect(StrEnum):
+    """The effect of a tool on the world. It says what may be done about a call whose outcome is unknown."""
+
+    READ = "read"
+    """Nothing: it may be run again at any time."""
+    IDEMPOTENT = "idempotent"
+    """What a second run of the same call would find done already: it is run again."""
+    AT_MOST_ONCE = "at_most_once"
+    """Something that must not happen twice: the model is told that nobody knows."""
+    TRANSACTIONAL = "transactional"
+    """What it writes through `effect_transaction()`, which is kept together with the record of the call, or not at all."""
 
 
 def outcome_of(result: ToolResult) -> Literal["done", "failed", "not_run", "unknown"]:

@@ -18,7 +18,7 @@ from .arguments import as_tuple, require, wrong_type
 from .labels import OPEN, Integrity, Label
 from .memory.item import Source, Tier
 from .threads import run_in_daemon_thread
-from .tool_outcomes import UNKNOWN
+from .tool_outcomes import UNKNOWN, Effect
 
 DEFAULT_TIME_LIMIT = 30.0
 """Seconds a tool may run."""
@@ -26,19 +26,6 @@ DEFAULT_RESULT_LIMIT = 20_000
 """Characters of a result that the model gets to see."""
 
 ToolFunction = Callable[..., object]
-
-
-class Effect(StrEnum):
-    """What running a tool does to the world, and so what may be done about a call of which nobody knows whether it went through."""
-
-    READ = "read"
-    """Nothing: it may be run again at any time."""
-    IDEMPOTENT = "idempotent"
-    """What a second run of the same call would find done already: it is run again."""
-    AT_MOST_ONCE = "at_most_once"
-    """Something that must not happen twice: the model is told that nobody knows."""
-    TRANSACTIONAL = "transactional"
-    """What it writes through `effect_transaction()`, which is kept together with the record of the call, or not at all."""
 
 
 class ToolOptions(TypedDict, total=False):

@@ -34,7 +34,7 @@ from nearfar.orchestrator.guarding.settings import GuardPolicy, OnDoubt
 from nearfar.orchestrator.memory import Source
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task_options import TaskOptions
-from nearfar.orchestrator.tools import Effect
+from nearfar.orchestrator.tool_outcomes import Effect
 from nearfar.protocols import Message, Sensitivity, ToolCall, ToolResult
 
 from .airline import TOOLS, Conversation, conversations, is_changing, other_than

@@ -10,8 +10,8 @@ from ...protocols import ApprovalRequest, NearfarError, ToolCall, ToolResult
 from ..tables import Session
 from ..threads import in_thread
 from ..tool_calls import Approver, Asked
-from ..tool_outcomes import NOT_RUN, UNKNOWN, outcome_of
-from ..tools import Effect, Tool
+from ..tool_outcomes import NOT_RUN, UNKNOWN, Effect, outcome_of
+from ..tools import Tool
 from .canonical import digest
 from .occurrences import REPEATABLE, Occurrence
 from .overdue import Overdue, looked_up, still_running

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ...protocols import ToolCall, ToolResult
-from ..tool_outcomes import outcome_of
-from ..tools import Effect, Tool
+from ..tool_outcomes import Effect, outcome_of
+from ..tools import Tool
 from .canonical import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})

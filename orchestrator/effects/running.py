@@ -10,8 +10,8 @@ from typing import Final
 
 from ...protocols import InvalidRequest, ToolCall, ToolResult
 from ..threads import in_thread
-from ..tool_outcomes import outcome_of
-from ..tools import Effect, Tool
+from ..tool_outcomes import Effect, outcome_of
+from ..tools import Tool
 from .overdue import Overdue, looked_up, still_running
 from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 

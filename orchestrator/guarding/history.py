@@ -7,7 +7,8 @@ from ...protocols import Message, ToolCall, ToolResult
 from ..labels import Integrity
 from ..privacy.starting import label_of_result
 from ..task import Task
-from ..tools import Effect, Tool
+from ..tool_outcomes import Effect
+from ..tools import Tool
 from .arguments import doubtful
 from .grounds import Grounds
 

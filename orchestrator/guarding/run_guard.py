@@ -13,7 +13,8 @@ from ..labels import Integrity, Label, may_go
 from ..privacy.starting import label_of_result
 from ..task import Task
 from ..tool_calls import Clearance, Standing
-from ..tools import Effect, Tool
+from ..tool_outcomes import Effect
+from ..tools import Tool
 from .arguments import doubtful
 from .grounds import Grounds
 from .history import History

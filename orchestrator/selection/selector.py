@@ -8,7 +8,8 @@ from ...protocols import NearfarError, Side
 from ..policy import Strategy
 from ..results import Result
 from ..task import Task
-from ..tools import Effect, Tool
+from ..tool_outcomes import Effect
+from ..tools import Tool
 from .application import applied
 from .chooser import Chooser
 from .decision import SelectionDecision

@@ -7,7 +7,7 @@ from ...protocols import Side, ToolCall
 from ..labels import Label
 from ..routing.settings import FallbackTrigger
 from ..team import Team
-from ..tools import Effect
+from ..tool_outcomes import Effect
 from .context import TaskContext
 from .reading import Json, value_of
 from .state import label_of

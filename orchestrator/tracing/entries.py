@@ -12,7 +12,8 @@ from ..events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, Subtas
 from ..labels import Label
 from ..results import Call, SideUsage
 from ..task import Task
-from ..tools import Declared, Effect
+from ..tool_outcomes import Effect
+from ..tools import Declared
 
 
 class Entry(Value):

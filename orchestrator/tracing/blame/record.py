@@ -12,7 +12,7 @@ from ...memory.item import Tier
 from ...privacy.starting import THE_TASK
 from ...routing.decision import RouteDecision
 from ...task import Task
-from ...tools import Effect
+from ...tool_outcomes import Effect
 from ..entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 
 Action = str

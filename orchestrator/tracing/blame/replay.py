@@ -43,8 +43,8 @@ from ...strategies.subtasks_run import part_key
 from ...task import Task
 from ...team import Member, Team
 from ...tool_calls import Asked, Boundary
-from ...tool_outcomes import NOT_RUN
-from ...tools import Effect, Tool
+from ...tool_outcomes import NOT_RUN, Effect
+from ...tools import Tool
 from ...untraced import untraced
 from ..entries import TracedTool
 from .record import Action, Changes, Effects, RecordedRun, RecordedStep, action_of

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from ...tools import Effect, Tool, tool
+from ...tool_outcomes import Effect
+from ...tools import Tool, tool
 from .state import DAYS, FIRST_HOUR, LAST_HOUR, AppState, Event
 
 
