@@ -13,6 +13,20 @@ def stays_inside(name: str) -> bool:
     return not {"", ".", ".."} & set(name.split("/")) and "\\" not in name and "\0" not in name
 
 
+def content_of(path: Path) -> Path | None:
+    """Return where the content of a file in a cache lies. None: the file, or what it links to, is outside of its repository.
+
+    Such a file is not for the store to move or delete: somebody else put it, or the link to it, there.
+    """
+    snapshots = next((parent for parent in path.parents if parent.name == "snapshots"), None)
+    if snapshots is None:
+        return None
+    content = path.resolve()
+    if path.is_symlink():
+        return content if content.parent == (snapshots.parent / "blobs").resolve() else None
+    return content if content.is_relative_to(snapshots.resolve()) else None
+
+
 class HubCache:
     """The cache in `folder`."""
 

@@ -134,7 +134,7 @@ class ModelStore:
         model = self._chosen([name])[0]
         with self._index.change() as models:
             models.pop(model.name, None)
-            _let_go(model, models)
+            self._let_go(model, models)
         return model
 
     def available(self, text: str, revision: str = "main") -> tuple[Snapshot, Hub]:
@@ -173,7 +173,7 @@ class ModelStore:
             _checked_name(model.name, models, model.source)
             before, models[model.name] = models.get(model.name), model
             if before is not None:
-                _let_go(before, models)
+                self._let_go(before, models)
             return models[model.name]
 
     def _verify(self, model: StoredModel, progress: Progress) -> Verdict:
@@ -188,6 +188,17 @@ class ModelStore:
             if models.get(model.name) == model:  # It may have been removed or fetched anew meanwhile.
                 models[model.name] = seen
         return Verdict(seen, fault)
+
+    def _let_go(self, model: StoredModel, models: Models) -> None:
+        """Delete what was fetched for a model that is gone or replaced; what others were pulled with is theirs from now on."""
+        if not model.owned:
+            return
+        mine, kept = _contents(model), {path for other in models.values() for path in _contents(other)}
+        for heir in [other for other in models.values() if other.source.startswith(PREFIX) and mine & _contents(other)]:
+            models[heir.name] = heir.model_copy(update={"owned": True})
+        for file in model.files:
+            if Path(file.path).resolve() not in kept:
+                self._quarantine.delete(Path(file.path))
 
     def _quarantined(self, model: StoredModel, fault: str) -> StoredModel:
         """The model as one that must not be loaded; its files are set aside where they are the store's own."""
@@ -222,21 +233,3 @@ def _pin(sha256: str, files: Sequence[object]) -> str:
 def _contents(model: StoredModel) -> set[Path]:
     """Where a model's files really lie: several links in the cache may lead to one."""
     return {Path(file.path).resolve() for file in model.files}
-
-
-def _let_go(model: StoredModel, models: Models) -> None:
-    """Delete files that the store has fetched for a model that is gone or replaced; what others were pulled with is theirs from now on."""
-    if not model.owned:
-        return
-    mine, kept = _contents(model), {path for other in models.values() for path in _contents(other)}
-    for heir in [other for other in models.values() if other.source.startswith(PREFIX) and mine & _contents(other)]:
-        models[heir.name] = heir.model_copy(update={"owned": True})
-    for file in model.files:
-        if Path(file.path).resolve() not in kept:
-            _delete(Path(file.path))
-
-
-def _delete(path: Path) -> None:
-    """Delete a file, what it links to, and the reason that lies beside a file in quarantine."""
-    for each in (path.resolve(), path, path.with_name(f"{path.name}.reason.txt")):
-        each.unlink(missing_ok=True)
