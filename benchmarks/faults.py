@@ -24,6 +24,7 @@ PARTS: Final = (
     "privacy",
     "placeholders",
     "detectors",
+    "tracers",
     "injection",
     "traces",
     "stopped",

@@ -1,14 +1,69 @@
-"""Keeping tasks away from the tracing that LangChain brings along."""
+"""Keeping tasks away from the tracers and callbacks that LangChain brings along."""
 
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from ..protocols import ConfigError
+
+_IS_UNTRACED: Final[ContextVar[bool]] = ContextVar("nearfar_untraced", default=False)
+_SWITCHES: Final = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
+_DEADLY: Final = ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER")
+"""Where one of these is set, LangChain raises an error in place of running anything."""
+_OFF: Final = ("", "0", "false", "False")
 
 
-def untraced() -> AbstractContextManager[None]:
-    """Keep LangSmith from hearing what runs inside.
+def tracing_switches() -> list[str]:
+    """Name the variables that turn LangSmith's tracing on for whatever runs in this environment."""
+    return _set_in_environment(_SWITCHES)
 
-    Variables that were set for another app (`LANGSMITH_TRACING`, `LANGCHAIN_TRACING_V2`) make LangGraph post the state of each graph
-    to a server: prompts, memory and tool results, also those of private tasks.
+
+def deadly_switches() -> list[str]:
+    """Name the variables with which LangChain runs nothing."""
+    return _set_in_environment(_DEADLY)
+
+
+def is_untraced() -> bool:
+    """Say whether this is inside `untraced`."""
+    return _IS_UNTRACED.get()
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Let no tracer and no callback of LangChain's hear what runs inside.
+
+    Left to itself, LangGraph shows the state of each graph, with prompts, memory and tool results, to LangSmith where variables say so that
+    were set for another app (`LANGSMITH_TRACING`, `LANGCHAIN_TRACING_V2`), to the callbacks of a runnable that this runs in, and to
+    handlers that other packages have registered. Raises `ConfigError` where a variable is set with which LangChain runs nothing.
     """
+    from langchain_core.callbacks import BaseCallbackHandler
+    from langchain_core.runnables.config import var_child_runnable_config
+    from langchain_core.tracers import context as tracers
     from langsmith import tracing_context
 
-    return tracing_context(enabled=False)
+    if found := deadly_switches():
+        raise ConfigError(f"{found[0]} is set, with which LangChain runs nothing", hint=f"unset {found[0]}")
+    # There is no public way to leave out what others have registered. Where there is a handler already, none is made.
+    registered = [hook[0] for hook in tracers._configure_hooks]
+    with ExitStack() as left:
+        left.enter_context(tracing_context(enabled=False, parent=False))
+        left.enter_context(_set(_IS_UNTRACED, True))
+        left.enter_context(_set(var_child_runnable_config, None))
+        for variable in registered:
+            left.enter_context(_set(variable, BaseCallbackHandler()))
+        yield
+
+
+@contextmanager
+def _set(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def _set_in_environment(names: Sequence[str]) -> list[str]:
+    return [name for name in names if os.environ.get(name, "") not in _OFF]

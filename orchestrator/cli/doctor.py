@@ -17,6 +17,7 @@ from ..hybrid import Hybrid
 from ..routing.check import unknown_prices
 from ..task import Policy
 from ..team import Member
+from ..untraced import deadly_switches, tracing_switches
 from .configuration import read_config
 from .console import EXIT_FAILED, execute, output, print_json
 from .doctor_certificates import certificate_findings
@@ -69,7 +70,7 @@ def run_doctor(*, config: Path | None, as_json: bool) -> None:
 
 
 async def _examine(config: Path | None) -> AsyncIterator[Finding]:
-    for finding in (*_packages(), *_embedded_models()):
+    for finding in (*_packages(), *tracing_findings(), *_embedded_models()):
         yield finding
     try:
         loaded = read_config(config)
@@ -103,6 +104,16 @@ def plain_key_findings(config: Config) -> Iterator[Finding]:
             detail = "its key goes to base_url in plain text"
             advice = "use https, or a network whose every member may have the key"
             yield Finding(area="keys", name=f"[{name}]", status="risky", detail=detail, advice=advice)
+
+
+def tracing_findings() -> Iterator[Finding]:
+    """Yield a finding for each variable by which LangChain's tracing is on in this environment."""
+    for name in tracing_switches():
+        yield Finding(area="tracing", name=name, status="ok", detail="is set; LangSmith hears nothing of tasks all the same")
+    for name in deadly_switches():
+        yield Finding(
+            area="tracing", name=name, status="broken", detail="is set, with which LangChain runs nothing", advice=f"unset {name}"
+        )
 
 
 def price_findings(team: Iterable[Member], policy: Policy) -> Iterator[Finding]:

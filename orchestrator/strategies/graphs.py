@@ -46,5 +46,6 @@ class Graphs:
         if build is None:
             raise ConfigError(f"strategy {strategy} has no graph of its own", hint="name one of " + ", ".join(BUILDERS))
         if build not in self._compiled:
-            self._compiled[build] = build(self._nodes).compile(checkpointer=self._checkpointer, store=self._store, name="nearfar")
+            graph = build(self._nodes)
+            self._compiled[build] = TaskGraph.compiled(graph, checkpointer=self._checkpointer, store=self._store, name="nearfar")
         return self._compiled[build]

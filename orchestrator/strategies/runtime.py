@@ -3,17 +3,61 @@
 Loading LangGraph takes longer than all the rest, so that nothing above the graphs imports this module before a task is served.
 """
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, closing
+from typing import Any, Self
+
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
 from ..events import AgentText, TaskEvent
+from ..untraced import is_untraced, untraced
 from .context import TaskContext
 from .state import TaskState
 
 TaskRuntime = Runtime[TaskContext]
 TaskGraphBuilder = StateGraph[TaskState, TaskContext, TaskState, TaskState]
-TaskGraph = CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
+
+
+class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]):
+    """The compiled graph of a task. Nobody traces it, whoever invokes it, and in whatever graph it is a node."""
+
+    @classmethod
+    def compiled(cls, builder: TaskGraphBuilder, **options: Any) -> Self:  # noqa: ANN401 - those of LangGraph's `compile`
+        """Compile a graph with LangGraph's options."""
+        return cls(**vars(builder.compile(**options)))  # as LangGraph's own `copy` makes one
+
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it
+        """Run the graph as LangGraph does, without the callbacks of `config`."""
+        async with aclosing(super().astream(input, _without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
+            if is_untraced():
+                async for part in parts:
+                    yield part
+                return
+            ended = object()
+            while True:
+                with untraced():  # around each part, as between two of them the caller's own code runs in the same context
+                    part = await anext(parts, ended)
+                if part is ended:
+                    return
+                yield part
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - as LangGraph has it
+        """As `astream`; LangGraph refuses it, since the nodes are asynchronous, but would have shown the input to tracers before."""
+        with closing(super().stream(input, _without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
+            ended = object()
+            while True:
+                with untraced():
+                    part = next(parts, ended)
+                if part is ended:
+                    return
+                yield part
+
+
+def _without_callbacks(config: RunnableConfig | None) -> RunnableConfig | None:
+    return None if config is None else {**config, "callbacks": None}
 
 
 def emit(runtime: TaskRuntime, event: TaskEvent) -> None:

@@ -181,7 +181,7 @@ class SubtasksNodes:
         kind = strategy, keeping is not None
         if kind not in self._compiled:
             checkpointer = False if keeping is None else keeping.checkpointer
-            self._compiled[kind] = BUILDERS[strategy](self._nodes).compile(checkpointer=checkpointer, name="subtask")
+            self._compiled[kind] = TaskGraph.compiled(BUILDERS[strategy](self._nodes), checkpointer=checkpointer, name="subtask")
         return self._compiled[kind]
 
 

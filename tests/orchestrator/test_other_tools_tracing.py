@@ -4,12 +4,24 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, TypedDict
 
 import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers.context import register_configure_hook
+from langgraph.graph import StateGraph
+from typer.testing import CliRunner
+
+from nearfar.orchestrator import Hybrid
+from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.task import Task
+from nearfar.protocols import ConfigError, Message, ScriptedAgent
 
 _TASK = """
 import asyncio, sys
@@ -70,3 +82,98 @@ def test_nothing_of_a_task_goes_to_langsmith_where_the_environment_turns_its_tra
         ended = subprocess.run(command, env={**os.environ, **given}, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert heard == []
+
+
+class Overhearing(BaseCallbackHandler):
+    """Notes whatever graphs tell it."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_chain_start(self, serialized: Any, inputs: Any, **also: Any) -> None:  # noqa: ANN401 - as LangChain has it
+        self.heard.append(str(inputs))
+
+    def on_chain_end(self, outputs: Any, **also: Any) -> None:  # noqa: ANN401 - as LangChain has it
+        self.heard.append(str(outputs))
+
+    def on_chain_error(self, error: BaseException, **also: Any) -> None:  # noqa: ANN401 - as LangChain has it
+        self.heard.append(str(error))
+
+
+_REGISTERED: ContextVar[Overhearing | None] = ContextVar("registered", default=None)
+"""As packages of callbacks have one for the whole process."""
+register_configure_hook(_REGISTERED, inheritable=True)
+_SECRET = "My secret is 4711."
+STATE: Any = {"task": Task(messages=(Message.user(_SECRET),)).model_dump(mode="json")}
+
+
+class Outer(TypedDict):
+    said: str
+
+
+@pytest.fixture
+async def hybrid() -> AsyncIterator[Hybrid]:
+    async with Hybrid(near=ScriptedAgent(lambda _: "It is 4711.")) as opened:
+        yield opened
+
+
+@pytest.mark.anyio
+async def test_a_graph_around_a_task_shows_its_own_state_to_callbacks_and_nothing_of_the_task(hybrid: Hybrid) -> None:
+    async def node(state: Outer) -> Outer:
+        result = await hybrid.run(_SECRET)
+        await hybrid.graph.ainvoke(STATE)
+        return {"said": f"{len(result.text)} characters"}
+
+    graph = StateGraph(Outer)
+    graph.add_node("node", node)
+    graph.add_edge("__start__", "node")
+    overhearing = Overhearing()
+    assert (await graph.compile().ainvoke({"said": ""}, {"callbacks": [overhearing]}))["said"] == "11 characters"
+    assert len(overhearing.heard) == 4, "the graph and its node, at the beginning and at the end"
+    assert "4711" not in str(overhearing.heard)
+
+
+@pytest.mark.anyio
+async def test_a_graph_of_a_strategy_is_not_shown_to_the_callbacks_it_is_invoked_with(hybrid: Hybrid) -> None:
+    overhearing = Overhearing()
+    assert (await hybrid.graph.ainvoke(STATE, {"callbacks": [overhearing]}))["attempts"]
+    assert [part async for part in hybrid.graph.astream(STATE, {"callbacks": [overhearing]}, stream_mode="values")]
+    with pytest.raises(TypeError, match="synchronous"):
+        hybrid.graph.invoke(STATE, {"callbacks": [overhearing]})
+    assert overhearing.heard == []
+
+
+@pytest.mark.anyio
+async def test_a_handler_that_another_package_has_registered_hears_nothing(hybrid: Hybrid) -> None:
+    overhearing = Overhearing()
+    token = _REGISTERED.set(overhearing)
+    await hybrid.run(_SECRET)
+    await hybrid.graph.ainvoke(STATE)
+    assert overhearing.heard == []
+    assert _REGISTERED.get() is overhearing, "it is there again for the caller's own code"
+    _REGISTERED.reset(token)
+
+
+@pytest.mark.anyio
+async def test_between_two_parts_of_a_stream_the_callers_own_code_keeps_its_callbacks(hybrid: Hybrid) -> None:
+    overhearing = Overhearing()
+    token = _REGISTERED.set(overhearing)
+    async with aclosing(hybrid.graph.astream(STATE, stream_mode="values")) as parts:
+        async for _ in parts:
+            assert _REGISTERED.get() is overhearing
+            assert var_child_runnable_config.get() is None
+            break
+    _REGISTERED.reset(token)
+    assert overhearing.heard == []
+
+
+@pytest.mark.anyio
+async def test_a_variable_with_which_langchain_runs_nothing_is_named(hybrid: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGCHAIN_TRACING", "true")
+    with pytest.raises(ConfigError, match="LANGCHAIN_TRACING is set"):
+        await hybrid.run(_SECRET)
+
+
+def test_the_doctor_names_the_variables_that_turn_tracing_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGSMITH_TRACING", "true")
+    assert "LangSmith hears nothing of tasks all the same" in CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"}).output
