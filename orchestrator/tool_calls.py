@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import anyio
 
@@ -17,6 +17,8 @@ from .labels import OPEN, Integrity, Label, joined, may_go
 from .memory.item import Tier
 from .tool_outcomes import NOT_RUN, Effect
 from .tools import Tool, run_tool_call
+
+_UNTOLD: Final = "this call with placeholders was not allowed; why not stays on the user's device"
 
 
 class Clearance(Value):
@@ -159,7 +161,7 @@ class ToolCalls:
                 continue  # it is told which tools there are, or why not
             clearance = self._clearance(call, tool, standing)
             if clearance.outcome == "refused":
-                self._refused[call.id] = clearance.reason
+                self._refused[call.id] = self._told(index, clearance.reason)
                 continue
             self._occurrences[index] = self._counted.next(call, tool)
             if clearance.outcome == "ask":
@@ -167,8 +169,14 @@ class ToolCalls:
         if asked:
             answers = await self._answers(asked, asking)
             nobody = "" if self._can_ask else ", and there is nobody to ask"
-            denied = [request for request in asked.values() if not answers.get(request.call.id, False)]
-            self._refused |= {request.call.id: f"{request.reason}{nobody or ': the user said no'}" for request in denied}
+            denied = {index: request for index, request in asked.items() if not answers.get(request.call.id, False)}
+            self._refused |= {
+                request.call.id: self._told(index, f"{request.reason}{nobody or ': the user said no'}") for index, request in denied.items()
+            }
+
+    def _told(self, index: int, reason: str) -> str:
+        """Return the reason as the caller is told it: not which of several values behind placeholders it was that was objected to."""
+        return _UNTOLD if self.filled[index] else reason
 
     async def run(self, started: Callable[[ToolCall], None], finished: Callable[[ToolResult], None]) -> list[ToolResult]:
         """Run those that may, side by side; all results, in the order of the calls. Raises what the ledger raises."""

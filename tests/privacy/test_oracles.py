@@ -1,7 +1,7 @@
 """An agent far away learns nothing of a value from what becomes of calls into which its placeholder goes, beyond a bound."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,7 +12,17 @@ from nearfar.orchestrator.privacy.placeholders import MOST_CALLS, Placeholder, P
 from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.task_options import TaskOptions
-from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
+from nearfar.protocols import (
+    ApprovalRequest,
+    Message,
+    PrivacyViolation,
+    ScriptedAgent,
+    Sensitivity,
+    Side,
+    StepRequest,
+    ToolCall,
+    ToolResult,
+)
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -142,3 +152,36 @@ async def test_words_that_the_user_brings_along_are_not_the_agents_own() -> None
     async with Hybrid(far=cloud, tools=[spell], policy=HIDDEN) as hybrid:
         await hybrid.run(begun, **FAR)
     assert "tomas" not in cloud.requests[0].model_dump_json()
+
+
+@pytest.mark.parametrize("decided", [None, False])
+async def test_refused_call_does_not_tell_which_of_its_values_was_objected_to(decided: bool | None) -> None:
+    """The guard names arguments whose values are not the user's words: one bit for each of them."""
+
+    @tool(effect="read", source="external_tool")
+    def read_page() -> str:
+        """A page."""
+        return "hello"
+
+    @tool(sinks=["account", "place"])
+    def pay(account: str, place: str) -> str:
+        """Pay somebody."""
+        return "paid"
+
+    def far(request: StepRequest) -> Reply:
+        found = results(request)
+        name = PLACEHOLDER.findall(found[0].content)[0] if found else ""
+        asking = [calling(0, "read_secret"), calling(1, "read_page"), calling(2, "pay", account=name, place="elsewhere")]
+        return asking[len(found)] if len(found) < 3 else "Done."
+
+    async def decide(requests: Sequence[ApprovalRequest]) -> dict[str, bool]:
+        return {request.id: bool(decided) for request in requests}
+
+    cloud = far_agent(far)
+    approver = None if decided is None else decide
+    async with Hybrid(far=cloud, tools=[read_secret, read_page, pay], policy=COVERED, approver=approver) as hybrid:
+        await hybrid.run("Pay it", **FAR)
+    refused = results(cloud.requests[-1])[-1]
+    assert refused.is_error
+    assert not {"account", "place", "asked for"} & set(refused.content.replace(":", "").split())
+    assert "why not stays" in refused.content
