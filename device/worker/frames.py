@@ -10,6 +10,8 @@ from pydantic import JsonValue
 Frame: TypeAlias = dict[str, JsonValue]
 
 _LENGTH: Final = struct.Struct("<I")
+_MOST_BYTES: Final = 1 << 28
+"""Of one frame: far more than the longest prompt."""
 
 
 def encode(frame: Frame) -> bytes:
@@ -25,10 +27,13 @@ class FrameDecoder:
         self._received = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield every frame that `data` completes."""
+        """Yield every frame that `data` completes. Raises `ValueError` for what is none."""
         self._received += data
         while len(self._received) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            (length,) = _LENGTH.unpack_from(self._received)
+            if length > _MOST_BYTES:
+                raise ValueError(f"a frame of {length} bytes is too long")
+            end = _LENGTH.size + length
             if len(self._received) < end:
                 return
             frame = json.loads(self._received[_LENGTH.size : end])

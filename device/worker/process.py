@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from itertools import count
 from typing import Any, Final, TypeAlias, cast
@@ -53,6 +53,7 @@ class WorkerProcess:
         self._last_words = b""
         self._closing = False
         self._stands_still = False
+        self._is_foreign = False
         self._liveness = Liveness(process.pid)
         self._watch = asyncio.create_task(self._watch_process())
         self.live: set[int] = set()
@@ -68,8 +69,10 @@ class WorkerProcess:
         meanwhile, and `Stalled` if it is stopped.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as failing:
+            failing.callback(ours.close)
             worker = cls(await _spawn(theirs, module, options), options.path)
+            failing.pop_all()
         try:
             return worker, await worker._connect(ours)
         except BaseException:
@@ -150,12 +153,12 @@ class WorkerProcess:
             return
         if "events" in frame:
             self.decoded_tokens = cast(int, frame["decoded_tokens"])
-            for identifier, kind, payload in cast("list[tuple[int, str, JsonValue]]", frame["events"]):
-                if kind in _LAST:
+            for identifier, name, payload in cast("list[tuple[int, str, JsonValue]]", frame["events"]):
+                if (kind := StepEventKind(name)) in _LAST:
                     self.live.discard(identifier)
                 # A step that was just cancelled may still have had something to say.
                 if (queue := self._steps.get(identifier)) is not None:
-                    queue.put_nowait((StepEventKind(kind), payload))
+                    queue.put_nowait((kind, payload))
         elif "statistics" in frame:
             if (answer := self._answers.get(cast(int, frame["statistics"]))) is not None and not answer.done():
                 answer.set_result(frame)
@@ -165,6 +168,13 @@ class WorkerProcess:
             self._loaded.set_result(WorkerReady.model_validate(frame["ready"]))
         else:
             self._loaded.set_exception(error_from_frame(frame["failed"]))
+
+    def end_foreign(self, defect: Exception) -> None:
+        """End a process that sent what no worker sends; nothing more is read of it."""
+        logging.getLogger(__name__).warning("the worker process of %s sent what is no message of a worker: %r", self._path, defect)
+        self._is_foreign = True
+        with suppress(ProcessLookupError):
+            self._process.kill()
 
     async def _next(self, events: "asyncio.Queue[WorkerEvent | None]", deadline: float | None) -> WorkerEvent:
         if events.empty() and not self.alive:
@@ -259,6 +269,8 @@ class WorkerProcess:
         return Stalled(message, hint="the next step starts a new one")
 
     def _cause(self) -> str:
+        if self._is_foreign:
+            return "it sent what is no message of a worker, and was stopped"
         code = self._process.returncode or 0
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         words = self._last_words.decode("utf-8", "replace").strip().splitlines()
@@ -273,8 +285,11 @@ class _Receiver(asyncio.Protocol):
         self._frames = FrameDecoder()
 
     def data_received(self, data: bytes) -> None:
-        for frame in self._frames.feed(data):
-            self._worker.received(frame)
+        try:
+            for frame in self._frames.feed(data):
+                self._worker.received(frame)
+        except Exception as defect:  # the boundary to another process: whatever it sends ends that one alone
+            self._worker.end_foreign(defect)
 
 
 async def _spawn(connection: socket.socket, module: str, options: WorkerOptions) -> asyncio.subprocess.Process:
