@@ -45,14 +45,14 @@ def untraced() -> Iterator[None]:
 
     if found := deadly_switches():
         raise ConfigError(f"{found[0]} is set, with which LangChain runs nothing", hint=f"unset {found[0]}")
-    # There is no public way to leave out what others have registered. Where there is a handler already, none is made.
-    registered = [hook[0] for hook in tracers._configure_hooks]
     with ExitStack() as left:
         left.enter_context(tracing_context(enabled=False, parent=False))
         left.enter_context(_set(_IS_UNTRACED, True))
         left.enter_context(_set(var_child_runnable_config, None))
-        for variable in registered:
-            left.enter_context(_set(variable, BaseCallbackHandler()))
+        for variable, _, kind, switch in tracers._configure_hooks:  # there is no public way to leave out what others have registered
+            is_switched_on = kind is not None and switch is not None and _set_in_environment([switch])
+            if is_switched_on or variable.get() is not None:  # where there is a handler already, none is made
+                left.enter_context(_set(variable, BaseCallbackHandler() if is_switched_on else None))
         yield
 
 

@@ -9,10 +9,11 @@ from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.graph import StateGraph
@@ -103,6 +104,19 @@ class Overhearing(BaseCallbackHandler):
 _REGISTERED: ContextVar[Overhearing | None] = ContextVar("registered", default=None)
 """As packages of callbacks have one for the whole process."""
 register_configure_hook(_REGISTERED, inheritable=True)
+
+
+class SwitchedOn(BaseCallbackHandler):
+    """What LangChain makes by itself where a variable says so. Notes whatever graphs tell it."""
+
+    heard: ClassVar[list[str]] = []
+
+    def on_chain_start(self, serialized: Any, inputs: Any, **also: Any) -> None:  # noqa: ANN401 - as LangChain has it
+        self.heard.append(str(inputs))
+
+
+_SWITCHED_ON: ContextVar[SwitchedOn | None] = ContextVar("switched_on", default=None)
+register_configure_hook(_SWITCHED_ON, inheritable=True, handle_class=SwitchedOn, env_var="A_TRACER_OF_SOMEBODY")
 _SECRET = "My secret is 4711."
 STATE: Any = {"task": Task(messages=(Message.user(_SECRET),)).model_dump(mode="json")}
 
@@ -152,6 +166,16 @@ async def test_a_handler_that_another_package_has_registered_hears_nothing(hybri
     assert overhearing.heard == []
     assert _REGISTERED.get() is overhearing, "it is there again for the caller's own code"
     _REGISTERED.reset(token)
+
+
+@pytest.mark.anyio
+async def test_a_handler_that_a_variable_switches_on_hears_nothing(hybrid: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TRACER_OF_SOMEBODY", "true")
+    await hybrid.run(_SECRET)
+    await hybrid.graph.ainvoke(STATE)
+    assert SwitchedOn.heard == []
+    await RunnableLambda(str).ainvoke("of the app itself")
+    assert SwitchedOn.heard == ["of the app itself"]
 
 
 @pytest.mark.anyio
