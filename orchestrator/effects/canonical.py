@@ -5,9 +5,13 @@ import json
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
+from typing import Final
 
 from pydantic import BaseModel, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
+
+_quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
+_CONSTANTS: Final = {None: "null", True: "true", False: "false"}
 
 
 def digest(*values: object) -> str:
@@ -22,19 +26,24 @@ def canonical(value: object) -> str:
     written as pydantic does. Raises `PydanticSerializationError` for what pydantic does not know.
     """
     match value:
-        case None | bool() | str():
-            return json.dumps(value, ensure_ascii=False)
+        case str():
+            return _quoted(value)
+        case None | bool():
+            return _CONSTANTS[value]
         case int():
             return str(int(value))
         case float():
             return _number(value)
+        case dict():  # before the abstract types, which take longer to tell
+            return _members(value)
+        case list() | tuple():
+            return "[" + ",".join(map(canonical, value)) + "]"
         case SecretStr() | SecretBytes():
             return canonical(value.get_secret_value())
         case BaseModel():
             return canonical(dict(value))  # also those fields that are left out when it is shown
         case Mapping():
-            members = sorted(((str(key), canonical(item)) for key, item in value.items()), key=lambda member: _code_units(member[0]))
-            return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{item}" for key, item in members) + "}"
+            return _members(value)
         case Set():
             return "[" + ",".join(sorted(map(canonical, value))) + "]"
         case Sequence() if not isinstance(value, bytes | bytearray):
@@ -42,6 +51,11 @@ def canonical(value: object) -> str:
     if is_dataclass(value):
         return canonical({field.name: getattr(value, field.name) for field in fields(value)})
     return canonical(to_jsonable_python(value))
+
+
+def _members(value: Mapping[object, object]) -> str:
+    members = sorted(((str(key), canonical(item)) for key, item in value.items()), key=lambda member: _code_units(member[0]))
+    return "{" + ",".join(f"{_quoted(key)}:{item}" for key, item in members) + "}"
 
 
 def _number(value: float) -> str:
