@@ -381,5 +381,5 @@ def _open_closed_streams() -> None:
 def main() -> None:
     """Entry point of the `nearfar` command."""
     _open_closed_streams()
-    gc.disable()  # what imports make stays; `execute` goes on collecting when they are done
+    gc.disable()  # until `collect_garbage`
     app()

@@ -28,7 +28,7 @@ from ..hybrid import Hybrid
 from ..results import Result
 from ..task_options import TaskOptions
 from .approving import terminal_approver
-from .console import execute, notes, output, print_json, reported, show_error
+from .console import execute, load_langgraph, notes, output, print_json, reported, show_error
 from .options import Files, Selection
 from .selection import chosen_config, open_hybrid, warn_outside_world
 
@@ -48,6 +48,7 @@ def run_task(prompt: str, selection: Selection, files: Files, known: TaskOptions
         warn_outside_world(prompt, config)
         if config.runs is not None:
             options["idempotency_key"] = uuid4().hex
+        load_langgraph()
         async with open_hybrid(selection, config, None if as_json else terminal_approver()) as hybrid, _resumable(options):
             if as_json:
                 result = await hybrid.run(prompt, **options)
@@ -82,6 +83,7 @@ def chat_with(selection: Selection) -> None:
         config = chosen_config(selection)
         hybrid = open_hybrid(selection, config, terminal_approver())
         try:
+            load_langgraph()
             notes.print("end with exit or Ctrl-D", style="dim")
             _converse(runner, hybrid, config, {"session": uuid4().hex, **selection.stated})
         finally:
