@@ -68,7 +68,7 @@ async def test_a_worker_that_is_stopped_while_it_loads_is_noticed(monkeypatch: p
     assert "loaded" in error.message
 
 
-@pytest.mark.parametrize("hit", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("hit", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1])
 async def test_a_worker_that_is_killed_while_it_loads_names_the_signal_and_does_not_blame_the_file(hit: signal.Signals) -> None:
     error = await _hit_while_it_loads(hit)
     assert isinstance(error, WorkerCrashed)
