@@ -1,7 +1,7 @@
 """What a step over nearfar's gRPC costs, next to a bare grpc.aio server stream with the same payload.
 
 Both servers run in processes of their own, and both are measured in one run, turn by turn, so that the load of the machine
-touches them alike. Bars: step_p50_ratio <= 1.5, events_per_s_ratio >= 0.6.
+touches them alike.
 """
 
 import argparse
