@@ -171,5 +171,5 @@ class _ParentsLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._outbox.send({"log": self.format(record), "level": record.levelno, "name": record.name})
-        except OSError:  # The parent is gone, and this process goes with it.
+        except (OSError, ValueError):  # the parent is gone, and this process goes with it; or the text is none in UTF-8
             self.handleError(record)
