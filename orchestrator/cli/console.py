@@ -55,15 +55,18 @@ def execute(work: Coroutine[Any, Any, None], *, as_json: bool = False) -> None:
 
 
 def collect_garbage() -> None:
-    """Begin with it; `main` leaves it off while modules load, since what they make stays until the process ends."""
-    gc.freeze()
-    gc.enable()
+    """Begin with it where `main` has left it off while modules load: what they make stays until the process ends."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def load_langgraph() -> None:
-    """Load what the first task would load, without collecting garbage meanwhile: that would take a third as long again."""
-    gc.disable()
-    import_module("..strategies.graphs", __package__)
+    """Load what the first task would load, without collecting garbage meanwhile."""
+    name = "nearfar.orchestrator.strategies.graphs"
+    if name not in sys.modules:
+        gc.disable()
+        import_module(name)
     collect_garbage()
 
 
