@@ -9,7 +9,6 @@ import anyio
 
 from ..protocols import ApprovalRequest, Message, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ..protocols.messages import Value
-from .effects.canonical import digest
 from .effects.occurrences import Occurrence, Occurrences
 from .effects.overdue import Overdue
 from .effects.running import run_unrecorded
@@ -126,7 +125,7 @@ class ToolCalls:
 
     Args:
         occurrences: the calls before them.
-        task: idempotency key of the task, by which effects are named where no ledger is kept.
+        task: names the task, and with it effects where no ledger is kept.
     """
 
     def __init__(
@@ -321,5 +320,5 @@ class ToolCalls:
         occurrence = self._occurrences[index]
         if boundary.effects is None:
             key = occurrence.key(self._task)
-            return await run_unrecorded(call, tool, action=digest(self._task, occurrence.action), key=key, overdue=boundary.overdue)
+            return await run_unrecorded(call, tool, action=f"{self._task}/{occurrence.action}", key=key, overdue=boundary.overdue)
         return await boundary.effects.run(call, tool, occurrence)

@@ -82,6 +82,7 @@ class Tool:
         _check_options(function, options)
         self.name = options.get("name") or _name_of(function)
         self.function = function
+        self._is_async = _is_async(function)
         self.time_limit = options.get("time_limit", DEFAULT_TIME_LIMIT)
         self.result_limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
         _check_limits(self.name, self.time_limit, self.result_limit)
@@ -108,7 +109,7 @@ class Tool:
             keywords = self.arguments(call)
         except ValidationError as error:
             return self._result(call, _explain(error), is_error=True)
-        if not _is_async(self.function):
+        if not self._is_async:
             return await self._run_in_thread(call, keywords, overdue)
         with anyio.move_on_after(self.time_limit) as scope:
             return await self._outcome(call, keywords)
@@ -154,7 +155,7 @@ class Tool:
             return self._result(call, f"{type(error).__name__}: {error}".removesuffix(": "), is_error=True)
 
     async def _invoke(self, keywords: dict[str, object]) -> object:
-        if _is_async(self.function):
+        if self._is_async:
             return await cast(Awaitable[object], self.function(**keywords))
         return await run_in_daemon_thread(functools.partial(self.function, **keywords))
 

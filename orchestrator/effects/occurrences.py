@@ -26,7 +26,7 @@ class Occurrence(NamedTuple):
     """Calls of agents that the task had made by then. It tells a call that is made again from one that is looked up again."""
 
     def key(self, task: str) -> str:
-        """Return the name of the effect in a task that keeps no ledger. `task`: its idempotency key."""
+        """Return the name of the effect in a task that keeps no ledger. `task`: names the task."""
         return digest(task, self.action, self.ordinal)
 
 

@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from itertools import takewhile
 
@@ -100,11 +101,12 @@ class Departing:
     def listener(self, listener: Listener) -> OpenedText:
         """Hears the reply as it streams, with placeholders filled in."""
         in_json = self.request.output_schema is not None
-        return OpenedText(self._placeholders, listener, before="" if in_json else _said_before(self.request), in_json=in_json)
+        before: Callable[[], str] = str if in_json else partial(_said_before, self.request)
+        return OpenedText(self._placeholders, listener, before=before, in_json=in_json)
 
     async def accepted(self, reply: StepReply) -> StepReply:
         """The reply. Raises `InvalidOutput` where it holds a placeholder that there is not."""
-        self._own.add(self._member, reply.message)
+        self._own.add(self._member, reply)
         for text in (reply.text, *(text for call in reply.tool_calls for text in texts_in(call.arguments))):
             self._placeholders.check(text)
         if reply.finished.saved is not None and self._number is not None and self._records is not None:

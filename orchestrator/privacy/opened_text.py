@@ -17,34 +17,37 @@ class OpenedText:
     Later words decide what earlier ones are: `[x]: https://...` at the end makes an address of a label at the beginning.
 
     Args:
-        before: what was displayed in front of this text.
+        before: returns what was displayed in front of this text.
         in_json: the text is JSON, whose strings cannot be told apart before it ends.
     """
 
-    def __init__(self, placeholders: Placeholders, listener: Listener, *, before: str = "", in_json: bool = False) -> None:
+    def __init__(self, placeholders: Placeholders, listener: Listener, *, before: Callable[[], str] = str, in_json: bool = False) -> None:
         self._placeholders = placeholders
         self._listener = listener
         self._before = before
         self._in_json = in_json
+        self._passed = ""
         self._held = ""
         self._is_holding = False
         """A placeholder has come."""
 
     def __call__(self, piece: str) -> None:
         if not len(self._placeholders):
+            self._passed += piece
             self._listener(piece)
             return
         text = self._held + piece
         cut = 0 if self._is_holding or self._in_json else self._plain(text)
         self._held = text[cut:]
         if cut:
-            self._before += text[:cut]
+            self._passed += text[:cut]
             self._listener(text[:cut])
 
     def close(self) -> None:
         """The text has ended."""
         if self._held:
-            self._listener(self._placeholders.shown(self._held, in_json=self._in_json, before=self._before))
+            before = self._before() + self._passed
+            self._listener(self._placeholders.shown(self._held, in_json=self._in_json, before=before))
         self._held = ""
 
     def _plain(self, text: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
-from ...protocols import Message, Side
+from ...protocols import Message, Side, StepReply
 from ..team import Member
 from .texts import texts_of
 
@@ -27,10 +27,10 @@ class OwnWords:
         self._written: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
         """Texts of each message, by agent."""
 
-    def add(self, member: Member, message: Message) -> None:
+    def add(self, member: Member, reply: StepReply) -> None:
         """Take note of a reply."""
         if member.side is Side.FAR:
-            self._written[member.name].add(tuple(texts_of([message])))
+            self._written[member.name].add(tuple(texts_of([reply.message])))
 
     def positions(self, member: Member, messages: Sequence[Message], role: str) -> frozenset[int]:
         """Return where the agent's own messages are in a conversation.

@@ -252,9 +252,8 @@ async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> di
     """The final state of the graph of a task that is no durable run."""
     state: dict[str, Any] = {}
     # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
-    states = graph.astream(given(work), config, context=work.context, stream_mode="values")
     with untraced():
-        async for each in states:
+        async for each in graph.astream(given(work), config, context=work.context, stream_mode="values"):
             state = each
     return state
 

@@ -26,10 +26,10 @@ def act_doubt(turn: Turn, calls: Sequence[ToolCall], made: Sequence[Json], team:
     `calls`.
     """
     acting = [call.name for call in calls if (tool := context.tools.get(call.name)) and tool.declared.effect is not Effect.READ]
-    if not acting or not (turn.is_judged or _may_ask_far(turn, team, context)):
+    if not acting:
         return None
     confidence, limit = _confidence(turn, made), turn.task.policy.minimum_confidence
-    if confidence is None or confidence >= limit:
+    if confidence is None or confidence >= limit or not (turn.is_judged or _may_ask_far(turn, team, context)):
         return None
     return f"confidence {confidence:.2f} is below {limit:.2f}, so {acting[0]} was not called"
 

@@ -25,6 +25,8 @@ class ActsRecord:
         self._begun: set[str] = set()
         self._results: dict[str, ToolResult] = {}
         """By the calls' ids, as are those that have begun. Where two calls share one, neither runs."""
+        self.outcomes: list[ToolOutcome] = []
+        """The outcome of each call, in their order; known at the end of the record."""
 
     def begin(self, call: ToolCall) -> ToolCall:
         """Take note of a call that starts, and return it."""
@@ -36,10 +38,9 @@ class ActsRecord:
         self._results[result.call_id] = result
         return result
 
-    @property
-    def outcomes(self) -> list[ToolOutcome]:
-        """What came of each call, in their order."""
-        return [self._outcome(call, has_run=has_run) for call, has_run in zip(self._calls, self._made.ran, strict=True)]
+    def close(self) -> None:
+        """Settle the outcomes: a call without a result by now was cut off."""
+        self.outcomes = [self._outcome(call, has_run=has_run) for call, has_run in zip(self._calls, self._made.ran, strict=True)]
 
     def _outcome(self, call: ToolCall, *, has_run: bool) -> ToolOutcome:
         tool, result = self._tools.get(call.name), self._results.get(call.id) or self._cut_off(call)
@@ -59,5 +60,6 @@ def recorded(agent: str, calls: Sequence[ToolCall], made: ToolCalls, context: Ta
     try:
         yield record
     finally:
+        record.close()
         if context.outcomes is not None:
             context.outcomes.extend(record.outcomes)

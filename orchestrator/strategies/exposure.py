@@ -63,7 +63,7 @@ def after_tools(
     behind, filled = len(state["messages"]), calls.filled
     places = [place for place, label in enumerate(labels) if label.tier is not Tier.SHARED]
     private = [PrivateResult(position=behind + place, is_derived=filled[place]) for place in places]
-    if privacy is not None:
+    if privacy is not None and private:
         said = [value_of(Message, message) for message in state["messages"]]
         privacy.saw_in([*said, *map(Message.tool, results)], private)
     return {

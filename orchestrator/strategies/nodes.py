@@ -7,7 +7,7 @@ from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
 from ..budgets.amounts import Spent
-from ..effects.canonical import digest
+from ..effects.canonical import canonical
 from ..effects.occurrences import Occurrences
 from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..labels import OPEN, Label, joined
@@ -208,7 +208,7 @@ class TaskNodes:
         recollection = context.recollection or Recollection.of(value_of(Task, state["task"]))
         recollection.restore(state.get("recalled", ()))
         before = Occurrences(state["made"], turn=len(state["calls"]), unsettled=state["unsettled"])
-        task = digest(state["task"]["user"], state["task"]["idempotency_key"])
+        task = canonical((state["task"]["user"], state["task"]["idempotency_key"]))
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before, task=task)
         label = label_of(state)
         standing = Standing(conversation, seen_by(draft["side"], state), chosen=frozenset(state["chosen"]), trusted=state["trusted"])

@@ -29,13 +29,13 @@ class TaskGraph(CompiledStateGraph[TaskState, TaskContext, TaskState, TaskState]
         """Compile a graph with LangGraph's options."""
         return cls(**vars(builder.compile(**options)))  # as LangGraph's own `copy` makes one
 
-    async def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it
+    def astream(self, input: Any, config: RunnableConfig | None = None, **options: Any) -> AsyncIterator[Any]:  # noqa: ANN401 - as LangGraph has it
         """Run the graph as LangGraph does, without the callbacks of `config`."""
-        async with aclosing(super().astream(input, _without_callbacks(config), **options)) as parts:  # type: ignore[type-var]
-            if is_untraced():
-                async for part in parts:
-                    yield part
-                return
+        parts = super().astream(input, _without_callbacks(config), **options)
+        return parts if is_untraced() else self._untraced(parts)
+
+    async def _untraced(self, parts: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async with aclosing(parts):  # type: ignore[type-var]  # as LangGraph has it, it is a generator
             ended = object()
             while True:
                 with untraced():  # around each part, as between two of them the caller's own code runs in the same context

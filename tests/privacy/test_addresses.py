@@ -27,7 +27,7 @@ def named(placeholders: Placeholders, value: str = SECRET) -> str:
 
 def streamed(placeholders: Placeholders, text: str, *, before: str = "") -> str:
     heard: list[str] = []
-    opened = OpenedText(placeholders, heard.append, before=before)
+    opened = OpenedText(placeholders, heard.append, before=lambda: before)
     for letter in text:
         opened(letter)
     opened.close()
