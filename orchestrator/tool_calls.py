@@ -9,7 +9,7 @@ import anyio
 
 from ..protocols import ApprovalRequest, Message, NearfarError, PrivacyViolation, ToolCall, ToolResult
 from ..protocols.messages import Value
-from .effects.occurrences import Occurrence, Occurrences
+from .effects.occurrences import Made, Occurrence, Occurrences
 from .effects.overdue import Overdue
 from .effects.running import run_unrecorded
 from .labels import OPEN, Integrity, Label, joined, may_go
@@ -204,14 +204,9 @@ class ToolCalls:
         return [results[index] for index in range(len(self._calls))]
 
     @property
-    def made(self) -> dict[str, int]:
-        """How many calls of each action were made, these included."""
+    def made(self) -> dict[str, Made]:
+        """By action: the calls that were made, these included."""
         return self._counted.made
-
-    @property
-    def unsettled(self) -> dict[str, list[int]]:
-        """By action: the calls that an equal one would try again."""
-        return self._counted.unsettled
 
     @property
     def label(self) -> Label:

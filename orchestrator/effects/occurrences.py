@@ -1,7 +1,7 @@
 """Which of several equal calls one is."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypedDict
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
@@ -13,6 +13,17 @@ from .canonical import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
 """What a run that goes on may run again, although it has a result."""
+
+
+class Made(TypedDict):
+    """The calls of one action since the conversation began."""
+
+    count: int
+    unsettled: list[int]
+    """Ordinals of those that an equal call would try again."""
+
+
+_NONE_MADE: Final[Made] = {"count": 0, "unsettled": []}
 
 
 class Occurrence(NamedTuple):
@@ -38,33 +49,32 @@ class Occurrences:
     again: that one's outcome is unknown, or it failed and its tool is idempotent.
     """
 
-    def __init__(self, made: Mapping[str, int], *, turn: int, unsettled: Mapping[str, Sequence[int]] | None = None) -> None:
+    def __init__(self, made: Mapping[str, Made], *, turn: int) -> None:
         self.made = dict(made)
-        """How many calls of each action there were since the conversation began; those of tools that only read are not kept."""
-        self.unsettled = {action: list(ordinals) for action, ordinals in (unsettled or {}).items()}
-        """By action: ordinals of the calls that an equal one would try again."""
+        """By action: the calls since the conversation began; those of tools that only read are not kept."""
         self.turn = turn
         """Calls of agents that the task had made before this message."""
-        self._looked: dict[str, int] = {}
+        self._looked: dict[str, Made] = {}
 
     def next(self, call: ToolCall, tool: Tool) -> Occurrence:
         """The next call of the message that is to run."""
         only_reads = tool.declared.effect is Effect.READ
         action = digest(tool.name, _arguments(call, tool), self.turn if only_reads else None)
-        if tried := self.unsettled.pop(action, None):
-            first, *rest = tried
-            if rest:
-                self.unsettled[action] = rest
+        calls = self._looked if only_reads else self.made
+        known = calls.get(action, _NONE_MADE)
+        if known["unsettled"]:
+            first, *rest = known["unsettled"]
+            calls[action] = {**known, "unsettled": rest}
             return Occurrence(action, first, self.turn)
-        counts = self._looked if only_reads else self.made
-        counts[action] = counts.get(action, 0) + 1
-        return Occurrence(action, counts[action], self.turn)
+        calls[action] = {**known, "count": known["count"] + 1}
+        return Occurrence(action, known["count"] + 1, self.turn)
 
     def settle(self, occurrence: Occurrence, tool: Tool, result: ToolResult) -> None:
         """Take note of what came of a call."""
         outcome, effect = outcome_of(result), tool.declared.effect
         if (outcome == "unknown" and effect is not Effect.READ) or (outcome == "failed" and effect is Effect.IDEMPOTENT):
-            self.unsettled[occurrence.action] = sorted([*self.unsettled.get(occurrence.action, ()), occurrence.ordinal])
+            known = self.made[occurrence.action]
+            self.made[occurrence.action] = {**known, "unsettled": sorted([*known["unsettled"], occurrence.ordinal])}
 
 
 def _arguments(call: ToolCall, tool: Tool) -> str:

@@ -207,7 +207,7 @@ class TaskNodes:
         assert draft is not None, "an attempt is under way"
         recollection = context.recollection or Recollection.of(value_of(Task, state["task"]))
         recollection.restore(state.get("recalled", ()))
-        before = Occurrences(state["made"], turn=len(state["calls"]), unsettled=state["unsettled"])
+        before = Occurrences(state["made"], turn=len(state["calls"]))
         task = canonical((state["task"]["user"], state["task"]["idempotency_key"]))
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before, task=task)
         label = label_of(state)
@@ -232,7 +232,6 @@ class TaskNodes:
             "acted": state["acted"] + 1,
             "tool_calls": [*state["tool_calls"], *map(as_json, made.outcomes)],
             "made": calls.made,
-            "unsettled": calls.unsettled,
             "recalled": [as_json(item) for item in recollection.items],
             **noted,
             **trust.noted,

@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 from ...protocols import Message
+from ..effects.occurrences import Made
 from ..labels import OPEN, Label
 from ..policy import Strategy
 from ..task import Policy, Task
@@ -43,10 +44,8 @@ class TaskState(TypedDict, total=False):
     """The `Label` of all that any agent of the run has been told; it only ever becomes stricter."""
     recalled: list[Json]
     """What tools have told of the memory, as `RecalledItem`s; absent until one has run."""
-    made: dict[str, int]
-    """How many calls of each action the ledger of effects was told of, since the conversation began."""
-    unsettled: dict[str, list[int]]
-    """By action: which of those calls an equal one would try again."""
+    made: dict[str, Made]
+    """By action: the calls that the ledger of effects was told of, since the conversation began."""
     opening: Json
     """The `Label` of what attempts start from: the task, and a supervisor's words."""
     private: list[Json]
@@ -79,7 +78,7 @@ class TaskState(TypedDict, total=False):
 def fresh_start(task: Task, *, position: int, guidance: str = "", done: str = "") -> TaskState:
     """The state in which the candidate at `position` begins. `done`: tells it what agents before it did."""
     messages = [as_json(message) for message in opening(task, guidance, done)]
-    anew: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": [], "act_doubt": None, "unsettled": {}}
+    anew: TaskState = {"counts": [], "is_shortened": False, "private": [], "trusted": [], "act_doubt": None}
     return {"messages": messages, "made": {}, "draft": None, "corrected": False, "position": position, "acted": 0, **anew}
 
 

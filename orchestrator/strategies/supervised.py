@@ -295,7 +295,7 @@ def _planned_start(view: Oversight, plan: str) -> TaskState:
 
 def _spoken(view: Oversight) -> TaskState:
     """The conversation starts anew, from the words of somebody who was told what the run has seen."""
-    return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}, "unsettled": {}, "act_doubt": None}
+    return {"opening": as_json(label_of(view.state)), "private": [], "trusted": [], "made": {}, "act_doubt": None}
 
 
 def after_act(state: TaskState) -> str:

@@ -13,7 +13,7 @@ from ledgers import Run
 
 from nearfar.orchestrator import effect_key, effect_transaction, tool
 from nearfar.orchestrator.effects.ledger import EffectLedger
-from nearfar.orchestrator.effects.occurrences import Occurrences
+from nearfar.orchestrator.effects.occurrences import Made, Occurrences
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.protocols import ToolCall, ToolResult
@@ -89,7 +89,7 @@ class Conversation:
     def __init__(self, messages: list[list[Action]], world: World) -> None:
         self._messages = messages
         self._world = world
-        self._made: dict[str, int] = {}
+        self._made: dict[str, Made] = {}
         self._turn = 0
         self.results: list[ToolResult] = []
 

@@ -140,7 +140,7 @@ async def test_an_idempotent_call_that_failed_is_tried_again_as_the_same_effect(
     call = ToolCall(id="1", name="send", arguments={"text": "hi"})
     async with run.owner() as ledger:
         for turn in range(5):
-            counted = Occurrences(counted.made, turn=turn, unsettled=counted.unsettled)
+            counted = Occurrences(counted.made, turn=turn)
             occurrence = counted.next(call, send)
             counted.settle(occurrence, send, await ledger.run(call, send, occurrence))
     assert len(keys) == 5  # failed, failed, sent; and then twice more, as the agent wanted it sent again
