@@ -28,6 +28,7 @@ PARTS: Final = (
     "injection",
     "traces",
     "stopped",
+    "erasing",
 )
 """Modules of `benchmarks.fault_figures`."""
 

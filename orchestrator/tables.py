@@ -59,7 +59,13 @@ class TableDatabase(Protocol):
         ...
 
     def scrub(self) -> None:
-        """Let what was deleted be in no file any more."""
+        """Empty the log of writes, where there is one and nobody reads an older state: quick, and enough where nothing has to be erased."""
+        ...
+
+    def rewrite(self) -> None:
+        """Let nothing of what was deleted be in any file. It takes as long as copying the tables.
+
+        Raises `StoreUnavailable` where somebody still reads what was deleted."""
         ...
 
     def close(self) -> None: ...

@@ -227,7 +227,7 @@ class AnswerCache:
         with self.database.transaction() as connection:
             removed = clear(connection)
             self._neighbours.forget()
-        self.database.scrub()
+        self.database.rewrite()
         return removed
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import StoreCorrupt, StoreUnavailable
+from ..sqlite.log import empty_log
 from ..sqlite.patience import patiently
 
 logger = logging.getLogger(__name__)
@@ -79,9 +80,15 @@ class CacheDatabase:
             yield self._opened()
 
     def scrub(self) -> None:
-        """Empty the write-ahead log too, so that what was removed is in no file any more."""
+        """Empty the write-ahead log as far as nobody reads an older state of it."""
         with self.reading() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def rewrite(self) -> None:
+        """Write all pages anew and empty the log, so that what was removed is in no file any more. Raises `StoreUnavailable`."""
+        with self.reading() as connection:
+            patiently(lambda: connection.execute("VACUUM"), seconds=_PATIENCE)
+            empty_log(connection, "cache", _PATIENCE)
 
     def close(self) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """`nearfar cache stats | clear | calibrate`."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,15 @@ def clear_cache(path: Path | None, *, as_json: bool) -> None:
         print_json({"removed": removed})
     else:
         output.print(f"removed {removed} answers and plans")
+
+
+def clear_answers(path: Path | None, store: "MemoryStore") -> None:
+    """Empty the file where there is one, and note in it that it has heard of all erasures of the store."""
+    cache = AnswerCache(_settings(path))
+    if cache.database.path.exists():
+        with closing(cache):
+            cache.clear()
+            ErasedMemory(cache, store).forget()
 
 
 def forget_answers(path: Path | None, store: "MemoryStore") -> int:

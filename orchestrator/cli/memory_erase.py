@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -10,10 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
-from ..escaping import printable
+from ..escaping import printable, spelled_out
+from ..memory.erasing import Erased
 from ..memory.item import Address, Namespace
 from ..memory.namespace_text import namespace_text, parse_namespace
-from .cache_file import forget_answers
+from ..runs.erasing import Holding, forget_holding, holding
+from ..runs.settings import RunsConfig
+from .cache_file import clear_answers
+from .configuration import read_config
 from .console import agreed, notes, output, print_json, reported, working
 from .memory_store import opened
 from .memory_text import counted, one_line
@@ -47,27 +52,47 @@ class Erasure:
 
 
 def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Say what would go, ask, and erase it."""
+    """Say what would go, ask, and erase it: runs and traces first, which are found by what the items still say."""
     with reported(as_json=as_json), opened(choice) as store:
-        erasure = Erasure(subject, prefix)
+        erasure, runs = Erasure(subject, prefix), _runs_config(choice.config)
         found = store.traces(subject=erasure.about, prefix=erasure.namespace)
+        erased = Erased.of(store.engine, found, erasure.about)
+        with working("looking through runs and traces", shown=not as_json):
+            held = holding(runs, erased)
         if not as_json:
-            _show(store, found)
-        if found and not dry_run:
+            _show(store, found, held)
+        if (found or held.all) and not dry_run:
             if not yes and not agreed("Erase this for good, here and on every device that it went to?", as_json=as_json):
                 notes.print("nothing was erased", style="dim")
                 return
             with working("erasing every trace of it", shown=not as_json):
+                forget_holding(runs, held)
                 found = store.erase(subject=erasure.about, prefix=erasure.namespace)
-                forget_answers(choice.config, store)
-        _tell(found, is_done=not dry_run, as_json=as_json)
+                clear_answers(choice.config, store)
+        _tell(found, held, is_done=not dry_run, as_json=as_json)
 
 
-def _show(store: "MemoryStore", found: Sequence[Address]) -> None:
-    """What would go, by namespace, with examples."""
-    if not found:
+def _runs_config(path: Path | None) -> RunsConfig:
+    config = read_config(path)
+    return (config.runs if config is not None else None) or RunsConfig()
+
+
+def _show(store: "MemoryStore", found: Sequence[Address], held: Holding) -> None:
+    """What would go, by namespace, with examples, and the runs that hold it."""
+    if not found and not held.all:
         notes.print("there is no trace of it", style="dim")
-        return
+    if found:
+        _show_items(store, found)
+    if held.all:
+        shown = ", ".join(map(spelled_out, held.all[:_EXAMPLES])) + (", ..." if len(held.all) > _EXAMPLES else "")
+        notes.print(f"{_recorded(held)} of it: {shown}", soft_wrap=True)
+
+
+def _recorded(held: Holding) -> str:
+    return f"{counted(len(held.runs), 'run')} and {counted(len(held.traces), 'trace')}"
+
+
+def _show_items(store: "MemoryStore", found: Sequence[Address]) -> None:
     table = Table("namespace", "items", "for example", box=SIMPLE_HEAD, pad_edge=False)
     for namespace, count in sorted(Counter(address.namespace for address in found).items()):
         keys = [address.key for address in found if address.namespace == namespace][:_EXAMPLES]
@@ -77,16 +102,19 @@ def _show(store: "MemoryStore", found: Sequence[Address]) -> None:
     notes.print(table)
 
 
-def _tell(found: Sequence[Address], *, is_done: bool, as_json: bool) -> None:
+def _tell(found: Sequence[Address], held: Holding, *, is_done: bool, as_json: bool) -> None:
+    what = counted(len(found), "item") + (f", {_recorded(held)}" if held.all else "")
     if as_json:
         places = [{"namespace": address.namespace, "key": address.key} for address in found]
-        print_json({"erased" if is_done else "would_be_erased": places})
-    elif found and is_done:
-        output.print(f"{counted(len(found), 'item')} erased: rows, words, vectors, log and cached answers are overwritten in every file")
+        name = "erased" if is_done else "would_be_erased"
+        print_json({name: places, "runs": list(held.runs), "traces": list(held.traces)})
+    elif (found or held.all) and is_done:
+        output.print(f"{what} erased: rows, words, vectors, logs and cached answers are overwritten in every file")
         notes.print(
-            "Other devices erase it with their next sync. Backups and exports that you made keep what they hold.",
+            "Other devices erase it with their next sync; each finds items by name, runs and traces only where the command is run there. "
+            "Backups and exports that you made keep what they hold.",
             style="dim",
             soft_wrap=True,
         )
-    elif found:
-        output.print(f"{counted(len(found), 'item')} would be erased")
+    elif found or held.all:
+        output.print(f"{what} would be erased")

@@ -1,14 +1,82 @@
 """What would be forgotten: whatever the store holds about somebody, or in a namespace, and what was derived from it."""
 
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
 from .engine import Engine
 from .item import Address, Namespace
+from .operation import Operation
+from .wording import Wording, leaves
+
+_PAGE = 1000
 
 
 def traces(engine: Engine, *, prefix: Namespace | None, subject: str | None) -> list[Address]:
-    """Where the items are that would be erased, deleted ones of which something is still kept among them."""
-    found = engine.traces(prefix=prefix, subject=subject)
+    """Return where the items are that would be erased, deleted ones of which something is still kept among them.
+
+    Items about a subject are those with its stamp, and those whose text has its name."""
+    found = engine.traces(prefix=prefix, subject=subject) + _naming(engine, subject)
     reached: dict[Address, None] = {}
     while new := [address for address in found if address not in reached]:
         reached.update(dict.fromkeys(new))
         found = engine.traces(derived_from=new)
     return sorted(reached)
+
+
+def operations_of(engine: Engine) -> Iterator[Operation]:
+    """Yield all operations that the replica has."""
+    position = 0
+    while page := engine.operations(position, limit=_PAGE):
+        yield from (logged.operation for logged in page)
+        position = page[-1].position
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Items to forget, as records of other stores hold them: by their addresses, by their texts, and by the name of whom they are about."""
+
+    addresses: frozenset[Address]
+    wording: Wording
+
+    @classmethod
+    def of(cls, engine: Engine, addresses: list[Address], subject: str | None) -> Self:
+        """Read what the items say; call it before they are erased."""
+        with engine.transaction() as transaction:
+            heads = [head for found in transaction.heads(addresses).values() for head in found]
+        values = [value for head in heads for value in (head.value, *(sibling.value for sibling in head.siblings))]
+        return cls(frozenset(addresses), Wording.of(subject, values))
+
+    def is_in(self, record: Any) -> bool:  # noqa: ANN401 - a value as JSON has it
+        """Return whether a record names an item as recalled, names the subject, or repeats what an item says."""
+        return self._is_recalled(record) or any(map(self.wording.is_in, leaves(record)))
+
+    def _is_recalled(self, record: Any) -> bool:  # noqa: ANN401 - a value as JSON has it
+        match record:
+            case {"namespace": [*namespace], "key": str(key)} if Address(tuple(map(str, namespace)), key) in self.addresses:
+                return True
+            case Mapping():
+                return any(map(self._is_recalled, record.values()))
+            case list() | tuple():
+                return any(map(self._is_recalled, record))
+            case _:
+                return False
+
+
+def record_of(content: str) -> Any:  # noqa: ANN401 - a value as JSON has it
+    """Return what a record holds; of a damaged one, its text."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return content
+
+
+def _naming(engine: Engine, subject: str | None) -> list[Address]:
+    wording = Wording.of(subject)
+    return [] if wording.name is None else [one.address for one in operations_of(engine) if _names(one, wording)]
+
+
+def _names(operation: Operation, wording: Wording) -> bool:
+    """Return whether a write, or a value that lost against it, has the name."""
+    return any(wording.is_named_in(value) for value in (operation.value, *(sibling.value for sibling in operation.siblings)))

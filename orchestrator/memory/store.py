@@ -251,6 +251,7 @@ class MemoryStore(BasicStore):
     def erase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
         """Forget for good all that is about a subject, or in or below a namespace, with its history and with all that was derived from it.
 
+        About a subject is what has its stamp, and what has its name in the text, as whole words in any case; see `memory.wording`.
         Rows, vectors and index are overwritten in every file, and other devices do the same with their next sync. A view erases what is
         its principal's own. Returns where the items were.
         """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...protocols import StoreUnavailable
 from ..tables import Rows, Tables, newer, statements
 from .connections import Connections
+from .scrubbing import scrub
 
 if TYPE_CHECKING:
     from .connections import Connection
@@ -34,6 +35,7 @@ class PostgresDatabase:
     """
 
     def __init__(self, address: str, *, what: str, schema: str = "nearfar_runs") -> None:
+        self._schema = schema
         self._connections = Connections(
             address, what=what, schema=schema, most=_CONNECTIONS, patience=_PATIENCE, longest=_LONGEST, settings={}
         )
@@ -76,7 +78,11 @@ class PostgresDatabase:
         """Unless its administrator wants otherwise, a commit of the server's is on its disk."""
 
     def scrub(self) -> None:
-        """The server's own vacuum overwrites what was deleted."""
+        """The log is the server's."""
+
+    def rewrite(self) -> None:
+        with self._connections.alone() as connection:
+            scrub(connection, self._schema, _PATIENCE)
 
     def close(self) -> None:
         self._connections.close()

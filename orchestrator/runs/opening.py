@@ -39,11 +39,15 @@ def open_store(config: RunsConfig) -> RunStore:
 
 
 def _opened(config: RunsConfig) -> RunStore:
-    if config.postgres_variable is None:
-        return RunStore.open(config)
+    return RunStore.open(config, address=address_of(config) if config.postgres_variable is not None else None)
+
+
+def address_of(config: RunsConfig) -> str:
+    """Return the address of the database that a `[runs]` section names. Raises `ConfigError` where none is set."""
     from ..compose import secret
 
-    return RunStore.open(config, address=secret(config.postgres_variable))
+    assert config.postgres_variable is not None, "the caller has looked"
+    return secret(config.postgres_variable)
 
 
 def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:

@@ -185,6 +185,24 @@ class RunStore:
         self.writer.submit(partial(self._end_idle, run=run, user=user)).result()
         self._forget([run])
 
+    def forget_all(self, runs: Sequence[str]) -> None:
+        """Remove everything that is kept of runs, here or beside the store.
+
+        Raises `RunBusy` that names those that somebody works on, once the others are forgotten."""
+        idle, busy = [], []
+        for run in runs:
+            try:
+                self.writer.submit(partial(self._end_idle, run=run, user=None)).result()
+            except RunBusy:
+                busy.append(run)
+                continue
+            except NotFound:  # only something beside the store is kept of it, such as its trace
+                pass
+            idle.append(run)
+        self._forget(idle)
+        if busy:
+            raise RunBusy(f"somebody works on run {', '.join(busy)}", hint="wait, or end it with: nearfar runs cancel; then try again")
+
     def tidy(self) -> int:
         """Forget the oldest runs that ended beyond those that are to be kept. Returns how many."""
         with self.database.reading() as session:

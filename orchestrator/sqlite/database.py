@@ -9,9 +9,10 @@ from typing import Final
 from ...protocols import StoreUnavailable
 from ..tables import Tables, newer, statements
 from . import driver, files
-from .connections import Connection, Connections
+from .connections import PATIENCE, Connection, Connections
 from .disk import Disk
 from .errors import Naming
+from .log import empty_log
 
 APPLICATION: Final = 0x4E667264
 """Marks the file as one of nearfar's (`PRAGMA application_id`)."""
@@ -71,9 +72,18 @@ class Database:
             raise StoreUnavailable(f"{self.path} cannot be kept: {error.strerror}", hint="look at the disk") from error
 
     def scrub(self) -> None:
-        """Empty the write-ahead log too, so that what was deleted is in no file any more."""
+        """Empty the write-ahead log as far as nobody reads an older state of it."""
         with self._connections.outside() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+    def rewrite(self) -> None:
+        """Write all pages anew and empty the log: `secure_delete` leaves the copies of rows that are in gaps of pages.
+
+        Raises `StoreUnavailable` where another process reads an older state for long.
+        """
+        with self._connections.outside() as connection:
+            connection.execute("VACUUM")
+            empty_log(connection, self.naming.what, PATIENCE)
 
     def close(self) -> None:
         self._connections.close()

@@ -11,7 +11,7 @@ from ...protocols.messages import Value
 from ..events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..labels import Label
 from ..results import Call, SideUsage
-from ..task import Task
+from ..task import RecalledItem, Task
 from ..tool_outcomes import Effect
 from ..tools import Declared
 
@@ -42,6 +42,8 @@ class RunBegan(Entry):
     tools: tuple[TracedTool, ...]
     agents: Mapping[str, Side]
     """Those that the task could be given to."""
+    recalled: tuple[RecalledItem, ...] = ()
+    """Items of the memory that it quotes, by which an erasure finds the trace."""
 
 
 class AgentStepped(Entry):
@@ -108,6 +110,8 @@ class RunEnded(Entry):
     """Who gave the answer."""
     side: Side | None = None
     reasons: tuple[str, ...] = ()
+    recalled: tuple[RecalledItem, ...] = ()
+    """Items of the memory that it was told, those that its tools looked up among them."""
     near: SideUsage = SideUsage()
     far: SideUsage = SideUsage()
     label: Label = Label()

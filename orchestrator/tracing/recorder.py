@@ -155,7 +155,7 @@ class RunTrace:
     def recording(self, task: Task, agents: Mapping[str, Side]) -> Iterator[None]:
         """While a process works on the run; how it ends is recorded where it raises, and else by `conclude`."""
         tools = tuple(TracedTool(spec=tool.spec, declared=tool.declared) for tool in self._tools.values())
-        self._put(partial(RunBegan, clock=time.time(), task=task, tools=tools, agents=agents))
+        self._put(partial(RunBegan, clock=time.time(), task=task, recalled=task.recalled, tools=tools, agents=agents))
         try:
             yield
         except NearfarError as error:
@@ -168,7 +168,7 @@ class RunTrace:
 
     def conclude(self, result: Result) -> None:
         """Take note of the outcome."""
-        fields = result.model_dump(include={"text", "agent", "side", "reasons", "label"})
+        fields = result.model_dump(include={"text", "agent", "side", "reasons", "label", "recalled"})
         self._put(partial(RunEnded, outcome="done", near=result.near, far=result.far, **fields))
 
     def _tool_ran(self, event: ToolFinished) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from ...protocols import NotFound, StoreCorrupt
+from ..memory.erasing import Erased, record_of
 from ..runs.settings import RunsConfig
 from ..runs.writer import Change, T, Writer
 from ..sqlite.database import Database
@@ -75,6 +76,12 @@ class TraceStore:
         with self.database.reading() as session:
             return [run for (run,) in session.execute(query, (len(prefix), prefix, limit)).fetchall()]
 
+    def holding(self, erased: Erased) -> list[str]:
+        """Return the runs whose traces hold something of erased items; they are all read, which takes a while."""
+        with self.database.reading() as session:
+            runs = [run for (run,) in session.execute("SELECT DISTINCT run FROM entries ORDER BY run").fetchall()]
+            return [run for run in runs if _holds(session, run, erased)]
+
     def newest(self, *, user: str | None = None, limit: int = 100) -> list[TraceLine]:
         """The runs that were begun, or gone on with, last come first."""
         begun = (
@@ -136,6 +143,11 @@ def erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
 
 def _forget(session: Session, *, run: str) -> None:
     session.execute("DELETE FROM entries WHERE run = ?", (run,))
+
+
+def _holds(session: Session, run: str, erased: Erased) -> bool:
+    rows = session.execute("SELECT content FROM entries WHERE run = ?", (run,)).fetchall()
+    return any(erased.is_in(record_of(content)) for (content,) in rows)
 
 
 def _line(session: Session, run: str, first: int, last: int) -> TraceLine:

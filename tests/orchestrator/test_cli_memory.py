@@ -276,7 +276,8 @@ def test_erase_shows_what_would_go_and_asks(store: MemoryStore) -> None:
     filled(store)
     looked = memory("erase", "--subject", "ana", "--dry-run")
     assert "allergic to peanuts" in looked.stderr
-    assert looked.stdout == "1 item would be erased\n"
+    assert "oat milk" in looked.stderr
+    assert looked.stdout == "2 items would be erased\n"
     assert told("erase", "--subject", "ana")["error"]["hint"] == "say --yes, or look first with --dry-run"
     assert store.get(NOTES, "nuts") is not None
 
@@ -285,10 +286,10 @@ def test_erased_items_leave_no_trace_in_any_file(store: MemoryStore, home: Path)
     filled(store)
     store.bound(lineage=store.traces(subject="ana")).put(("summary",), "1", {"text": "Beware of peanuts."})
     erased = told("erase", "--subject", "ana", "--yes")["erased"]
-    assert [place["key"] for place in erased] == ["nuts", "1"]
+    assert [place["key"] for place in erased] == ["milk", "nuts", "1"]
     assert not any(b"eanuts" in path.read_bytes() for path in (home / "home").rglob("*") if path.is_file())
-    assert store.get(NOTES, "milk") is not None
-    assert told("erase", "--subject", "ana", "--yes") == {"erased": []}
+    assert store.get(("web",), "1") is not None
+    assert told("erase", "--subject", "ana", "--yes") == {"erased": [], "runs": [], "traces": []}
 
 
 def test_namespace_is_erased_with_all_below_it(store: MemoryStore) -> None:

@@ -9,6 +9,7 @@ from uuid import uuid4
 import orjson
 
 from ...postgres.connections import Connections
+from ...postgres.scrubbing import scrub
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded
 from ..item import Address, Namespace
@@ -20,7 +21,6 @@ from .heads import opened
 from .items import ROW, address, read
 from .keyword import best_by_words
 from .schema import check_name, prepare
-from .scrubbing import scrub
 from .selecting import Where, below
 from .transaction import PostgresTransaction
 from .vectors import SETTINGS, Vectors

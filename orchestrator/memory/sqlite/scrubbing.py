@@ -1,10 +1,9 @@
 """Making unreadable what was deleted."""
 
-import time
 from typing import Final
 
-from ....protocols import StoreUnavailable
 from ...sqlite.connections import Connection
+from ...sqlite.log import empty_log
 
 PATIENCE: Final = 30.0
 """Seconds that readers of older states have, to finish."""
@@ -22,7 +21,7 @@ def scrub(connection: Connection) -> None:
     forget_removals(connection)
     connection.execute("INSERT INTO words (words) VALUES ('optimize')")
     connection.execute("VACUUM")
-    _empty_log(connection)
+    empty_log(connection, "memory store", PATIENCE)
     connection.execute("UPDATE replica SET is_dirty = 0")
 
 
@@ -43,15 +42,3 @@ def forget_removals(connection: Connection) -> None:
 def has_many_removals(connection: Connection) -> bool:
     (removals,) = connection.execute("SELECT count(*) FROM removals").fetchone()
     return int(removals) > MOST_REMOVALS
-
-
-def _empty_log(connection: Connection) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        (is_busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if not is_busy:
-            return
-        if time.monotonic() > deadline:
-            message = "what was deleted is still in the log of the memory store, since another process reads an older state of it"
-            raise StoreUnavailable(message, hint="close the other process and erase again")
-        time.sleep(0.05)

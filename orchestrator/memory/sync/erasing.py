@@ -1,16 +1,15 @@
 """Forgetting items so that nothing of them is left in the database, and what was derived from them neither."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..engine import Change, Engine, Transaction
+from ..erasing import operations_of
 from ..item import Address, Tier, address_tag
 from ..operation import Dot, Operation, Sibling
 from ..projection import change_of
+from ..wording import Wording
 from .facts import Erasure, Erasures, without_siblings
-
-_PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +20,15 @@ class Forgetting:
     transaction: Transaction
     fields: Sequence[str]
     now: float
+    wording: Wording = field(default_factory=Wording)
+    """The name of whom the erasures are about, where it is known here: what has it in its text goes, too."""
 
-    def operations(self) -> Iterator[Operation]:
-        """All that the replica has."""
-        position = 0
-        while page := self.engine.operations(position, limit=_PAGE):
-            yield from (logged.operation for logged in page)
-            position = page[-1].position
+    def named(self) -> Iterator[Dot]:
+        """Yield the writes whose text has the name."""
+        if self.wording.name is None:
+            return
+        for operation in operations_of(self.engine):
+            yield from (write.dot for write in _writes(operation) if self.wording.is_named_in(write.value))
 
 
 def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[Address], list[Erasure]]:
@@ -50,8 +51,9 @@ def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[Ad
 
 
 def _overwritten(erasure: Erasure, dropped: Operation) -> Erasure:
-    """The erasure with the writes that a dropped one was in the place of, and its own notice, where anybody else can have these."""
-    if dropped.reach is Tier.DEVICE:
+    """The erasure with the writes before a dropped one, and itself, where others can have these and would not find them."""
+    needs_no_mention = dropped.meta.tier is Tier.DEVICE or erasure.names(dropped.address, dropped.meta)
+    if dropped.reach is Tier.DEVICE and needs_no_mention:
         return erasure
     device, sequence = dropped.dot
     return replace(erasure, overwritten={address_tag(dropped.address): {**dropped.context, device: sequence}})
@@ -71,24 +73,46 @@ class _Reached:
     left: Operation | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """The writes that erasures reach, beside those that they cover by themselves."""
+
+    named: frozenset[Dot]
+    """Writes whose text names whom the erasures are about."""
+    sources: dict[Address, set[str]] = field(default_factory=dict)
+    """Items of which writes go, by which erasures."""
+
+    def has(self, write: Operation | Sibling, erasure: Erasure) -> bool:
+        """Return whether a value has the name, or was made, before its writer heard of the erasure, of something that it reaches."""
+        if not erasure.precedes(write.dot):
+            return False
+        is_named = write.dot in self.named and erasure.user in (None, write.meta.user)
+        return is_named or any(erasure.id in self.sources.get(address, ()) for address in write.meta.lineage)
+
+
 def _reached(forgetting: Forgetting, erasures: Sequence[Erasure]) -> dict[Dot, _Reached]:
     """The writes that erasures reach."""
     reached: dict[Dot, _Reached] = {}
-    sources: dict[Address, set[str]] = {}
-    """Items of which writes go, by which erasures."""
     index, by_id = Erasures(erasures), {erasure.id: erasure for erasure in erasures}
+    reach = _Reach(frozenset(forgetting.named()))
     is_growing = True
     while is_growing:
         is_growing = False
-        for operation in forgetting.operations():
-            derived = {id for address in _lineage(operation) for id in sources.get(address, ())}
-            near = {erasure.id: erasure for erasure in (*index.near(operation), *(by_id[id] for id in sorted(derived)))}
-            one = _reach(operation, list(near.values()), sources) if near else None
+        for operation in operations_of(forgetting.engine):
+            derived = {id for address in _lineage(operation) for id in reach.sources.get(address, ())}
+            others = by_id if any(write.dot in reach.named for write in _writes(operation)) else derived
+            near = {erasure.id: erasure for erasure in (*index.near(operation), *(by_id[id] for id in sorted(others)))}
+            one = _left(operation, list(near.values()), reach) if near else None
             if one is not None and one != reached.get(operation.dot):
                 reached[operation.dot] = one
-                sources.setdefault(operation.address, set()).update(erasure.id for erasure in one.by)
+                reach.sources.setdefault(operation.address, set()).update(erasure.id for erasure in one.by)
                 is_growing = True
     return reached
+
+
+def _writes(operation: Operation) -> Iterator[Operation | Sibling]:
+    yield operation
+    yield from operation.siblings
 
 
 def _lineage(operation: Operation) -> set[Address]:
@@ -96,17 +120,12 @@ def _lineage(operation: Operation) -> set[Address]:
     return {address for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) for address in meta.lineage}
 
 
-def _reach(operation: Operation, erasures: Sequence[Erasure], sources: Mapping[Address, set[str]]) -> _Reached | None:
-    by = [one for one in erasures if one.covers(operation) or _is_derived(operation, one, sources)]
+def _left(operation: Operation, erasures: Sequence[Erasure], reach: _Reach) -> _Reached | None:
+    by = [one for one in erasures if one.covers(operation) or reach.has(operation, one)]
     if by:
         return _Reached(operation, by, None)
     left = without_siblings(
         operation,
-        lambda sibling: any(one.covers_sibling(operation.address, sibling) or _is_derived(sibling, one, sources) for one in erasures),
+        lambda sibling: any(one.covers_sibling(operation.address, sibling) or reach.has(sibling, one) for one in erasures),
     )
     return None if left is operation else _Reached(operation, [], left)
-
-
-def _is_derived(write: Operation | Sibling, erasure: Erasure, sources: Mapping[Address, set[str]]) -> bool:
-    """Return whether a value was made, before its writer heard of the erasure, of something that the erasure reaches."""
-    return erasure.precedes(write.dot) and any(erasure.id in sources.get(address, ()) for address in write.meta.lineage)

@@ -10,6 +10,7 @@ from ....protocols import PermissionDenied, SyncRefused
 from ..clock import MAXIMUM_SKEW
 from ..engine import Engine, Transaction
 from ..item import Address, Namespace
+from ..wording import Wording
 from . import books, restoring
 from .erasing import Forgetting, forget
 from .facts import Erasure, Facts, check_size, prefix_tag
@@ -93,6 +94,7 @@ class Replica:
     def erase(self, *, subject: str | None = None, prefix: Namespace | None = None, on_behalf_of: str | None = None) -> list[Address]:
         """Forget everything about a subject, or in and below a prefix, and have all peers forget it.
 
+        What names the subject in its text is about it, too; peers, who are not told the name, forget of that what this replica has.
         Here all goes, whoever's it is; peers forget what is the replica's user's, and those of a hub what is anybody's. `on_behalf_of` a
         user, only what is theirs goes, everywhere. Returns which items are gone here.
         """
@@ -102,7 +104,7 @@ class Replica:
             user = self.user if on_behalf_of is None else on_behalf_of
             erasure = Erasure(secrets.token_hex(_ID_BYTES), *tags, user, {self.engine.device: self._own_number(transaction)})
             local = erasure if on_behalf_of is not None else replace(erasure, user=None)
-            gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now()), [local])
+            gone, grown = forget(Forgetting(self.engine, transaction, self.fields, self.now(), Wording.of(subject)), [local])
             books.keep_facts(transaction, known | Facts({erasure.id: replace(grown[0], user=user)}))
             self._retire_keys(transaction, [local])
         self.finish_erasing()

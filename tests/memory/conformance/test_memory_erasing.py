@@ -141,3 +141,37 @@ def test_a_view_tells_of_no_traces_of_what_it_may_not_see(filled: MemoryStore, e
     seen = filled.view(Principal("eve", "phone"))
     assert seen.traces(subject="bob") == seen.traces(prefix=()) == [Address(("friends",), "shared")]
     assert len(filled.view(Principal("ann", engine.device)).traces(prefix=())) == len(filled.traces(prefix=()))
+
+
+def test_what_names_somebody_in_its_text_is_erased_with_what_is_stamped(store: MemoryStore, engine: Engine) -> None:
+    store.put(NOTES, "plain", {"text": "Dinner with ANN  Smith's sister"})
+    store.put(NOTES, "nested", {"guests": [{"name": "Ann Smith"}]}, subject="party")
+    store.put(NOTES, "deleted", {"text": "ann smith"})
+    store.supersede(NOTES, "plain", {"text": "Dinner alone"})
+    store.bound(lineage=[Address(NOTES, "nested")]).put(("summaries",), "party", {"text": "a guest came"})
+    store.put(NOTES, "other", {"text": "Joann Smithers"})
+    found = store.traces(subject="Ann Smith")
+    assert {address.key.partition("@")[0] for address in found} == {"plain", "nested", "deleted", "party"}
+    assert set(store.erase(subject="Ann Smith")) == set(found)
+    assert keys(store) == {"plain", "other"}
+    assert store.erase(subject="Ann Smith") == engine.traces(subject="Ann Smith") == []
+
+
+@pytest.mark.parametrize(("subject", "text"), [("42", "42 apples"), ("x", "x marks it"), ("ann", "Hannah"), ("an(n", "ann")])
+def test_a_number_a_letter_and_a_part_of_a_word_name_nobody(store: MemoryStore, subject: str, text: str) -> None:
+    store.put(NOTES, "kept", {"text": text})
+    assert store.erase(subject=subject) == []
+
+
+@pytest.mark.parametrize(("subject", "text"), [("李明", "我喜欢李明的茶"), ("José", "Jose\u0301 came"), ("O'Neil", "call O'Neil: now")])
+def test_names_are_found_in_other_scripts_and_forms(store: MemoryStore, subject: str, text: str) -> None:
+    store.put(NOTES, "gone", {"text": text})
+    assert store.erase(subject=subject) == [Address(NOTES, "gone")]
+
+
+def test_people_erase_by_name_what_is_their_own(store: MemoryStore) -> None:
+    theirs = store.view(Principal("bob", "phone"))
+    theirs.put(NOTES, "by bob", {"text": "about Carl"})
+    store.put(NOTES, "by the app", {"text": "about Carl"}, tier=Tier.SHARED)
+    assert theirs.erase(subject="carl") == [Address(NOTES, "by bob")]
+    assert keys(store) == {"by the app"}

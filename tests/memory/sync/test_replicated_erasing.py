@@ -234,3 +234,18 @@ def _exchange(one: Replica, other: Replica, peer: Peer) -> None:
     for sender, receiver in ((one, other), (other, one)):
         for batch in batches(sender, peer, receiver.request(peer, sender.hello().log)):
             receive(receiver, peer, sender.engine.device, batch)
+
+
+def test_what_only_names_the_subject_in_its_text_is_gone_at_all_that_had_it(nodes: dict[str, Node], tmp_path: Path) -> None:
+    phone, laptop = nodes["phone"], nodes["laptop"]
+    phone.store.put(NOTES, "once", {"text": f"Carl lives at {CANARY}"}, tier=Tier.USER)
+    phone.store.put(NOTES, "twice", {"text": f"{CANARY} of carl"}, tier=Tier.USER)
+    phone.store.supersede(NOTES, "twice", {"text": f"CARL has {CANARY}"}, tier=Tier.USER)
+    phone.store.put(NOTES, "withdrawn", {"text": f"{CANARY} of carl"}, tier=Tier.USER)
+    meet_at_hub(nodes, "phone", "laptop", "tablet")
+    phone.store.put(NOTES, "withdrawn", {"text": f"carl's {CANARY}"})
+    assert len(hits(tmp_path)) == 4
+    laptop.store.erase(subject="Carl")
+    phone.store.erase(subject="Carl")
+    meet_at_hub(nodes, "laptop", "phone", "tablet", "laptop")
+    assert hits(tmp_path) == []

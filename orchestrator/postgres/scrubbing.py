@@ -1,14 +1,14 @@
-"""What deleted items leave in the database's files, and how to be rid of it."""
+"""Rewrite the tables of a schema, so that nothing of deleted rows is left in the database's files."""
 
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ....protocols import StoreUnavailable
+from ...protocols import StoreUnavailable
 
 if TYPE_CHECKING:
-    from ...postgres.connections import Connection
+    from .connections import Connection
 
 _POLL_SECONDS: Final = 0.05
 _TABLES: Final = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' ORDER BY relname"

@@ -1,0 +1,111 @@
+"""Find the runs and traces that hold something of erased items, and forget them so that no file has any of it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ..memory.erasing import Erased, record_of
+from ..sqlite.database import Database
+from ..sqlite.errors import Naming
+from ..tables import Session
+from .opening import address_of, open_store
+from .settings import RunsConfig
+from .store import FILE, RunStore
+
+_TRACES: Final = "traces.db"
+_FILES: Final = (FILE, _TRACES, "privacy.db", "budgets.db")
+_NAMING: Final = Naming("record of runs", recovery="look at the disk")
+_TEXTS: Final = (
+    "SELECT title FROM runs WHERE run = ?",
+    "SELECT user_name FROM runs WHERE run = ?",
+    "SELECT content FROM tasks WHERE run = ?",
+    "SELECT content FROM outcomes WHERE run = ?",
+    "SELECT request FROM effects WHERE run = ? AND request IS NOT NULL",
+    "SELECT result FROM effects WHERE run = ? AND result IS NOT NULL",
+)
+_VALUES: Final = ("SELECT kind, content FROM checkpoints WHERE run = ?", "SELECT kind, content FROM pending WHERE run = ?")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Runs of which something is kept that holds an erased item."""
+
+    runs: tuple[str, ...] = ()
+    """Durable runs."""
+    traces: tuple[str, ...] = ()
+    """Runs of which there is a trace that holds it."""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.runs, *self.traces)))
+
+
+def holding(config: RunsConfig, erased: Erased) -> Holding:
+    """Look through all that is kept of runs, where anything is. Raises `StoreUnavailable` and `StoreCorrupt`."""
+    runs: Sequence[str] = ()
+    traces: Sequence[str] = ()
+    if _is_kept(config, FILE):
+        with closing(open_store(config)) as store:
+            runs = runs_holding(store, erased)
+    if _is_kept(config, _TRACES):
+        from ..tracing.store import open_traces
+
+        with closing(open_traces(config)) as kept:
+            traces = kept.holding(erased)
+    return Holding(tuple(runs), tuple(traces))
+
+
+def runs_holding(store: RunStore, erased: Erased) -> list[str]:
+    """Return the runs of a store that hold something of erased items: in the task, a step, an effect or the outcome."""
+    with store.database.reading() as session:
+        runs = [run for (run,) in session.execute("SELECT run FROM runs ORDER BY number").fetchall()]
+        return [run for run in runs if any(map(erased.is_in, _records(store, session, run)))]
+
+
+def forget_holding(config: RunsConfig, held: Holding) -> None:
+    """Forget runs, with their traces and all that is kept beside, and rewrite the files.
+
+    Raises `RunBusy` while somebody works on one of them; those that nobody works on are forgotten by then.
+    """
+    if not held.all:
+        return
+    if _is_kept(config, FILE):
+        with closing(open_store(config)) as store:
+            store.forget_all(held.all)
+    elif _is_kept(config, _TRACES):
+        from ..tracing.store import erase_traces
+
+        erase_traces(config, held.all)
+    _rewrite(config)
+
+
+def _rewrite(config: RunsConfig) -> None:
+    if config.postgres_variable is not None:
+        from ..postgres.database import PostgresDatabase
+
+        with closing(PostgresDatabase(address_of(config), what="runs")) as shared:
+            shared.rewrite()
+    for path in filter(Path.exists, (config.folder / name for name in _FILES)):
+        with closing(Database(path, _NAMING)) as database:
+            database.rewrite()
+
+
+def _is_kept(config: RunsConfig, file: str) -> bool:
+    return config.postgres_variable is not None or (config.folder / file).exists()
+
+
+def _records(store: RunStore, session: Session, run: str) -> Iterator[Any]:
+    yield run
+    for query in _TEXTS:
+        yield from (record_of(content) for (content,) in session.execute(query, (run,)).fetchall())
+    for query in _VALUES:
+        yield from (_value(store, kind, content) for kind, content in session.execute(query, (run,)).fetchall())
+
+
+def _value(store: RunStore, kind: str, content: bytes) -> Any:  # noqa: ANN401 - a value of any channel
+    """Return what a step has kept; of a damaged one, its bytes as text."""
+    with suppress(ValueError, TypeError):
+        return store.checkpointer.serde.loads_typed((kind, content))
+    return content.decode("utf-8", "replace")

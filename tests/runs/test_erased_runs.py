@@ -1,0 +1,185 @@
+"""What is erased from the memory is in no run, trace or file that stands beside it."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from postgres_server import PostgresServer
+from run_stores import Opener
+from typer.testing import CliRunner
+
+from nearfar.orchestrator import Hybrid, Policy
+from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.memory import MemoryStore
+from nearfar.orchestrator.memory.erasing import Erased
+from nearfar.orchestrator.memory.item import Address
+from nearfar.orchestrator.memory.settings import RecallConfig
+from nearfar.orchestrator.memory.wording import Wording
+from nearfar.orchestrator.memory_tools import memory_tools
+from nearfar.orchestrator.postgres.database import PostgresDatabase
+from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
+from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
+from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.runs.store import NAMING, RunStore
+from nearfar.orchestrator.sqlite.database import Database
+from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task_memory import TaskMemory
+from nearfar.orchestrator.tracing.store import open_traces
+from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
+from nearfar.protocols.fakes import Reply
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wide_terminal")]
+CANARY = "canary7f3a"
+NOTE = f'Carl\'s "number" is {CANARY}.'
+PRIVATE = Policy.model_validate({"strategy": "device", "sensitivity": "private"})
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEARFAR_HOME", str(tmp_path / "home"))
+    (tmp_path / "nearfar.toml").write_text(
+        '[memory]\nembed = false\n[runs]\nfolder = "home/runs"\n[cache]\npath = "home/answers.db"\n', encoding="utf-8"
+    )
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[MemoryStore]:
+    with MemoryStore.open(home / "memory" / "memory.db", embedder=None) as opened:
+        yield opened
+
+
+def hits(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.rglob("*") if file.is_file() and CANARY.encode() in file.read_bytes())
+
+
+def erase(*arguments: str) -> Any:  # noqa: ANN401 - whatever the command prints
+    printed = CliRunner().invoke(app, ["memory", "erase", *arguments, "--yes", "--json"])
+    return json.loads(printed.stdout)
+
+
+def repeating(request: StepRequest) -> Reply:
+    """Look it up once, then repeat all that was told."""
+    if request.tools and not any(message.role == "tool" for message in request.messages):
+        return ToolCall(id="1", name="recall", arguments={"query": "number of Carl"})
+    return " ".join(message.text + (message.tool_result.content if message.tool_result else "") for message in request.messages)
+
+
+async def served(store: MemoryStore, home: Path, prompt: str, *, looks_up: bool = False, keeps: bool = True, key: str = "run-1") -> None:
+    tools = memory_tools(store) if looks_up else ()
+    memory = TaskMemory(store, recall=None if looks_up else RecallConfig(), tools=tools)
+    config = RunsConfig(folder=home / "runs")
+    runs, cache = config if keeps else None, CacheSettings(path=home / "answers.db", semantic=False, shadow_share=0)
+    near = ScriptedAgent(repeating, name="near")
+    async with Hybrid(near=near, policy=PRIVATE, memory=memory, runs=runs, traces=config, cache=cache) as hybrid:
+        assert (await hybrid.run(prompt, idempotency_key=key)).text
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with runs", "traces alone"])
+@pytest.mark.parametrize("looks_up", [False, True], ids=["put before it", "looked up"])
+async def test_runs_and_traces_that_recalled_it_go_with_it(store: MemoryStore, home: Path, looks_up: bool, keeps: bool) -> None:
+    store.put(("people",), "carl", {"text": NOTE}, subject="somebody")
+    await served(store, home, "What is the number of Carl?", looks_up=looks_up, keeps=keeps)
+    await served(store, home, "Name a colour.", keeps=keeps, key="run-2")
+    assert len(hits(home)) >= 2
+    told = erase("--subject", "somebody")
+    assert ("run-1" in told["traces"], "run-1" in told["runs"]) == (True, keeps)
+    assert hits(home) == []
+    with closing(open_traces(RunsConfig(folder=home / "runs"))) as traces, pytest.raises(NotFound):
+        traces.entries("run-1")
+
+
+async def test_runs_are_found_by_the_name_where_nothing_is_stamped_and_nothing_was_recalled(store: MemoryStore, home: Path) -> None:
+    store.put(("people",), "other", {"text": "nothing of it"})
+    await served(store, home, f"{CANARY} wants tea; what does {CANARY.upper()} want?")
+    await served(store, home, "Name a colour.", key="run-2")
+    shown = CliRunner().invoke(app, ["memory", "erase", "--subject", CANARY, "--dry-run"])
+    assert "1 run and 1 trace of it: run-1" in shown.stderr
+    assert (erase("--subject", CANARY)["runs"], hits(home)) == (["run-1"], [])
+    with closing(RunStore.open(RunsConfig(folder=home / "runs"))) as runs:
+        assert [run.id for run in runs.list()] == ["run-2"]
+    assert erase("--subject", CANARY) == {"erased": [], "runs": [], "traces": []}
+
+
+async def test_a_prefix_takes_the_runs_that_repeat_what_its_items_say(store: MemoryStore, home: Path) -> None:
+    store.put(("people", "carl"), "number", {"text": NOTE})
+    await served(store, home, f"Please note: {NOTE}")
+    erase("--prefix", "people/carl")
+    assert hits(home) == []
+
+
+async def test_nothing_is_erased_while_somebody_works_on_a_run_that_holds_it(store: MemoryStore, home: Path) -> None:
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl")
+    config = RunsConfig(folder=home / "runs")
+    with closing(RunStore.open(config)) as runs:
+        lease = await _begun(runs, "busy", f"Note: {NOTE}")
+        error = erase("--subject", "carl")
+        assert (error["error"]["type"], store.get(("people",), "carl") is None) == ("RunBusy", False)
+        await runs.finish(lease, Failure(error="Unavailable", message="no agent"))
+
+
+async def _begun(runs: RunStore, run: str, prompt: str) -> Any:  # noqa: ANN401 - a lease
+    task = Task(messages=(Message.user(prompt),), idempotency_key=run)
+    return await runs.begin(KeptTask.of(task, tools=(), agents=()), digest(task))
+
+
+async def test_runs_that_hold_something_erased_are_found_on_each_database(opened: Opener) -> None:
+    store = opened()
+    for run, prompt in (("r1", f"about {CANARY}"), ("r2", "about nothing")):
+        await store.finish(await _begun(store, run, prompt), '{"text": "done"}')
+    damaged = await _begun(store, "r3", "about nothing")
+    with store.database.writing() as session:
+        session.execute("UPDATE tasks SET content = ? WHERE run = ?", (f'{{"messages": "{CANARY}', damaged.run))
+    assert runs_holding(store, Erased(frozenset(), Wording.of(CANARY))) == ["r1", "r3"]
+    with pytest.raises(RunBusy, match="r3"):
+        store.forget_all(["r1", "r3"])
+    assert [run.id for run in store.list()] == ["r3", "r2"]
+
+
+async def test_a_run_that_recalled_an_erased_item_is_found_by_its_address(opened: Opener) -> None:
+    store = opened()
+    lease = await _begun(store, "r1", "nothing of it")
+    recalled = {"namespace": ["people", "carl"], "key": "number", "version": "1@a", "tier": "user", "source": "user", "trust": 1.0}
+    await store.finish(lease, json.dumps({"recalled": [recalled]}))
+    for address, found in ((Address(("people", "carl"), "number"), ["r1"]), (Address(("people",), "number"), [])):
+        assert runs_holding(store, Erased(frozenset([address]), Wording())) == found
+
+
+def test_nothing_is_made_where_no_runs_are_kept(tmp_path: Path) -> None:
+    config = RunsConfig(folder=tmp_path / "runs")
+    assert holding(config, Erased(frozenset(), Wording.of(CANARY))) == Holding()
+    forget_holding(config, Holding(("r1",), ("r1",)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rewriting_leaves_nothing_of_deleted_rows_in_the_tables_of_postgres(
+    postgres_database: str, postgres_server: PostgresServer
+) -> None:
+    with closing(PostgresDatabase(postgres_database, what="runs")) as database:
+        with database.writing() as session:
+            session.execute("CREATE TABLE notes (text text)")
+            session.execute("INSERT INTO notes VALUES (?)", (CANARY,))
+            session.execute("DELETE FROM notes")
+        database.rewrite()
+    files = (path for path in postgres_server.data.rglob("*") if path.is_file() and "pg_wal" not in path.parts)
+    assert [path.name for path in files if CANARY.encode() in path.read_bytes()] == []
+
+
+def test_a_reader_of_an_older_state_keeps_a_rewrite_from_calling_itself_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
+    path = tmp_path / "runs.db"
+    with closing(Database(path, NAMING)) as database, closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM parts").fetchall()
+        with database.writing() as session:
+            session.execute("INSERT INTO parts VALUES ('new', 1)")
+        with database._connections.outside() as writer:
+            writer.execute("PRAGMA busy_timeout = 0")
+        with pytest.raises(StoreUnavailable, match="older state"):
+            database.rewrite()
