@@ -51,7 +51,7 @@ class Label(Value):
             self is other
             or (TIERS.index(self.tier) <= TIERS.index(other.tier))
             and (self.integrity is Integrity.UNTRUSTED or other.integrity is Integrity.TRUSTED)
-            and all(origin in self.origins for origin in other.origins)
+            and (not other.origins or all(origin in self.origins for origin in other.origins))
         )
 
     @property

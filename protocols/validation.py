@@ -79,7 +79,7 @@ def check_privacy(card: AgentCard, request: StepRequest) -> None:
 def check_schema(schema: JsonSchema, what: str) -> None:
     """Raise `InvalidRequest` if `schema` is not a usable schema; `what` names it in the message."""
     try:
-        problem = _schema_problem(json.dumps(schema, sort_keys=True))
+        problem = _schema_problem(json.dumps(schema))
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"{what} is not JSON: {error}", hint=_SCHEMA_HINT) from error
     except RecursionError:
@@ -140,7 +140,7 @@ def _first_problem(value: JsonValue, schema: JsonSchema, what: str) -> str | Non
     from referencing.exceptions import Unresolvable
 
     try:
-        error = best_match(_validator(json.dumps(schema, sort_keys=True)).iter_errors(value))
+        error = best_match(_validator(json.dumps(schema)).iter_errors(value))
     except Unresolvable as unresolvable:
         message = f"{what} refers to {unresolvable.ref!r}, which it does not contain"
         raise InvalidRequest(message, hint=_SCHEMA_HINT) from unresolvable
