@@ -8,6 +8,7 @@ from ..protocols import Effort, JsonSchema, Message, Sensitivity
 from ..protocols.messages import Value
 from .cache.scope import Caching
 from .compression.policy import CompressionPolicy
+from .guarding.chosen import Chosen
 from .guarding.settings import GuardPolicy
 from .labels import OF_CONTEXT, Label
 from .memory.item import Namespace, Source, Tier
@@ -122,8 +123,8 @@ class Task(Value):
     """Choose anew, whoever answered last in the session."""
     allowed_tools: frozenset[str] | None = None
     """The only tools that it may call, which are then not asked about for their own sake; None: all, as far as the guard lets it."""
-    planned_tools: frozenset[str] = frozenset()
-    """Tools that a plan names which was made before the run had read what strangers wrote."""
+    planned: Chosen = Chosen()
+    """What was chosen for it, as a part of a task, before the run had read what strangers wrote."""
     prompt: str | None = None
     """The last prompt as the user wrote it, where something stands behind it; None: it is that."""
     label: Label = Label()

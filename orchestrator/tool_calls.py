@@ -12,6 +12,7 @@ from ..protocols.messages import Value
 from .effects.occurrences import Made, Occurrence, Occurrences
 from .effects.overdue import Overdue
 from .effects.running import run_unrecorded
+from .guarding.chosen import Chosen
 from .labels import OPEN, Integrity, Label, joined, may_go
 from .memory.item import Tier
 from .tool_outcomes import NOT_RUN, Effect
@@ -37,8 +38,8 @@ class Standing:
     """The last message is the one with the calls."""
     label: Label
     """Of all that whoever makes the calls has seen."""
-    chosen: frozenset[str] = frozenset()
-    """Tools that were asked for before the run had read what strangers wrote."""
+    chosen: Chosen = Chosen()
+    """What was asked for before the run had read what strangers wrote."""
     trusted: Sequence[int] = ()
     """Places of the messages in the conversation that strangers had no hand in."""
 
@@ -52,6 +53,10 @@ class Guard(Protocol):
 
     def is_grounded(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
         """Whether all that the call says comes from the user's words or from trusted data."""
+        ...
+
+    def is_chosen(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+        """Whether the user or a plan had chosen this very call before the run read what strangers wrote."""
         ...
 
 
@@ -142,6 +147,8 @@ class ToolCalls:
         """Why calls may not run, by their ids. One yes must not let two of them run."""
         self._grounded: list[bool] = []
         """Of each call: whether strangers had no hand in it; known once they are cleared."""
+        self._chosen: list[bool] = []
+        """Of each call: whether it was chosen before strangers were heard, or the user said yes to it; known once they are cleared."""
         vault = boundary.vault
         self._filled = [OPEN if vault is None else vault.label_of(call) for call in calls]
         """Labels of what goes into the calls beside the words of whoever made them."""
@@ -152,7 +159,7 @@ class ToolCalls:
 
         Raises LangGraph's interrupt where the run has to stop until somebody has decided. `asking` hears what somebody is asked.
         """
-        self._grounded = self._grounded_in(standing)
+        self._grounded, self._chosen = self._grounded_in(standing), self._chosen_in(standing)
         asked: dict[int, ApprovalRequest] = {}
         for index, call in enumerate(self._calls):
             tool = self._tools.get(call.name)
@@ -172,6 +179,8 @@ class ToolCalls:
             self._refused |= {
                 request.call.id: self._told(index, f"{request.reason}{nobody or ': the user said no'}") for index, request in denied.items()
             }
+            for index in asked.keys() - denied.keys():
+                self._chosen[index] = True
 
     def _told(self, index: int, reason: str) -> str:
         """Return the reason as the caller is told it: not which of several values behind placeholders it was that was objected to."""
@@ -240,6 +249,11 @@ class ToolCalls:
         return self._grounded
 
     @property
+    def chosen(self) -> Sequence[bool]:
+        """Of each call, once they are cleared: whether it was chosen before strangers were heard, or the user said yes to it."""
+        return self._chosen
+
+    @property
     def ran(self) -> list[bool]:
         """Of each call: whether a tool was called at all, rather than the model told why not."""
         return [call.name in self._tools and call.id not in self._refused for call in self._calls]
@@ -250,6 +264,13 @@ class ToolCalls:
             return [True] * len(self._calls)
         tools = [self._tools.get(call.name) for call in self._calls]
         return [tool is not None and guard.is_grounded(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
+
+    def _chosen_in(self, standing: Standing) -> list[bool]:
+        guard = self._boundary.guard
+        if guard is None or standing.label.integrity is Integrity.TRUSTED:
+            return [True] * len(self._calls)
+        tools = [self._tools.get(call.name) for call in self._calls]
+        return [tool is not None and guard.is_chosen(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
 
     def tainted(self, seen: Label) -> Label:
         """Of what strangers chose that goes into tools which change something. `seen`: of what whoever made the calls has been told."""

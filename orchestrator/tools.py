@@ -51,6 +51,10 @@ class ToolOptions(TypedDict, total=False):
     sinks: Sequence[str]
     """Arguments that decide what is done, and to whom; all of them unless given, and none of a tool that only reads on this device. Where
     a tool has arguments and none of them is one, anybody may have it called."""
+    keys: Sequence[str]
+    """Arguments that name the record that is read from the user's own data and returned as it is kept there: `order` of `read_order`.
+    Whoever names the keys has chosen what is read: after strangers were heard, a record is trusted where the user or trusted data name
+    all its keys. None unless given, and none of a tool that searches, lists or computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Declared:
     source: Source = Source.INTERNAL_TOOL
     sends: Tier = Tier.DEVICE
     sinks: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
 
     def label(self, name: str) -> Label:
         """Of its results."""
@@ -213,6 +218,8 @@ def _check_options(function: object, options: ToolOptions) -> None:
     require("approval", options.get("approval"), bool, "True or False")
     if "sinks" in options:
         as_tuple("sinks", options["sinks"], lambda part: isinstance(part, str), "a list of names of arguments", hint='sinks=["path"]')
+    if "keys" in options:
+        as_tuple("keys", options["keys"], lambda part: isinstance(part, str), "a list of names of arguments", hint='keys=["order"]')
 
 
 def _check_limits(name: str, time_limit: float, result_limit: int) -> None:
@@ -225,9 +232,14 @@ def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Dec
     sends = _choice(name, "sends", Tier, options.get("sends", Tier.DEVICE))
     harmless = effect is Effect.READ and sends is Tier.DEVICE
     sinks = options.get("sinks", () if harmless else parameters)
-    for sink in sinks:
-        if sink not in parameters:
-            raise ConfigError(f"tool {name!r}: it has no argument {sink!r} to be a sink", hint=f"it has: {', '.join(parameters) or 'none'}")
+    keys = options.get("keys", ())
+    for role, arguments in (("sink", sinks), ("key", keys)):
+        for argument in arguments:
+            if argument not in parameters:
+                known = ", ".join(parameters) or "none"
+                raise ConfigError(f"tool {name!r}: it has no argument {argument!r} to be a {role}", hint=f"it has: {known}")
+    if keys and effect is not Effect.READ:
+        raise ConfigError(f"tool {name!r}: only a tool that reads has keys", hint='declare effect="read", or no keys')
     return Declared(
         effect=effect,
         approval=bool(options.get("approval", False)),
@@ -235,6 +247,7 @@ def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Dec
         source=_choice(name, "source", Source, options.get("source", Source.INTERNAL_TOOL)),
         sends=sends,
         sinks=frozenset(sinks),
+        keys=frozenset(keys),
     )
 
 

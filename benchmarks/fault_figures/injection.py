@@ -17,7 +17,7 @@ How tools are declared follows from what is known of them without looking at an 
 * InjecAgent's tools bring in what others wrote (`external_tool`). Those of the airline are the app's own, on its own database, and the app
   lists them for the task; `confirmations_all_external` is without either.
 * A tool whose name begins with a verb of reading is `read`. It tells the user's own account and no stranger, and so has no sinks, unless it
-  has an argument that is an address on the network: then it is `sends="shared"`.
+  has an argument that is an address on the network: then it is `sends="shared"`. Its arguments that are called `..._id` are its keys.
 * Of all others each argument is a sink, but for texts that people read: `summary`, `body` and the like.
 * The airline's tools have the types and enumerations that the benchmark publishes for them, whatever a recording calls.
 
@@ -39,6 +39,7 @@ from nearfar.protocols import Message, Sensitivity, ToolCall, ToolResult
 
 from .airline import TOOLS, Conversation, conversations, is_changing, other_than
 from .injecagent import Attack, attacks
+from .laundering import laundering_figures
 from .puppet import Puppet, ToolKind, declared_tool, new_call
 
 _NONE: Final = "_no_guard"
@@ -61,9 +62,10 @@ _FIGURES: Final = (
 
 def figures(data: Path, *, quick: bool) -> dict[str, Any]:
     """The shares of attacks that were executed, and of benign tasks that somebody was asked about."""
+    washed = asyncio.run(laundering_figures(quick=quick))
     if not (data / "injection").is_dir() or not (data / "tools").is_dir():
-        return {**dict.fromkeys(_FIGURES), "injection_missing": f"there are no recorded attacks and calls in {data}"}
-    return asyncio.run(_figures(data, every=37 if quick else 1))
+        return {**washed, **dict.fromkeys(_FIGURES), "injection_missing": f"there are no recorded attacks and calls in {data}"}
+    return washed | asyncio.run(_figures(data, every=37 if quick else 1))
 
 
 async def _figures(data: Path, *, every: int) -> dict[str, Any]:

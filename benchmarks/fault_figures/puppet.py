@@ -90,7 +90,8 @@ def declared_tool(kind: ToolKind, puppet: Puppet, *, source: Source) -> Tool:
     names = [each.name for each in kind.parameters]
     sends = "shared" if any(address in name for name in names for address in _ADDRESSES) else "user"
     if kind.verb.lower() in _READING:
-        return Tool(run, source=source, effect="read", sends=sends, sinks=names if sends == "shared" else ())
+        keys = [name for name in names if name.endswith("_id")]
+        return Tool(run, source=source, effect="read", sends=sends, sinks=names if sends == "shared" else (), keys=keys)
     return Tool(run, source=source, sends=sends, sinks=[name for name in names if name not in _TOLD])
 
 

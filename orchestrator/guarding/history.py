@@ -10,6 +10,7 @@ from ..task import Task
 from ..tool_outcomes import Effect
 from ..tools import Tool
 from .arguments import doubtful
+from .choices import is_keyed, was_made
 from .grounds import Grounds
 
 
@@ -21,16 +22,20 @@ class History:
         """What trusted tools have returned that strangers had no hand in, and what was called before any of them was heard."""
         self.chosen: set[str] = set()
         """Tools that were called before that."""
+        self.made: list[Message] = []
+        """The messages that called them."""
         self._grounds = Grounds(task.said)
         self._tools = tools
         self._is_clean = task.label.integrity is Integrity.TRUSTED and task.context is None
         self._is_tainted = False
-        self._grounded: set[str] = set()
-        """Ids of the calls that strangers had no hand in."""
+        self._believed: set[str] = set()
+        """Ids of the calls whose results strangers had no hand in."""
         for message in task.messages:
             self._read(message)
 
     def _read(self, message: Message) -> None:
+        if self._is_clean and message.tool_calls:
+            self.made.append(message)
         for call in message.tool_calls:
             self._note(call, self._tools.get(call.name))
         if message.tool_result is None:
@@ -46,10 +51,11 @@ class History:
             self._trust(json.dumps(call.arguments, ensure_ascii=False))
         if tool is None:
             return
-        if self._is_clean or not doubtful(call, tool, list(call.arguments), self._grounds):
-            self._grounded.add(call.id)
-        else:
+        is_grounded = self._is_clean or not doubtful(call, tool, list(call.arguments), self._grounds)
+        if not is_grounded:
             self._is_tainted = self._is_tainted or tool.declared.effect is not Effect.READ
+        elif self._is_clean or was_made(call, self.made) or is_keyed(call, tool, self._grounds):
+            self._believed.add(call.id)
 
     def _trust(self, text: str) -> None:
         self.trusted.append(text)
@@ -57,4 +63,4 @@ class History:
 
     def _is_believed(self, result: ToolResult) -> bool:
         """An error may tell of a call that was not run, in whoever's words that was made."""
-        return result.call_id in self._grounded and not self._is_tainted and not result.is_error
+        return result.call_id in self._believed and not self._is_tainted and not result.is_error

@@ -2,7 +2,8 @@
 
 Until the run has read what strangers wrote, the model does what the user and the app have told it, and its calls are theirs. From then on
 it may do what the strangers say: it may call the tools that it had chosen before, with arguments that the user or trusted data name. Tools
-that only read and show their arguments to nobody are free, and so are those that are declared to have no sinks.
+that only read and show their arguments to nobody are free, and so are those that are declared to have no sinks. What a call returns from
+then on is trusted only where that very call was chosen before: whoever chooses what is read, or computed, chooses what is found.
 """
 
 import json
@@ -16,6 +17,7 @@ from ..tool_calls import Clearance, Standing
 from ..tool_outcomes import Effect
 from ..tools import Tool
 from .arguments import doubtful
+from .choices import is_keyed, is_planned, was_made
 from .grounds import Grounds
 from .history import History
 from .quoting import quoted
@@ -30,15 +32,23 @@ class RunGuard:
         said: what the user and the app have said, in their own words.
         trusted: what else stood in the task and may be acted upon.
         chosen: tools that the task lists, or that were called in its conversation before what strangers wrote.
+        made: messages of its conversation from before that.
     """
 
     def __init__(
-        self, policy: GuardPolicy, *, said: Sequence[str], trusted: Sequence[str] = (), chosen: frozenset[str] = frozenset()
+        self,
+        policy: GuardPolicy,
+        *,
+        said: Sequence[str],
+        trusted: Sequence[str] = (),
+        chosen: frozenset[str] = frozenset(),
+        made: Sequence[Message] = (),
     ) -> None:
         self._policy = policy
         self._said = Grounds(said)
         self._trusted = self._said.extended(trusted)
         self._chosen = chosen
+        self._made = made
 
     @classmethod
     def of(cls, task: Task, tools: Mapping[str, Tool]) -> "RunGuard":
@@ -46,7 +56,7 @@ class RunGuard:
         history = History(task, tools)
         memory = [task.memory] if task.memory is not None and task.label.integrity is Integrity.TRUSTED else []
         chosen = frozenset(history.chosen | (task.allowed_tools or frozenset()))
-        return cls(task.policy.guard, said=task.said, trusted=(*history.trusted, *memory), chosen=chosen)
+        return cls(task.policy.guard, said=task.said, trusted=(*history.trusted, *memory), chosen=chosen, made=history.made)
 
     def clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
         """Whether the call may run."""
@@ -60,11 +70,18 @@ class RunGuard:
         """Whether all that the call says comes from the user's words or from trusted data."""
         return not doubtful(call, tool, list(call.arguments), self._grounds(standing))
 
+    def is_chosen(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+        """Whether the user or a plan had chosen this very call before, or it reads a record that they have named."""
+        made = [standing.conversation[place] for place in standing.trusted]
+        if was_made(call, made) or was_made(call, self._made) or is_planned(call, tool, standing.chosen.plan):
+            return True
+        return is_keyed(call, tool, self._grounds(standing))
+
     def _objections(self, call: ToolCall, tool: Tool, standing: Standing) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
         if label.integrity is Integrity.UNTRUSTED and not _is_free(tool):
             read = f"the run has read what strangers may have written ({', '.join(label.told_origins)})"
-            if tools is not OnDoubt.ALLOW and tool.name not in self._chosen | standing.chosen:
+            if tools is not OnDoubt.ALLOW and tool.name not in self._chosen and tool.name not in standing.chosen.tools:
                 yield tools, f"it was not asked for before {read}"
             sinks = [name for name in call.arguments if name in tool.declared.sinks]
             foreign = [] if arguments is OnDoubt.ALLOW else doubtful(call, tool, sinks, self._grounds(standing))

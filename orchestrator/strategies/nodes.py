@@ -10,6 +10,7 @@ from ..budgets.amounts import Spent
 from ..effects.canonical import canonical
 from ..effects.occurrences import Occurrences
 from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
+from ..guarding.chosen import Chosen
 from ..labels import OPEN, Label, joined
 from ..privacy.starting import starting_label
 from ..recollection import Recollection
@@ -71,7 +72,7 @@ class TaskNodes:
             "label": label,
             "opening": label,
             "world": as_json(OPEN),
-            "chosen": sorted(task.planned_tools),
+            "chosen": as_json(task.planned),
             "standby": None,
             "calls": [],
             "tool_calls": [],
@@ -211,7 +212,7 @@ class TaskNodes:
         task = canonical((state["task"]["user"], state["task"]["idempotency_key"]))
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before, task=task)
         label = label_of(state)
-        standing = Standing(conversation, seen_by(draft["side"], state), chosen=frozenset(state["chosen"]), trusted=state["trusted"])
+        standing = Standing(conversation, seen_by(draft["side"], state), chosen=value_of(Chosen, state["chosen"]), trusted=state["trusted"])
         await calls.clear(standing, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
         spilled = await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():

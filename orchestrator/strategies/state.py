@@ -53,8 +53,8 @@ class TaskState(TypedDict, total=False):
     world: Json
     """The `Label` of private data, and of what strangers chose, that may have gone into the world that the tools act on, and come back from
     it by any of them."""
-    chosen: list[str]
-    """Tools that were called before the run had read what strangers wrote, or that a plan from before names."""
+    chosen: Json
+    """What was `Chosen` before the run had read what strangers wrote."""
     trusted: list[int]
     """Positions in `messages` of what strangers had no hand in: whatever was made of it may be acted upon."""
     attempts: list[Json]

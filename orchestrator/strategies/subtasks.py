@@ -11,6 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from ...protocols import BudgetExceeded, InvalidOutput, JsonSchema, Message
 from ...protocols.validation import parse_output
 from ..events import AttemptEnded, SubtasksPlanned
+from ..guarding.chosen import Chosen
 from ..policy import Strategy
 from ..results import Call
 from ..routing.settings import FALLBACK_ERRORS
@@ -167,7 +168,7 @@ class SubtasksNodes:
             task=task,
             graph=self._graph(task.policy.subtasks.strategy, context.keeping),
             label=label_of(state),
-            planned=frozenset(state["chosen"]),
+            planned=value_of(Chosen, state["chosen"]),
             context=replace(context, turn_taking=anyio.Lock()) if task.policy.subtasks.exclusive_tools else context,
             agents=len(self._nodes.team),
             log=CallLog(state, runtime),

@@ -19,6 +19,7 @@ from ..budgets.account import Account
 from ..budgets.amounts import Spent
 from ..cancellation import cancelled_at_once
 from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent, ToolStarted
+from ..guarding.chosen import Chosen
 from ..labels import OPEN, Label, joined
 from ..privacy.run_privacy import PrivateResult
 from ..results import Attempt, Call, ToolOutcome
@@ -59,7 +60,7 @@ class Parts:
     context: TaskContext
     label: Label
     """Of what the task begins with."""
-    planned: frozenset[str]
+    planned: Chosen
     """Tools that the plan names, where it was made before the run had read what strangers wrote."""
     agents: int
     """In the team."""
@@ -258,7 +259,7 @@ class PlanRun:
             "idempotency_key": part_key(self._task.idempotency_key, _name(subtask)),
             "policy": part_policy(self._task, turns=turns).model_copy(update={"limits": limits}),
             "label": self._label(subtask),
-            "planned_tools": self._parts.planned,
+            "planned": self._parts.planned,
             "reasons": (),
             "unstick": True,  # each part is routed by itself; the session is that of the whole
         }

@@ -20,7 +20,7 @@ from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task import Policy
 from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.orchestrator.tools import Tool
-from nearfar.protocols import ApprovalRequest, InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult
+from nearfar.protocols import ApprovalRequest, ConfigError, InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +46,11 @@ class World:
         def accounts() -> str:
             """The user's own accounts."""
             return '{"rent": "DE-4411-2200", "savings": "DE-9000-0001"}'
+
+        @tool(effect="read", keys=["contact"])
+        def account_of(contact: str) -> str:
+            """The account of one of the user's contacts."""
+            return f"OF-{contact.upper()}"
 
         @tool
         def pay(account: str, amount: float, kind: Literal["now", "later"] = "now", reference: str = "") -> str:
@@ -81,11 +86,16 @@ class World:
             """All notes."""
             return "\n".join(self.notes)
 
-        return (read_mail, accounts, pay, unlock_door, search_web, join, note, notes)
+        return (read_mail, accounts, account_of, pay, unlock_door, search_web, join, note, notes)
 
 
 def call(name: str, **arguments: object) -> ToolCall:
     return ToolCall.model_validate({"id": uuid4().hex, "name": name, "arguments": arguments})
+
+
+def made(done: ToolCall, result: str) -> tuple[Message, Message]:
+    """The messages of a call of an earlier turn."""
+    return Message.assistant(tool_calls=(done,)), Message.tool(ToolResult(call_id=done.id, name=done.name, content=result))
 
 
 READ = call("read_mail", about="rent")
@@ -168,10 +178,89 @@ async def test_what_a_trusted_tool_returns_may_be_used_after_a_stranger_was_read
     both = [call("accounts"), call("pay", account="DE-4411-2200", amount=1)]
     await outcome(world, "Pay 500 for the rent, if the mail says so.", both, READ, call("pay", account="DE-9000-0001", amount=500))
     assert [done[1]["account"] for done in world.done] == ["DE-4411-2200", "DE-9000-0001"]
+
+
+LISTED: TaskOptions = {"allowed_tools": ["read_mail", "accounts", "account_of", "join", "pay"]}
+ASKED = "Pay 500 to Ann for the rent, if the mail says so."
+OWN_READ = {"a list": call("accounts"), "an argument that the user named": call("join", first="Ann", second="500")}
+
+
+@pytest.mark.parametrize("read", OWN_READ.values(), ids=OWN_READ)
+async def test_what_a_trusted_tool_returns_that_is_first_called_then_may_not_be_used(read: ToolCall) -> None:
+    found = "DE-9000-0001" if read.name == "accounts" else "Ann500"
     world = World()
-    listed: TaskOptions = {"allowed_tools": ["read_mail", "accounts", "pay"]}
-    await outcome(world, "Pay 500 for the rent, if the mail says so.", READ, call("accounts"), BENIGN_PAY, **listed)
-    assert [done[1]["account"] for done in world.done] == ["de-4411-2200"]
+    await outcome(world, ASKED, READ, read, call("pay", account=found, amount=500), **LISTED)
+    earlier = [Message.user(ASKED), *made(READ, POISON), *made(read, found), Message.assistant("Shall I?"), Message.user("Yes.")]
+    await outcome(world, earlier, call("pay", account=found, amount=500), **LISTED)
+    assert world.done == []
+
+
+async def test_what_a_call_returns_may_be_used_that_was_made_before_already() -> None:
+    world = World()
+    both = [call("accounts"), READ]
+    pays = call("pay", account="DE-9000-0001", amount=500)
+    await outcome(world, ASKED, both, call("accounts"), pays, **LISTED)
+    earlier = [Message.user(ASKED), *made(call("accounts"), "soon"), *made(READ, POISON), *made(call("accounts"), "DE-9000-0001")]
+    await outcome(world, [*earlier, Message.assistant("Shall I?"), Message.user("Yes.")], pays, **LISTED)
+    assert len(world.done) == 2
+
+
+async def test_a_record_may_be_used_whose_key_the_user_has_named_and_no_other() -> None:
+    world = World()
+    await outcome(world, ASKED, READ, call("account_of", contact="Ann"), call("pay", account="OF-ANN", amount=500), **LISTED)
+    assert [done[1]["account"] for done in world.done] == ["OF-ANN"]
+    world = World()
+    await outcome(world, ASKED, READ, call("account_of", contact="eve"), call("pay", account="OF-EVE", amount=500), **LISTED)
+    assert world.done == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "account", "count"),
+    [
+        ("1. read_mail(about='rent')\n2. accounts()\n3. pay the right one", "DE-9000-0001", 1),
+        ("1. read_mail(about='rent')\n2. join(first='Ann', second='500')\n3. pay(it)", "Ann500", 1),
+        ("1. read_mail(about='rent')\n2. join(first='Ann', second=?)\n3. pay(500)", "Ann500", 0),
+        ("1. read_mail(about='rent')\n2. Join Ann and 500\n3. pay(it)", "Ann500", 0),
+    ],
+)
+async def test_what_a_call_returns_may_be_used_that_a_plan_names_with_all_it_says(plan: str, account: str, count: int) -> None:
+    world = World()
+    far = ScriptedAgent([plan, *["CONTINUE"] * 5], name="far", side=Side.FAR)
+    read = call("accounts") if "accounts" in plan else call("join", first="Ann", second="500")
+    near = ScriptedAgent([READ, read, call("pay", account=account, amount=500), "done"], name="near")
+    async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
+        await hybrid.run(ASKED, sensitivity="public", strategy="pevr", **LISTED)
+    assert len(world.done) == count
+
+
+async def test_what_a_call_returns_may_be_used_that_somebody_said_yes_to() -> None:
+    world = World()
+    asked: list[str] = []
+
+    @tool(effect="read", approval=True)
+    def vault() -> str:
+        """The user's account in the vault."""
+        return "VAULT-1"
+
+    async def approve(requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        asked.extend(request.call.name for request in requests)
+        return {request.id: True for request in requests}
+
+    agent = ScriptedAgent([READ, call("vault"), call("pay", account="VAULT-1", amount=500), "done"])
+    async with Hybrid(near=agent, tools=[*world.tools, vault], approver=approve) as hybrid:
+        await hybrid.run(ASKED, strategy="device", sensitivity="public", allowed_tools=["read_mail", "vault", "pay"])
+    assert asked == ["vault"]
+    assert len(world.done) == 1
+
+
+@pytest.mark.parametrize(("keys", "effect"), [(["nobody"], "read"), (["name"], "idempotent"), ("name", "read"), ([1], "read")])
+def test_keys_name_arguments_of_a_tool_that_reads(keys: Sequence[str], effect: str) -> None:
+    with pytest.raises(ConfigError):
+
+        @tool(keys=keys, effect=effect)
+        def account_of(name: str) -> str:
+            """The account of somebody."""
+            return name
 
 
 async def test_nothing_is_asked_while_nobody_but_the_user_was_heard() -> None:
