@@ -86,4 +86,12 @@ def running() -> Recollection | None:
 
 def recalled_item(item: "MemoryItem") -> RecalledItem:
     """What a result tells of an item."""
-    return RecalledItem(namespace=item.namespace, key=item.key, version=item.version, tier=item.tier, source=item.source, trust=item.trust)
+    return RecalledItem(
+        namespace=item.namespace,
+        key=item.key,
+        version=item.version,
+        tier=item.tier,
+        source=item.source,
+        trust=item.trust,
+        user=item.user if item.is_anothers else "",
+    )

@@ -87,6 +87,8 @@ class RecalledItem(Value):
     tier: Tier
     source: Source
     trust: float
+    user: str = ""
+    """Another user, who shared it; empty: it is the task's own user's, or the app's."""
 
 
 class Task(Value):

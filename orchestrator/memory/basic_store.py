@@ -315,7 +315,7 @@ class BasicStore(BaseStore):
 
     def _reader(self) -> Reader:
         omit_expired = (self.ttl_config or {}).get("omit_expired", True)
-        return Reader(self.engine, self._embedder, self._now, self._principal, omit_expired)
+        return Reader(self.engine, self._embedder, self._now, self._principal, omit_expired, self.user)
 
     def _writer(self) -> Writer:
         return Writer(self.engine, self._embedder, self._fields, self._now, self.origin, self._principal)

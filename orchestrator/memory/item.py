@@ -78,6 +78,10 @@ class Meta(NamedTuple):
     others: tuple[str, ...] = ()
     """Whom it is about as well, where it keeps parts of several writes. Nobody unless there is a `subject`."""
 
+    def is_anothers(self, user: str) -> bool:
+        """Return whether another user than `user` wrote it; what has no user is the app's own."""
+        return self.user not in ("", user)
+
     @property
     def subjects(self) -> tuple[str, ...]:
         """All whom it is about."""

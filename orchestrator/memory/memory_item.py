@@ -14,10 +14,10 @@ class MemoryItem(SearchItem):
 
     __slots__ = (
         *("version", "user", "agent", "device", "source", "trust", "tier", "subject", "others", "lineage"),
-        *("valid_from", "invalid_from", "expires_at", "conflicts"),
+        *("valid_from", "invalid_from", "expires_at", "conflicts", "is_anothers"),
     )
 
-    def __init__(self, row: Row, score: float | None = None) -> None:
+    def __init__(self, row: Row, score: float | None = None, *, is_anothers: bool = False) -> None:
         meta = row.meta
         created_at = datetime.fromtimestamp(meta.created_at, UTC)
         updated_at = datetime.fromtimestamp(row.updated_at, UTC)
@@ -25,6 +25,9 @@ class MemoryItem(SearchItem):
         self.version: str = row.version
         """For `if_version`."""
         self.user: str = meta.user
+        """Whose item it is."""
+        self.is_anothers: bool = is_anothers
+        """Another user than the reader wrote it, who is believed as little as strangers are."""
         self.agent: str = meta.agent
         """Who wrote it last; empty: the app itself."""
         self.device: str = row.device

@@ -79,6 +79,11 @@ def stamp(origin: Origin, sources: Sequence[Meta | None], *, tier: Tier | None =
     )
 
 
+def as_believed(meta: Meta, user: str) -> Meta:
+    """The meta of an item as `user` has it: what another user shared is believed as little as what strangers wrote."""
+    return meta._replace(trust=min(meta.trust, LEAST_TRUST)) if meta.is_anothers(user) else meta
+
+
 def combined(new: Meta, kept: Iterable[Meta], *, raises: bool) -> Meta:
     """The meta of a value that keeps parts of earlier ones: about all whom these are about, believed no more than any part, and, unless
     somebody `raises` the tier on purpose, as private as the most private one."""

@@ -14,6 +14,7 @@ from .fusion import Ranking, depth, fused, weighed
 from .item import Address, Namespace, Principal
 from .matching import selects
 from .memory_item import MemoryItem
+from .provenance import as_believed
 from .recall.question import keywords
 from .selection import Condition, Selection
 from .vectors import Embedder, query_vector
@@ -70,6 +71,8 @@ class Reader:
     now: Callable[[], float]
     principal: Principal | None
     omit_expired: bool
+    user: str = ""
+    """Who reads: what other users shared is believed less."""
 
     def selection(
         self,
@@ -89,7 +92,12 @@ class Reader:
         self._refresh([rows[address] for address in dict.fromkeys(refreshed) if address in rows])
         # Whoever asks for one item twice gets two copies.
         copied = deepcopy if len(rows) < len(addresses) else _itself
-        return [MemoryItem(copied(rows[address])) if address in rows else None for address in addresses]
+        return [self.item(copied(rows[address])) if address in rows else None for address in addresses]
+
+    def item(self, row: Row, score: float | None = None) -> MemoryItem:
+        """The item of a row, as its reader has it."""
+        is_anothers = row.meta.is_anothers(self.user)
+        return MemoryItem(row._replace(meta=as_believed(row.meta, self.user)), score, is_anothers=is_anothers)
 
     def known(self, addresses: Sequence[Address]) -> list[Address]:
         """Those of the items, deleted ones among them, of which the principal may know that they ever were."""
@@ -115,7 +123,7 @@ class Reader:
             found = [(rows[hit.row], hit.score) for hit in hits if hit.row in rows]
         if refresh:
             self._refresh([row for row, _ in found])
-        return [MemoryItem(row, score) for row, score in found]
+        return [self.item(row, score) for row, score in found]
 
     def matches(self, prefixes: Sequence[Namespace], *, keywords: str, text: str, limit: int, valid_at: float) -> list[Matches]:
         """Of each prefix the `limit` best by words and as many by meaning. Nobody's time to live begins anew."""
@@ -131,7 +139,7 @@ class Reader:
         nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=limit)
         rows = self._still_there(selection, [*keyword, *nearest])
         by_words, by_meaning = ({rows[hit.row].address: hit.score for hit in hits if hit.row in rows} for hits in (keyword, nearest))
-        return Matches(by_words, by_meaning, {row.address: MemoryItem(row) for row in rows.values()})
+        return Matches(by_words, by_meaning, {row.address: self.item(row) for row in rows.values()})
 
     def namespaces(self, conditions: "Sequence[MatchCondition]", *, max_depth: int | None, limit: int, offset: int) -> list[Namespace]:
         """In order, each once."""

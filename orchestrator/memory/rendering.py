@@ -110,7 +110,8 @@ def _shortened(item: MemoryItem, budget: int, count: TokenCounter) -> str:
 
 
 def _line(item: MemoryItem, text: str) -> str:
-    return f"{when(item):%Y-%m-%d %H:%M} {item.source.value} {item.trust:.1f} {_quoted(text)}"
+    whose = f" of user {_quoted(item.user)}" if item.is_anothers else ""
+    return f"{when(item):%Y-%m-%d %H:%M} {item.source.value}{whose} {item.trust:.1f} {_quoted(text)}"
 
 
 def _quoted(text: str) -> str:

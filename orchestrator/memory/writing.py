@@ -16,7 +16,7 @@ from .item import Address, Meta, Principal, Tier, strictest
 from .merge import State, heads_of, merge, succeed
 from .operation import Dot, Operation
 from .projection import change_of
-from .provenance import Origin, combined, stamp
+from .provenance import Origin, as_believed, combined, stamp
 from .selection import Selection
 from .vectors import Embedder, unit_vectors
 
@@ -175,6 +175,7 @@ class Writer:
         return edit.decides or present.state is not None or edit.value(None) is not None
 
     def _check_permission(self, edit: Edit, present: Present) -> None:
+        self._check_owner(edit, present)
         if self.principal is None:
             return
         if not any(edit.address.namespace[: len(prefix)] == prefix for prefix in self.principal.prefixes):
@@ -182,11 +183,24 @@ class Writer:
         if present.state is not None and not self.principal.sees(edit.address, present.state.meta, present.state.device):
             raise PermissionDenied(f"{_named(edit.address)} is taken", hint="use another key")
 
+    def _check_owner(self, edit: Edit, present: Present) -> None:
+        """Only the user who shared an item writes over it; the app itself, which has no user, may."""
+        user = self.origin.user or ""
+        if not user and self.principal is None:
+            return
+        for head in present.heads:
+            if head.meta.user != user and Tier.SHARED in (head.meta.tier, head.reach):
+                whose = f"user {head.meta.user!r}" if head.meta.user else "the app itself"
+                message = f"{_named(edit.address)} was shared by {whose}, who alone may change it"
+                raise PermissionDenied(message, hint="use another key, below a namespace that begins with your user's name")
+
     def _written(
         self, transaction: Transaction, due: Sequence[Edit], present: Mapping[Address, Present], dot: Dot, clock: int
     ) -> dict[Address, tuple[Operation, ...]]:
         """The heads that the items have from now on."""
-        sources = [None if (state := present[address].state) is None else state.meta for address in self.origin.lineage]
+        user = self.origin.user or ""
+        states = [present[address].state for address in self.origin.lineage]
+        sources = [None if state is None else as_believed(state.meta, user) for state in states]
         written: dict[Address, tuple[Operation, ...]] = {}
         for edit in due:
             before = present[edit.address]

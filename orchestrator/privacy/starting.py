@@ -27,11 +27,12 @@ def label_of_recalled(item: RecalledItem, *, is_private: bool) -> Label:
     """Of an item of the memory. A task that is public is told only what may leave the device, whatever its tier."""
     is_believed = item.trust >= _BELIEVED
     tier = item.tier if is_private else Tier.SHARED
+    whose = f" of user {item.user}" if item.user else ""
     is_plain = is_believed and tier is Tier.SHARED
     return Label(
         tier=tier,
         integrity=Integrity.TRUSTED if is_believed else Integrity.UNTRUSTED,
-        origins=() if is_plain else (f"memory {'/'.join((*item.namespace, item.key))}",),
+        origins=() if is_plain else (f"memory {'/'.join((*item.namespace, item.key))}{whose}",),
     )
 
 

@@ -146,7 +146,7 @@ class _Taking:
         return arrived if left is arrived.operation else _Arrived(left, None)
 
     def _change(self, address: Address, heads: Sequence[Operation], arrived: Sequence[_Arrived]) -> Change | None:
-        allowed = [one for one in arrived if not _is_taken(heads, one.operation)] if heads else arrived
+        allowed = [one for one in arrived if not _is_taken(heads, one.operation, self._peer)] if heads else arrived
         self._refused += len(arrived) - len(allowed)
         self._taken += len(allowed)
         if not allowed:
@@ -199,7 +199,7 @@ def read_operation(dot: Dot, payload: bytes, peer: Peer, *, maximum_bytes: int) 
     _check_causality(operation)
     _check_meta(operation.meta, peer, is_own=True)
     for sibling in operation.siblings:
-        _check_meta(sibling.meta, peer, is_own=sibling.meta.tier is not Tier.SHARED)
+        _check_meta(sibling.meta, peer, is_own=True)
     if operation.is_withdrawn and operation.value is not None:
         raise InvalidRequest("the peer sent the content of an item that is withdrawn")
     return operation
@@ -270,9 +270,12 @@ def _check_others(meta: Meta) -> None:
         raise InvalidRequest("the peer sent an item about somebody without a name, or with one that is too long")
 
 
-def _is_taken(heads: Sequence[Operation], operation: Operation) -> bool:
-    """Whether the address was always private to somebody else: users share addresses only where both share their items."""
-    return any(Tier.SHARED not in (head.meta.tier, head.reach) and head.meta.user != operation.meta.user for head in heads)
+def _is_taken(heads: Sequence[Operation], operation: Operation, peer: Peer) -> bool:
+    """Return whether another user has an item at the address: only its owner writes there, shared or not.
+
+    A hub has decided so already for what it relays; then only an item that was always private here is in the way."""
+    others = (head for head in heads if head.meta.user != operation.meta.user)
+    return any(not peer.is_relay or Tier.SHARED not in (head.meta.tier, head.reach) for head in others)
 
 
 def _check_range(hole: Range) -> None:

@@ -24,7 +24,7 @@ from nearfar.orchestrator.memory.sync.peer import Part, Peer, for_peer
 from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.orchestrator.memory.sync.sending import batches
-from nearfar.protocols import SyncRefused, VersionConflict
+from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 DAY = 86_400.0
@@ -166,8 +166,9 @@ class World:
         for _ in range(steps):
             self.time += self.random.choice([0, 0.001, 1, 100])
             step = self.random.choices(
-                [self.write, self.write_if_version, self.delete, self.exchange, self.restart, self.switch_link, self.erase, self.revoke],
-                [30, 5, 5, 30, 3, 8, 2, 0.5],
+                [self.write, self.write_if_version, self.delete, self.trespass, self.exchange, self.restart, self.switch_link]
+                + [self.erase, self.revoke],
+                [30, 5, 5, 3, 30, 3, 8, 2, 0.5],
             )[0]
             step()
 
@@ -223,6 +224,21 @@ class World:
         address = self._address(node)
         if node.store.get(*address) is not None:
             self._note(node, address, "", {}, lambda: node.store.delete(*address))
+
+    def trespass(self) -> None:
+        """What another user shared can be neither replaced nor deleted."""
+        node = self.random.choice([node for node in self.nodes if node.user is not None])
+        others = sorted(address for address, heads in node.all_heads().items() if any(head.meta.user != node.user for head in heads))
+        if others:
+            address = self.random.choice(others)
+            try:
+                if self.random.random() < 0.5:
+                    node.store.put(*address, {"a": "mine"})
+                else:
+                    node.store.delete(*address)
+            except PermissionDenied:
+                return
+            raise AssertionError(f"{node.name} wrote over another user's {address}")
 
     def exchange(self) -> None:
         """One direction, perhaps broken off, and with batches that come twice or in a wrong order."""
@@ -281,8 +297,8 @@ class World:
             raise AssertionError("a batch behind a gap was taken")
 
     def _address(self, node: Node) -> Address:
-        namespace = self.random.choice([(node.user or "",), ("shared",)])
-        return Address(namespace, self.random.choice("xyz"))
+        namespace, key = self.random.choice([(node.user or "",), ("shared",)]), self.random.choice("xyz")
+        return Address(namespace, f"{node.user} {key}" if namespace == ("shared",) else key)
 
     def _tokens(self, tier: Tier) -> tuple[str, dict[str, str]]:
         """A new text, and one to three fields with a token each that begins so."""

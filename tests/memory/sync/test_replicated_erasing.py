@@ -97,31 +97,31 @@ def test_a_device_that_was_away_with_unsent_writes_erases_them_when_it_is_back(n
     assert [[item.key for item in node.store.search(NOTES)] for node in nodes.values()] == [["anew"]] * 4
 
 
-def test_what_was_written_after_an_erasure_stays_as_a_sibling_that_another_user_carries_along() -> None:
-    anna, ben = Node("phone", "anna", lambda: NOW), Node("tablet", "ben", lambda: NOW + 1)
-    anna.store.erase(subject="carl")
-    synchronise(anna, ben)
-    anna.store.put(NOTES, "x", {"text": "meant to be"}, tier=Tier.SHARED, subject="carl")
-    ben.store.put(NOTES, "x", {"text": "of ben"}, tier=Tier.SHARED)
-    synchronise(anna, ben)
-    ben.store.put(NOTES, "x", {"text": "again of ben"}, tier=Tier.SHARED)
-    synchronise(anna, ben)
-    for node in (anna, ben):
+def test_what_was_written_after_an_erasure_stays_as_a_sibling_that_another_device_carries_along() -> None:
+    phone, tablet = Node("phone", "anna", lambda: NOW), Node("tablet", "anna", lambda: NOW + 1)
+    phone.store.erase(subject="carl")
+    synchronise(phone, tablet)
+    phone.store.put(NOTES, "x", {"text": "meant to be"}, tier=Tier.SHARED, subject="carl")
+    tablet.store.put(NOTES, "x", {"text": "of the tablet"}, tier=Tier.SHARED)
+    synchronise(phone, tablet)
+    tablet.store.put(NOTES, "x", {"text": "again of the tablet"}, tier=Tier.SHARED)
+    synchronise(phone, tablet)
+    for node in (phone, tablet):
         (conflict,) = node.store.conflicts()
         assert [lost.value for lost in conflict.lost] == [{"text": "meant to be"}]
 
 
-def test_what_was_written_before_an_erasure_goes_also_where_another_user_carries_it_along() -> None:
-    anna, ben = Node("phone", "anna", lambda: NOW), Node("tablet", "ben", lambda: NOW + 1)
-    anna.store.put(NOTES, "x", {"text": "about carl"}, tier=Tier.SHARED, subject="carl")
-    ben.store.put(NOTES, "x", {"text": "of ben"}, tier=Tier.SHARED)
-    synchronise(anna, ben)
-    anna.store.erase(subject="carl")
-    ben.store.put(NOTES, "x", {"text": "again of ben"}, tier=Tier.SHARED)
-    synchronise(anna, ben)
-    for node in (anna, ben):
+def test_what_was_written_before_an_erasure_goes_also_where_another_device_carries_it_along() -> None:
+    phone, tablet = Node("phone", "anna", lambda: NOW), Node("tablet", "anna", lambda: NOW + 1)
+    phone.store.put(NOTES, "x", {"text": "about carl"}, tier=Tier.SHARED, subject="carl")
+    tablet.store.put(NOTES, "x", {"text": "of the tablet"}, tier=Tier.SHARED)
+    synchronise(phone, tablet)
+    phone.store.erase(subject="carl")
+    tablet.store.put(NOTES, "x", {"text": "again of the tablet"}, tier=Tier.SHARED)
+    synchronise(phone, tablet)
+    for node in (phone, tablet):
         assert node.store.conflicts() == []
-        assert [item.value for item in node.store.search(NOTES)] == [{"text": "again of ben"}]
+        assert [item.value for item in node.store.search(NOTES)] == [{"text": "again of the tablet"}]
 
 
 def test_what_is_below_an_erased_prefix_is_gone_everywhere_and_its_name_travels_not(nodes: dict[str, Node], tmp_path: Path) -> None:
