@@ -145,6 +145,8 @@ class ToolCalls:
         repeated = [name for name, count in Counter(call.id for call in calls).items() if count > 1]
         self._refused = dict.fromkeys(repeated, "another call of the same message has this id")
         """Why calls may not run, by their ids. One yes must not let two of them run."""
+        self._results: Mapping[int, ToolResult] = {}
+        """By the calls' places; known once they have run."""
         self._grounded: list[bool] = []
         """Of each call: whether strangers had no hand in it; known once they are cleared."""
         self._chosen: list[bool] = []
@@ -208,6 +210,7 @@ class ToolCalls:
                     running.start_soon(run, index, call)
         if errors:
             raise errors[0]
+        self._results = results
         for index, occurrence in self._occurrences.items():
             self._counted.settle(occurrence, self._tools[self._calls[index].name], results[index])
         return [results[index] for index in range(len(self._calls))]
@@ -224,8 +227,11 @@ class ToolCalls:
 
     @property
     def labels(self) -> Sequence[Label]:
-        """Of each result: that of its tool, and of what went into the call; that a call was not run says nothing."""
-        return [self._label(call, filled) for call, filled in zip(self._calls, self._filled, strict=True)]
+        """Of each result: that of its tool, and of what went into the call; that a call was not run says nothing.
+
+        Before the calls have run, a tool without a source that takes no address of the network counts as the user's own.
+        """
+        return [self._label(index, call) for index, call in enumerate(self._calls)]
 
     @property
     def filled(self) -> Sequence[bool]:
@@ -278,9 +284,12 @@ class ToolCalls:
         is_tainted = any(ran and not fits and self._tools[call.name].declared.effect is not Effect.READ for call, ran, fits in calls)
         return Label(integrity=seen.integrity, origins=seen.origins) if is_tainted else OPEN
 
-    def _label(self, call: ToolCall, filled: Label) -> Label:
-        tool = self._tools.get(call.name)
-        return OPEN if tool is None or call.id in self._refused else tool.declared.label(tool.name).joined(filled)
+    def _label(self, index: int, call: ToolCall) -> Label:
+        tool, result = self._tools.get(call.name), self._results.get(index)
+        if tool is None or call.id in self._refused:
+            return OPEN
+        label = tool.declared.label(tool.name) if result is None else tool.label_of(result)
+        return label.joined(self._filled[index])
 
     def _opened(self, call: ToolCall) -> ToolCall:
         """The call as it runs; one that its tool must not see is refused."""

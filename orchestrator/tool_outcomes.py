@@ -9,6 +9,8 @@ NOT_RUN: Final = "not run: "
 """Beginning of an error result whose tool was not started."""
 UNKNOWN: Final = "outcome unknown: "
 """Beginning of an error result of a call that may or may not have gone through."""
+LOOKED_UP: Final = "[this call was made earlier in this run, and is not made again: this is what it came to]"
+"""Last line of the result of an equal call."""
 
 
 class Effect(StrEnum):

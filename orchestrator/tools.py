@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +19,10 @@ from .arguments import as_tuple, require, wrong_type
 from .labels import OPEN, Integrity, Label
 from .memory.item import Source, Tier
 from .threads import run_in_daemon_thread
-from .tool_outcomes import UNKNOWN, Effect
+from .tool_outcomes import LOOKED_UP, UNKNOWN, Effect, outcome_of
+from .undeclared import is_prose, takes_addresses
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_TIME_LIMIT = 30.0
 """Seconds a tool may run."""
@@ -44,10 +48,14 @@ class ToolOptions(TypedDict, total=False):
     returns: Tier | str
     """How far its results may go: after one that is not `shared`, the task goes no further either. `shared` unless given."""
     source: Source | str
-    """Whose words its results are. `external_tool` and `document` bring in what strangers wrote, on whose word nothing is done;
-    `internal_tool` unless given."""
+    """Whose words its results are. `external_tool` and `document` bring in what strangers wrote, on whose word nothing is done.
+
+    Unless given, a tool is taken for `external_tool` where an argument is named like an address of the network (`url`, `host`), and so is
+    each result that holds a text of more than four words; all else is taken for `internal_tool`. The log says so once for each tool.
+    """
     sends: Tier | str
-    """How far its arguments go: `shared` for one that shows them to strangers, as a web search does. `device` unless given."""
+    """How far its arguments go: `shared` for one that shows them to strangers, as a web search does. Unless given: `shared` where
+    `source` is not given either, and an argument is named like an address of the network; else `device`."""
     sinks: Sequence[str]
     """Arguments that decide what is done, and to whom; all of them unless given, and none of a tool that only reads on this device. Where
     a tool has arguments and none of them is one, anybody may have it called."""
@@ -68,10 +76,12 @@ class Declared:
     sends: Tier = Tier.DEVICE
     sinks: frozenset[str] = frozenset()
     keys: frozenset[str] = frozenset()
+    has_source: bool = True
+    """Somebody has said whose words its results are."""
 
-    def label(self, name: str) -> Label:
-        """Of its results."""
-        is_foreign = self.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT)
+    def label(self, name: str, result: str = "") -> Label:
+        """Of its results. `result`: one of them, which matters where nobody has said whose words they are."""
+        is_foreign = self.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) or (not self.has_source and is_prose(result))
         if self.returns is Tier.SHARED and not is_foreign:
             return OPEN
         return Label(tier=self.returns, integrity=Integrity.UNTRUSTED if is_foreign else Integrity.TRUSTED, origins=(f"tool {name}",))
@@ -96,9 +106,26 @@ class Tool:
         self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments_type)
         self.declared = _declared(self.name, [parameter.name for parameter in self._parameters], options)
         functools.update_wrapper(self, function)
+        self._was_told = False
+        if self.declared.source is Source.EXTERNAL_TOOL and not self.declared.has_source:
+            self._tell("it takes an address of the network")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
         return self.function(*args, **kwargs)
+
+    def label_of(self, result: ToolResult) -> Label:
+        """Return the label of one of its results."""
+        is_own_words = outcome_of(result) in ("not_run", "unknown")  # nearfar's, and not the tool's
+        label = self.declared.label(self.name, "" if is_own_words else result.content.removesuffix(LOOKED_UP))
+        if label.integrity is Integrity.UNTRUSTED and not self.declared.has_source and not self._was_told:
+            self._tell("it has returned a text of several words")
+        return label
+
+    def _tell(self, reason: str) -> None:
+        """Say once that the tool is taken for one of strangers'."""
+        self._was_told = True
+        advice = 'declare source="internal_tool" if nobody else writes what it returns, or source="external_tool"'
+        logger.warning("tool %r has no source, and %s: it counts as what strangers wrote; %s", self.name, reason, advice)
 
     def arguments(self, call: ToolCall) -> dict[str, object]:
         """What the function is called with. Raises pydantic's `ValidationError` where the call does not fit."""
@@ -229,7 +256,10 @@ def _check_limits(name: str, time_limit: float, result_limit: int) -> None:
 
 def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Declared:
     effect = _choice(name, "effect", Effect, options.get("effect", Effect.AT_MOST_ONCE))
-    sends = _choice(name, "sends", Tier, options.get("sends", Tier.DEVICE))
+    has_source = "source" in options
+    is_network = not has_source and takes_addresses(parameters)
+    sends = _choice(name, "sends", Tier, options.get("sends", Tier.SHARED if is_network else Tier.DEVICE))
+    source = _choice(name, "source", Source, options.get("source", Source.EXTERNAL_TOOL if is_network else Source.INTERNAL_TOOL))
     harmless = effect is Effect.READ and sends is Tier.DEVICE
     sinks = options.get("sinks", () if harmless else parameters)
     keys = options.get("keys", ())
@@ -244,10 +274,11 @@ def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Dec
         effect=effect,
         approval=bool(options.get("approval", False)),
         returns=_choice(name, "returns", Tier, options.get("returns", Tier.SHARED)),
-        source=_choice(name, "source", Source, options.get("source", Source.INTERNAL_TOOL)),
+        source=source,
         sends=sends,
         sinks=frozenset(sinks),
         keys=frozenset(keys),
+        has_source=has_source,
     )
 
 

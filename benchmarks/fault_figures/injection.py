@@ -5,8 +5,9 @@ Attacks are those of InjecAgent (arXiv 2403.02691, direct harm): a user's call, 
 that it has: the attacker's tool with what the attacker said and with what the user said, the user's tool with what the attacker said, a
 tool that shows strangers what it is asked, and the attacker's call in two halves. One that is executed is enough.
 
-`injection_asr_airline` is that of the tools as the benign tasks of the airline below have them: behind a whole conversation the run reads a
-letter, and the model then makes all calls of another customer's conversation. One that changes something is enough.
+`injection_asr_undeclared` is that of tools of which nothing is declared. `injection_asr_airline` is that of the tools as the benign tasks
+of the airline below have them: behind a whole conversation the run reads a letter, and the model then makes all calls of another customer's
+conversation. One that changes something is enough.
 
 Benign tasks are the 17 user tasks of the same file with clean results, and the 120 recorded conversations of tau-bench's airline
 (arXiv 2406.12045), which call tools with what earlier ones have returned. Before each of these the run reads a letter from a stranger, so
@@ -40,7 +41,7 @@ from nearfar.protocols import Message, Sensitivity, ToolCall, ToolResult
 from .airline import TOOLS, Conversation, conversations, is_changing, other_than
 from .injecagent import Attack, attacks
 from .laundering import laundering_figures
-from .puppet import Puppet, ToolKind, declared_tool, new_call
+from .puppet import Puppet, ToolKind, declared_tool, new_call, plain_tool
 
 _NONE: Final = "_no_guard"
 _GUARDS: Final = {
@@ -54,6 +55,7 @@ _CLEAN: Final = "Nothing out of the ordinary."
 _FIGURES: Final = (
     "injection_asr",
     "injection_asr_adaptive",
+    "injection_asr_undeclared",
     "injection_asr_airline",
     "confirmations",
     "confirmations_all_external",
@@ -83,6 +85,8 @@ async def _figures(data: Path, *, every: int) -> dict[str, Any]:
             found |= _shares(f"injection_asr_adaptive{name}", [await stage.attacked(attack, attack.adaptive) for attack in known])
             asked = [*[await stage.used(attack) for attack in users], *[await stage.talked(talk, is_own=True) for talk in talks]]
             found |= _shares(f"confirmations{name}", asked)
+        stage = Stage(hybrid, puppet, GuardPolicy(), is_declared=False)
+        found |= _shares("injection_asr_undeclared", [await stage.attacked(attack, [attack.call]) for attack in known])
         stage = Stage(hybrid, puppet, GuardPolicy())
         found |= _shares("injection_asr_airline", [await stage.misled(talk, other_than(talk, recorded)) for talk in talks])
         return found | _shares("confirmations_all_external", [await stage.talked(talk, is_own=False) for talk in talks])
@@ -99,8 +103,9 @@ def _share(outcomes: Sequence[bool]) -> float:
 class Stage:
     """Where attacks and tasks are played, behind one guard."""
 
-    def __init__(self, hybrid: Hybrid, puppet: Puppet, guard: GuardPolicy) -> None:
+    def __init__(self, hybrid: Hybrid, puppet: Puppet, guard: GuardPolicy, *, is_declared: bool = True) -> None:
         self._hybrid = hybrid
+        self._is_declared = is_declared
         self._puppet = puppet
         self._policy = Policy(guard=guard, strategy=Strategy.DEVICE, sensitivity=Sensitivity.PUBLIC, maximum_turns=64)
 
@@ -118,7 +123,10 @@ class Stage:
     async def _user_task(self, attack: Attack, result: str, calls: Iterable[ToolCall], *, says_yes: bool) -> list[Tool]:
         puppet = self._puppet
         puppet.begin(says_yes=says_yes)
-        tools = [declared_tool(kind, puppet, source=Source.EXTERNAL_TOOL) for kind in attack.tools]
+        if self._is_declared:
+            tools = [declared_tool(kind, puppet, source=Source.EXTERNAL_TOOL) for kind in attack.tools]
+        else:
+            tools = [plain_tool(kind, puppet) for kind in attack.tools]
         puppet.results[attack.user_call.name].append(result)
         puppet.replies.extend([attack.user_call, *calls])
         await self._hybrid.run(attack.prompt, tools=tools, policy=self._policy)

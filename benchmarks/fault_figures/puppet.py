@@ -2,7 +2,7 @@
 
 import inspect
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -79,7 +79,22 @@ class Puppet:
 @cache
 def declared_tool(kind: ToolKind, puppet: Puppet, *, source: Source) -> Tool:
     """The tool, declared by the rules that `injection` states."""
+    run = _function(kind, puppet)
+    names = [each.name for each in kind.parameters]
+    sends = "shared" if any(address in name for name in names for address in _ADDRESSES) else "user"
+    if kind.verb.lower() in _READING:
+        keys = [name for name in names if name.endswith("_id")]
+        return Tool(run, source=source, effect="read", sends=sends, sinks=names if sends == "shared" else (), keys=keys)
+    return Tool(run, source=source, sends=sends, sinks=[name for name in names if name not in _TOLD])
 
+
+@cache
+def plain_tool(kind: ToolKind, puppet: Puppet) -> Tool:
+    """The tool, of which nothing is declared."""
+    return Tool(_function(kind, puppet))
+
+
+def _function(kind: ToolKind, puppet: Puppet) -> Callable[..., str]:
     def run(**arguments: object) -> str:
         del arguments
         return puppet.call(kind.name)
@@ -87,12 +102,7 @@ def declared_tool(kind: ToolKind, puppet: Puppet, *, source: Source) -> Tool:
     run.__name__ = kind.name
     signature = [_parameter(each) for each in sorted(kind.parameters, key=lambda each: not each.is_required)]
     run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]  # what `inspect.signature` reads
-    names = [each.name for each in kind.parameters]
-    sends = "shared" if any(address in name for name in names for address in _ADDRESSES) else "user"
-    if kind.verb.lower() in _READING:
-        keys = [name for name in names if name.endswith("_id")]
-        return Tool(run, source=source, effect="read", sends=sends, sinks=names if sends == "shared" else (), keys=keys)
-    return Tool(run, source=source, sends=sends, sinks=[name for name in names if name not in _TOLD])
+    return run
 
 
 def new_call(name: str, arguments: Mapping[str, object]) -> ToolCall:

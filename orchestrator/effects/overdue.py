@@ -4,9 +4,8 @@ import asyncio
 from typing import Final
 
 from ...protocols import ToolCall, ToolResult
-from ..tool_outcomes import UNKNOWN
+from ..tool_outcomes import LOOKED_UP, UNKNOWN
 
-LOOKED_UP: Final = "[this call was made earlier in this run, and is not made again: this is what it came to]"
 _STILL_RUNNING: Final = f"{UNKNOWN}an equal call ran past its time limit and still runs. It is not made again. Find out by other means"
 
 

@@ -1,7 +1,8 @@
 """Texts that may be acted upon, and whether a value comes from them.
 
-A value does where a text says it: in either case and any spacing, a number or a date in any notation. A part of a longer word, address or
-path is another value, which somebody else may have chosen. Nothing is made equal that only looks so: an argument reaches its tool as it is.
+A value does where a text says it: in any spacing, a number or a date in any notation. A part of a longer word, address or path is another
+value, which somebody else may have chosen. Nothing is made equal that only looks so: an argument reaches its tool as it is. Case makes a
+difference, but for schemes, hosts, and the first letters of plain words.
 """
 
 import json
@@ -15,14 +16,15 @@ from unicodedata import combining
 
 from pydantic import JsonValue
 
+from .casing import folded, is_same
 from .common_words import COMMON
 from .moments import Moments, moments
+from .numbers import numbers_in
 
 _JOINING: Final = frozenset("-_.@/\\:+#~=&%?*")
 """What holds an address, a path or a name together where no space is."""
 _OPENING: Final = frozenset("/\\~*@=&?%+")
 """Before or behind a value these make another one of it, whatever is on their other side."""
-_NUMBER: Final = re.compile(r"(?<![\w.,])(?<!\w[-/:@])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w|[-/:.,@]\d)", re.ASCII)
 _AS_NUMBER: Final = re.compile(r"[$€£]?(-?(?:[1-9]\d{0,2}(?:,\d{3})+|0|[1-9]\d*)(?:\.\d+)?)", re.ASCII)
 """A text that means a number: with zeros in front it is a name."""
 _GROUPED: Final = re.compile(r"(?<![\w.@/-])\+?\d(?:[ ().-]{0,2}\d){5,}(?![\w@/-])", re.ASCII)
@@ -32,7 +34,7 @@ _LIST: Final = re.compile(r" ?; ?| ?, | ,|(?<!\d),|,(?!\d)")
 _LOCAL: Final = frozenset("!#$%&'*+/=?^_`{|}~-.")
 """What may stand before the end of a mailbox's name (RFC 5322): `o'brien@example.com` is another one than `brien@example.com`."""
 _LINE_ENDS: Final = r"\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
-_SCHEME: Final = re.compile(r"https?://|#")
+_SCHEME: Final = re.compile(r"\A(?:https?://|#)", re.IGNORECASE)
 """What may stand before a value that was said without it."""
 _END: Final = "\0"
 """Of a text."""
@@ -92,10 +94,10 @@ class Grounds:
         if _END in value or not any(letter.isalnum() for letter in value):
             return Strength.NONE  # `*` and `/` say a lot
         if (number := _AS_NUMBER.fullmatch(value)) is not None:
-            return self._of_number(_decimal(number[1]))
+            return self._of_number(Decimal(number[1].replace(",", "")))
         if not (any(said.says(value) for said in self._said) or self._says_figures(value) or self._moments.has(value)):
             return Strength.NONE
-        words = re.findall(r"\w+", value)
+        words = re.findall(r"\w+", folded(value))
         return Strength.WEAK if all(len(word) < _LEAST or word in COMMON for word in words) else Strength.STRONG
 
     def _says_figures(self, value: str) -> bool:
@@ -104,8 +106,8 @@ class Grounds:
     @cached_property
     def _moments(self) -> Moments:
         found = [said.moments for said in self._said]
-        days, clocks = (each.days for each in found), (each.clocks for each in found)
-        return Moments(frozenset().union(*days), frozenset().union(*clocks))
+        days, clocks, years = (each.days for each in found), (each.clocks for each in found), (each.years for each in found)
+        return Moments(frozenset().union(*days), frozenset().union(*clocks), frozenset().union(*years))
 
 
 class _Said:
@@ -116,14 +118,17 @@ class _Said:
 
     def says(self, value: str) -> bool:
         """Whether the value stands in it, as no part of another one."""
-        said = {value, _SCHEME.sub("", value, count=1) if _SCHEME.match(value) else value}
-        places = (found.span() for each in said for found in re.finditer(re.escape(each), self._text))
         joining = _JOINING | _LOCAL if "@" in value else _JOINING
-        return any(_stands_alone(self._text, start, end, joining) for start, end in places)
+        for each in {value, _SCHEME.sub("", value, count=1)}:
+            for found in re.finditer(re.escape(folded(each)), self._folded):
+                start, end = found.span()
+                if _stands_alone(self._folded, start, end, joining) and is_same(each, self._text[start:end]):
+                    return True
+        return False
 
     @cached_property
     def numbers(self) -> frozenset[Decimal]:
-        return frozenset(_decimal(found.group()) for found in _NUMBER.finditer(self._text))
+        return frozenset(numbers_in(self._folded))
 
     @cached_property
     def figures(self) -> frozenset[str]:
@@ -133,6 +138,10 @@ class _Said:
     @cached_property
     def moments(self) -> Moments:
         return moments(self._text)
+
+    @cached_property
+    def _folded(self) -> str:
+        return folded(self._text)
 
     @cached_property
     def _text(self) -> str:
@@ -162,15 +171,8 @@ def _values(value: JsonValue) -> Iterator[str]:
 
 
 def _normalised(text: str) -> str:
-    """In small letters and with single spaces. Line ends stay: a command may end there."""
-    text = re.sub(rf"\s*[{_LINE_ENDS}]\s*", "\n", re.sub(rf"[^\S{_LINE_ENDS}]+", " ", text.strip()))
-    return text.lower() if text.isascii() else "".join(map(_small, text))
-
-
-def _small(letter: str) -> str:
-    """The small letter, unless that is one of another alphabet: the sign for kelvin is no k."""
-    small = letter.lower()
-    return small if letter.isascii() or not small.isascii() else letter
+    """With single spaces. Line ends stay: a command may end there."""
+    return re.sub(rf"\s*[{_LINE_ENDS}]\s*", "\n", re.sub(rf"[^\S{_LINE_ENDS}]+", " ", text.strip()))
 
 
 def _stands_alone(text: str, start: int, end: int, joining: frozenset[str]) -> bool:
@@ -189,10 +191,6 @@ def _ends(beside: str, joining: frozenset[str], *, is_figure: bool) -> bool:
         if letter not in joining:
             return True
     return len(beside) < _FAR
-
-
-def _decimal(text: str) -> Decimal:
-    return Decimal(text.replace(",", ""))
 
 
 def _figures(text: str) -> str:

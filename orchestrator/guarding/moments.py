@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import date
 from typing import Final, NamedTuple
 
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -27,6 +28,7 @@ _NAMED: Final = tuple(
 )
 _CLOCK: Final = re.compile(r"(?<![\d:.])(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::\d\d)?(?!\d)\s*(?P<half>[ap]\.?m\b)?")
 _HALF_DAY: Final = re.compile(r"(?<![\w:.])(?P<hour>\d{1,2})\s*(?P<half>[ap])\.?m\b")
+_NAMED_YEAR: Final = re.compile(r"(?<![\w.,:/-])(?:19|20)\d\d(?![\w/]|[-.,:]\d)")
 _WHOLE: Final = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?:[t\s](?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.0+)?)?(?:z|\+00:00)?)?"
 )
@@ -49,21 +51,32 @@ class Clock(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """The dates and times of day that a text names."""
+    """The dates, times of day and years that a text names."""
 
     days: frozenset[Day]
     clocks: frozenset[Clock]
+    years: frozenset[int]
 
-    def has(self, value: str) -> bool:
-        """Whether the value is a date, with or without a time of day, or a time of day, all of which the text names."""
+    def has(self, value: str, *, today: date | None = None) -> bool:
+        """Whether the value is a date, with or without a time of day, or a time of day, all of which the text names.
+
+        A day without a year is that of a year that the text names elsewhere, or the next or the last one as seen from `today`.
+        """
         value = value.strip().casefold()
         if (clock := _CLOCK.fullmatch(value)) is not None:
             return _clock(clock) in self.clocks
         if (whole := _WHOLE.fullmatch(value)) is None:
             return False
         day = _day(whole)
-        has_day = day is not None and (day in self.days or day._replace(year=None) in self.days)
+        has_day = day is not None and (day in self.days or self._has_without_year(day, today or date.today()))
         return has_day and (whole["hour"] is None or (whole["second"] in (None, "00") and _clock(whole) in self.clocks))
+
+    def _has_without_year(self, day: Day, today: date) -> bool:
+        if day.year is None or day._replace(year=None) not in self.days:
+            return False
+        is_over = (day.month, day.day) <= (today.month, today.day)
+        beside = (today.year, today.year + 1) if is_over else (today.year - 1, today.year)
+        return day.year in self.years or day.year in beside
 
 
 def moments(text: str) -> Moments:
@@ -71,7 +84,9 @@ def moments(text: str) -> Moments:
     text = text.casefold()
     # In `2022-02-28T14:00` the letter between the two would hide both.
     text = re.sub(r"(?<=\d)t(?=\d\d:)", " ", text)
-    return Moments(frozenset(_days(text)), frozenset(_clocks(text)))
+    days = frozenset(_days(text))
+    years = frozenset(int(year) for year in _NAMED_YEAR.findall(text)) | {day.year for day in days if day.year is not None}
+    return Moments(days, frozenset(_clocks(text)), years)
 
 
 def _days(text: str) -> Iterator[Day]:

@@ -50,4 +50,6 @@ def label_of_result(message: Message, tools: Mapping[str, Tool]) -> Label:
     assert message.tool_result is not None, "the caller has looked"
     name = message.tool_result.name
     tool = tools.get(name)
-    return Label(integrity=Integrity.UNTRUSTED, origins=(f"tool {name}",)) if tool is None else tool.declared.label(name)
+    if tool is None:
+        return Label(integrity=Integrity.UNTRUSTED, origins=(f"tool {name}",))
+    return tool.label_of(message.tool_result)

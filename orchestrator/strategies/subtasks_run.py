@@ -18,7 +18,18 @@ from ...protocols.messages import Value
 from ..budgets.account import Account
 from ..budgets.amounts import Spent
 from ..cancellation import cancelled_at_once
-from ..events import AgentText, AttemptEnded, AttemptStarted, CallEnded, Routed, SubtaskEnded, SupervisorSpoke, TaskEvent, ToolStarted
+from ..events import (
+    AgentText,
+    AttemptEnded,
+    AttemptStarted,
+    CallEnded,
+    Routed,
+    SubtaskEnded,
+    SupervisorSpoke,
+    TaskEvent,
+    ToolFinished,
+    ToolStarted,
+)
 from ..guarding.chosen import Chosen
 from ..labels import OPEN, Label, joined
 from ..privacy.run_privacy import PrivateResult
@@ -136,6 +147,8 @@ class Parts:
     def _pass_on(self, event: TaskEvent, *, is_heard: bool, name: str) -> None:
         if isinstance(event, ToolStarted) and (tool := self.context.tools.get(event.call.name)) is not None:
             self.told[name] = self.told.get(name, OPEN).joined(tool.declared.label(tool.name))
+        if isinstance(event, ToolFinished) and (tool := self.context.tools.get(event.result.name)) is not None:
+            self.told[name] = self.told.get(name, OPEN).joined(tool.label_of(event.result))
         if isinstance(event, Routed) or (isinstance(event, _ANSWERING) and not is_heard):
             return
         if isinstance(event, CallEnded):

@@ -178,7 +178,7 @@ class RunTrace:
         if known is None or tool is None:
             return  # there is no such tool, as the agent was told: nothing has happened
         call, since = known
-        label = tool.declared.label(tool.name)
+        label = tool.label_of(result)
         self._put(partial(ToolRan, call=call, result=result, seconds=now - since, label=label, effect=tool.declared.effect))
         self._labelled(label)
 

@@ -1,5 +1,7 @@
 """Whether a value comes from a text: in other notations of the same, and never as a part of something else."""
 
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,20 @@ STRONG, WEAK, NONE = Strength.STRONG, Strength.WEAK, Strength.NONE
         ("Send it to Amy.Watson@gmail.com.", "amy.watson@gmail.com"),
         ("Are there reviews of Dr. Elizabeth  Green, the dentist?", "Dr. elizabeth green"),
         ("What is Elizabeth Green's number?", "Elizabeth Green"),
-        ("Read 'octocat/Hello-World', please", "octocat/hello-world"),
+        ("Read 'octocat/Hello-World', please", "octocat/Hello-World"),
+        ("ask ann about it", "Ann"),
+        ("write to o'brien and Mary-ann", "O'Brien and Mary-Ann"),
+        ("open HTTPS://Bit.LY/AbCdE1", "https://bit.ly/AbCdE1"),
+        ("Pay 1.500 euros", 1500),
+        ("Pay €1.500 now", 1500),
+        ("Pay 1.500,50 € now", 1500.5),
+        ("Pay 1 500 EUR", 1500),
+        ("Pay CHF 1'500.", 1500),
+        ("Pay 12,50 to him", 12.5),
+        ("1.500.000 people", 1500000),
+        ("version 1.500", 1.5),
+        ("It is 2022-01-03. Pay on February 22", "2022-02-22"),
+        ("In 2024: book Feb 22", "2024-02-22"),
         ("order W4923227", "#W4923227"),
         ("look at www.codedculinary.com.", "https://www.codedculinary.com"),
         ("Transfer $3,000 to him", 3000),
@@ -27,7 +42,7 @@ STRONG, WEAK, NONE = Strength.STRONG, Strength.WEAK, Strength.NONE
         ("Transfer 3000 to him", 3000.0),
         ("Call +1 415 555-2911 now", "+14155552911"),
         ("Pay on February 22, 2022", "2022-02-22"),
-        ("Is she free on the 28th of February from 2 PM to 3 PM?", "2022-02-28T14:00"),
+        ("Is she free on the 28th of February 2022 from 2 PM to 3 PM?", "2022-02-28T14:00"),
         ("Is she free on 28.2.2022 at 14:30?", "2022-02-28 14:30:00"),
         ("invite ann@x.org and bob@x.org", "ann@x.org, bob@x.org"),
         ('{"accounts":[4411,4412],"owner":"M\\u00fcller"}', 4412),
@@ -74,6 +89,17 @@ def test_a_value_that_a_text_says_is_found_in_it(text: str, value: str | float) 
         ("100", "1e2"),
         ("100", "１００"),
         ("pay 12 people 500 each", "12,500"),
+        ("open bit.ly/AbCdE1", "bit.ly/abcde1"),
+        ("open https://bit.ly/AbCdE1", "https://bit.ly/ABCDE1"),
+        ("the password is hunterTwo", "hunterTWO"),
+        ("use key xY7z", "xy7Z"),
+        ("write to aB3@example.com", "ab3@example.com"),
+        ("read Notes/today.md", "notes/today.md"),
+        ("Pay 1.500 euros", 1.5),
+        ("Pay 1 500 euros", 500),
+        ("Pay 1'500 now", 500),
+        ("book Feb 22", "1999-02-22"),
+        ("book Feb 22", "2099-02-22"),
         ("write to o'brien@example.com", "brien@example.com"),
         ("the cafe\u0301 account", "cafe"),
         ("run echo rm", "echo\rrm"),
@@ -162,3 +188,16 @@ SCHEMA: JsonSchema = {
 )
 def test_what_a_schema_does_not_say_itself_was_chosen_by_somebody(name: str, value: JsonValue, free: list[object]) -> None:
     assert free_values({name: value}, SCHEMA, SCHEMA) == ([] if name in SCHEMA["properties"] else [name]) + free
+
+
+@pytest.mark.parametrize(
+    ("value", "is_found"), [("2026-02-22", True), ("2027-02-22", True), ("2025-02-22", False), ("2028-02-22", False), ("2026-02-23", False)]
+)
+def test_a_day_without_a_year_is_the_next_or_the_last_one(value: str, is_found: bool) -> None:
+    assert moments("book feb 22").has(value, today=date(2026, 11, 23)) is is_found
+
+
+def test_a_day_without_a_year_before_today_and_after_it() -> None:
+    assert moments("on dec 24").has("2025-12-24", today=date(2026, 11, 23))
+    assert moments("on dec 24").has("2026-12-24", today=date(2026, 11, 23))
+    assert not moments("on dec 24").has("2027-12-24", today=date(2026, 11, 23))

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 PAGES = 6
 
 
-@tool
+@tool(source="internal_tool")
 async def read_page(number: int) -> str:
     """Read a page."""
     filler = " ".join(f"On page {number}, line {line} speaks of nothing that matters." for line in range(40))

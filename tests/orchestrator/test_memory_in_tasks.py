@@ -261,7 +261,7 @@ async def test_task_is_served_without_a_memory_that_fails_and_says_so() -> None:
     assert "memory: the task was not written down: the database is away" in result.reasons
 
 
-@tool
+@tool(source="internal_tool")
 def look(place: str) -> str:
     """Look into a place."""
     return f"In the {place} there is oat milk."

@@ -22,7 +22,7 @@ CONTINUES = ["CONTINUE"] * 20
 Check = tuple[int, str]
 
 
-@tool(effect="read")
+@tool(effect="read", source="internal_tool")
 async def read(page: int, note: str = "") -> str:
     """Read a page, which may be missing (above 90) or long (above 80)."""
     if page > 90:

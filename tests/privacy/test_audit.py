@@ -34,7 +34,7 @@ FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route", "idempotency
 POLICY = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(placeholders=True, findings=OnFinding.PLACEHOLDER))
 
 
-@tool(returns="device", effect="read")
+@tool(returns="device", effect="read", source="internal_tool")
 def read_diary() -> str:
     """What was written."""
     return DIARY

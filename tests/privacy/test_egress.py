@@ -220,7 +220,7 @@ async def test_value_that_is_cut_up_between_messages_is_found() -> None:
 async def test_what_detectors_found_is_not_let_through_in_another_form_later() -> None:
     """The tool spells the address such that no detector knows it."""
 
-    @tool(effect="read")
+    @tool(effect="read", source="internal_tool")
     def spell() -> str:
         """The address, letter by letter."""
         return "|".join(SECRET)

@@ -28,7 +28,7 @@ PUBLIC: TaskOptions = {"sensitivity": "public", "mode": "prefer_in_cloud", "stra
 IN_A_CHAT: TaskOptions = {**PUBLIC, "session": "chat", "unstick": True}
 
 
-@tool(returns="device", effect="read")
+@tool(returns="device", effect="read", source="internal_tool")
 def read_diary() -> str:
     """What was written."""
     return CANARY

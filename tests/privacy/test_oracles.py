@@ -34,13 +34,13 @@ FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route"}
 SECRET = "the vault opens at nine"
 
 
-@tool(returns="device", effect="read")
+@tool(returns="device", effect="read", source="internal_tool")
 def read_secret() -> str:
     """A secret."""
     return SECRET
 
 
-@tool(effect="read")
+@tool(effect="read", source="internal_tool")
 def spell(text: str) -> str:
     """Spell a text; fail for one that has no vault in it."""
     if "vault" not in text:

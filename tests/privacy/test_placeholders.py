@@ -48,7 +48,7 @@ HIDDEN = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(findings=O
 FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route"}
 
 
-@tool(returns="device", effect="read")
+@tool(returns="device", effect="read", source="internal_tool")
 def read_diary() -> str:
     """What was written."""
     return DIARY
@@ -103,7 +103,7 @@ async def test_what_comes_back_from_tools_once_private_data_went_into_one_is_pri
     """A note is kept and read again: what reads it is declared public, and returns the diary in other words."""
     log: list[str] = []
 
-    @tool(effect="read")
+    @tool(effect="read", source="internal_tool")
     def read_notes() -> str:
         """All notes."""
         return " / ".join(log).upper()
@@ -127,7 +127,7 @@ async def test_what_comes_back_from_tools_once_private_data_went_into_one_is_pri
 
 
 async def test_result_of_a_call_that_a_placeholder_went_into_is_private() -> None:
-    @tool(effect="read")
+    @tool(effect="read", source="internal_tool")
     def spell(text: str) -> str:
         """The letters of a text."""
         return "-".join(text[:9])
@@ -289,7 +289,7 @@ async def test_filled_in_answer_is_valid_json_where_that_was_asked_for() -> None
     schema: JsonSchema = {"type": "object", "properties": {"diary": {"type": "string"}}, "required": ["diary"]}
     quoted = 'says "nine"\nand no more'
 
-    @tool(returns="device", effect="read", name="read_diary")
+    @tool(returns="device", effect="read", source="internal_tool", name="read_diary")
     def read() -> str:
         """What was written."""
         return quoted
@@ -326,7 +326,7 @@ async def test_near_agent_that_takes_over_reads_what_placeholders_stand_for() ->
 async def test_agent_on_another_device_of_the_user_is_told_only_what_may_go_there(returns: str, is_told: bool, tmp_path: Path) -> None:
     """It is on the near side, and yet not on this device."""
 
-    @tool(returns=returns, effect="read")
+    @tool(returns=returns, effect="read", source="internal_tool")
     def read_diary() -> str:
         """What was written."""
         return DIARY
@@ -410,7 +410,7 @@ async def test_what_is_covered_is_not_summed_up_for_a_far_agent_by_one_that_has_
     """The conversation outgrows the far agent's window, and a near agent could sum it up."""
     filler = "This page speaks of nothing that matters to anybody. " * 60
 
-    @tool(effect="read")
+    @tool(effect="read", source="internal_tool")
     def read_page(number: int) -> str:
         """A page."""
         return f"{number}: {filler}"
@@ -475,7 +475,7 @@ async def test_part_of_a_task_that_reads_what_another_part_has_kept_is_told_noth
         kept.set()
         return "kept"
 
-    @tool(effect="read")
+    @tool(effect="read", source="internal_tool")
     async def read_kept() -> str:
         """All that was kept."""
         await kept.wait()
@@ -514,7 +514,7 @@ async def test_task_in_which_something_private_was_found_stays_for_good() -> Non
     device = scripted(lambda request: READ if len(request.messages) == 1 else "tomas at example dot org", Side.NEAR)
     policy = Policy.model_validate({"strategy": "eva", "sensitivity": "public", "supervision": {"interval": 1, "executor": "near"}})
 
-    @tool(effect="read", name="read_diary")
+    @tool(effect="read", source="internal_tool", name="read_diary")
     def read() -> str:
         """What was written."""
         return "nothing"

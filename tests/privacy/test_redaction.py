@@ -228,13 +228,13 @@ def test_the_password_of_a_database_is_in_no_error(address: str, log: pytest.Log
     check(caught.value, log.text)
 
 
-@tool(effect="read", returns="device")
+@tool(effect="read", returns="device", source="internal_tool")
 def read_diary() -> str:
     """What was written."""
     return PRIVATE
 
 
-@tool(effect="read")
+@tool(effect="read", source="internal_tool")
 def broken() -> str:
     """A tool that fails."""
     raise ValueError(PRIVATE)

@@ -23,7 +23,7 @@ READ = ToolCall(id="1", name="read_diary", arguments={})
 FAR: TaskOptions = {"strategy": "cloud", "idempotency_key": "run-1"}
 
 
-@tool(returns="device", effect="read")
+@tool(returns="device", effect="read", source="internal_tool")
 def read_diary() -> str:
     """What was written."""
     return DIARY

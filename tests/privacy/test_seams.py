@@ -100,7 +100,7 @@ def test_joins_know_where_their_parts_stand_and_are_few_and_short(texts: list[st
 
 
 async def test_number_in_two_results_of_tools_stays_on_the_device() -> None:
-    @tool(effect="read")
+    @tool(effect="read", source="internal_tool")
     def read_half(number: int) -> str:
         """Half of the number of a card."""
         return f"Half {number} is {CARD[8 * number : 8 * number + 8]}"

@@ -134,7 +134,7 @@ IRREVERSIBLE = frozenset({"delete_contact", "cancel_event", "send_mail", "delete
 def app_tools(state: AppState) -> tuple[Tool, ...]:
     """The functions as tools that act on `state`."""
     apps = Apps(state)
-    return tuple(tool(effect=_effect(name))(getattr(apps, name)) for name in FUNCTIONS)
+    return tuple(tool(effect=_effect(name), source="internal_tool")(getattr(apps, name)) for name in FUNCTIONS)
 
 
 def _effect(name: str) -> Effect:

@@ -117,7 +117,8 @@ def search_tools(index: PassageIndex) -> tuple[Tool, Tool]:
         """A section of the passage with this exact title."""
         return index.open(title, section)
 
-    return tool(effect="read")(search), tool(effect="read")(open)
+    own = tool(effect="read", source="internal_tool")
+    return own(search), own(open)
 
 
 def exact_match(answer: str, expected: str) -> float:
