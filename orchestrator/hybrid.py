@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from os import PathLike
@@ -22,6 +22,8 @@ from ..protocols import (
     DeviceStateSource,
     InvalidRequest,
     NearfarError,
+    PermissionDenied,
+    PrivacyViolation,
     Side,
 )
 from ..protocols.validation import parse_output
@@ -68,6 +70,7 @@ from .routing.policy_file import PolicyFile
 from .routing.router import Router
 from .runs.durable import DurableRuns, Work, open_runs, served
 from .runs.opening import beside
+from .runs.run import Bounds
 from .runs.settings import RunsConfig
 from .runs.store import RunStore
 from .selection.decision import SelectionDecision
@@ -84,7 +87,7 @@ from .threads import in_thread
 from .tool_calls import Approver, Boundary
 from .tools import Tool
 from .tracing.recorder import RunTrace
-from .tracing.store import TraceStore, open_traces
+from .tracing.store import TraceStore, traces_if_usable
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -186,8 +189,8 @@ class Hybrid:
             failing.callback(self._listening.close)
             book = beside(runs, kept_argument("budgets", budgets, BudgetBook), open_budgets, self._listening)
             self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
-            self._traces = beside(runs, traces, open_traces, self._listening)
-            self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents))
+            self._traces = beside(runs, traces, traces_if_usable, self._listening)
+            self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents), self._bounds)
             failing.pop_all()
         self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
@@ -304,7 +307,8 @@ class Hybrid:
         """Go on with a run where it stopped, in whatever process that was; of one that is done, return the result.
 
         Raises what `run` raises, `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was
-        cancelled, and `ConfigError` where a tool or an agent is missing that it was begun with.
+        cancelled, `ConfigError` where a tool or an agent is missing that it was begun with, and `IdempotencyConflict` where the policy has
+        become tighter than what it was begun under.
 
         Args:
             run: the task's idempotency key.
@@ -333,7 +337,8 @@ class Hybrid:
     def traces(self) -> TraceStore:
         """What happened in each run. Raises `ConfigError` where that is not kept."""
         if self._traces is None:
-            raise ConfigError("no traces are kept", hint='in nearfar.toml: [runs]; in Python: Hybrid(runs="runs")')
+            hint = 'in nearfar.toml: [runs]; in Python: Hybrid(runs="runs"); if that stands there, the log says why they cannot be used'
+            raise ConfigError("no traces are kept", hint=hint)
         return self._traces
 
     async def cancel(self, run: str, *, user: str = "") -> None:
@@ -383,6 +388,15 @@ class Hybrid:
         limits = task.policy.limits.model_copy(update={"session": now.session, "user": now.user, "day": now.day})
         policy = task.policy.model_copy(update={"limits": limits})
         return self._equipped(task.model_copy(update={"policy": policy}), options=options)
+
+    def _bounds(self, task: Task, tools: Sequence[str]) -> Bounds:
+        """How far the policy lets the task go now, where the task itself states nothing. Raises what the rules raise for what it states."""
+        policy = self.policy
+        self._router.ruled(task.model_copy(update={"policy": task.policy.model_copy(update={"rules": policy.rules})}), tools=tools)
+        with suppress(PermissionDenied, PrivacyViolation):  # The task states another mode than the policy's, against which its rules speak.
+            plain = task.model_copy(update={"policy": policy, "stated": frozenset()})
+            policy = self._router.ruled(plain, tools=tools).policy
+        return Bounds(sensitivity=policy.sensitivity, mode=policy.mode)
 
     @property
     def _durable(self) -> DurableRuns:

@@ -10,6 +10,7 @@ from typing import Final
 from uuid import uuid4
 
 from ..protocols import StoreUnavailable
+from ..protocols.folders import make_private
 
 _held: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()
 
@@ -24,7 +25,7 @@ class Owner:
         self.name = uuid4().hex
         self._folder = folder
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(folder)
             # Nobody finds the file before it is locked.
             unnamed = folder / f"{self.name}.new"
             self._file = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ...protocols import StoreCorrupt, StoreUnavailable
+from ...protocols.folders import make_private
 from ..sqlite.log import empty_log
 from ..sqlite.patience import patiently
 
@@ -111,7 +112,7 @@ class CacheDatabase:
             return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.path.parent)
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         connection = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         with ExitStack() as failing:

@@ -1,7 +1,7 @@
 """Tasks as runs: begun once, gone on with where they stopped, and what came of them on record."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +31,7 @@ from ..untraced import untraced
 from .cancelling import Cancelling
 from .opening import open_store
 from .parts import RunParts, thread
-from .run import Failure, KeptTask, Lease, RunState, damaged, digest, tightened
+from .run import Bounds, Failure, KeptTask, Lease, RunState, damaged, digest, tightened, tightened_since
 from .settings import RunsConfig
 from .store import RunStore
 
@@ -47,6 +47,8 @@ Prepared = tuple[Task, TaskContext]
 Preparing = Callable[[], Awaitable[Prepared]]
 Equipping = Callable[[Task], TaskContext]
 """What a task runs with that is gone on with."""
+Bounding = Callable[[Task, Sequence[str]], Bounds]
+"""How far the policy lets a task with these tools go now. Raises where it denies the task."""
 TIDIED_EVERY: Final = 100
 """Runs that end, before old ones are looked for again."""
 
@@ -66,11 +68,12 @@ class Work:
 
 
 class DurableRuns:
-    """The runs of one `Hybrid` in a store. `agents` are the names of those that it has."""
+    """The runs of one `Hybrid` in a store. `agents` are the names of those that it has, `bounds` those of its policy."""
 
-    def __init__(self, store: RunStore, agents: tuple[str, ...]) -> None:
+    def __init__(self, store: RunStore, agents: tuple[str, ...], bounds: Bounding) -> None:
         self.store = store
         self._agents = agents
+        self._bounds = bounds
         self._cancelling = Cancelling(store)
         self._busy: dict[str, anyio.Event] = {}
         """Runs that this `Hybrid` works on."""
@@ -100,14 +103,18 @@ class DurableRuns:
                     yield work
                 return
             task, context = await prepare()
-            kept = KeptTask.of(task, tools=tuple(context.tools), agents=self._agents)
+            kept = KeptTask.of(task, tools=tuple(context.tools), agents=self._agents, bounds=self._bounds(task, tuple(context.tools)))
             lease = await self.store.begin(kept, digest(asked))
             async with self._worked_on(lease):
                 yield Work(task, self._equipped(context, lease), lease)
 
     @asynccontextmanager
     async def resumed(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
-        """A run to go on with, or what came of it. `ConfigError` names the tools and agents that it lacks here; else raises as `claim`."""
+        """A run to go on with, or what came of it. `ConfigError` names the tools and agents that it lacks here.
+
+        Raises `IdempotencyConflict` where the policy is tighter now than when it was begun, what the policy raises that denies the task
+        now, and else what `claim` raises.
+        """
         async with self._alone(run), self._again(run, user, equip) as work:
             yield work
 
@@ -162,8 +169,8 @@ class DurableRuns:
         if known.state is RunState.DONE:
             yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
             return
-        if asked is not None and (options := tightened(asked, task)):
-            hint = "ask under another key; resume goes on with it as it was begun"
+        if options := tightened_since(kept, self._bounds(task, kept.tools)) if asked is None else tightened(asked, task):
+            hint = "ask under another key, which makes it another run" if asked is not None else "ask for the task anew, under another key"
             raise IdempotencyConflict(f"run {run} was begun under a looser {' and '.join(options)}", hint=hint)
         self._check(run, kept, equip(task))
         try:
@@ -239,13 +246,13 @@ class DurableRuns:
             self.store.let_go(lease)
 
 
-def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str, ...]) -> DurableRuns:
+def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str, ...], bounds: Bounding) -> DurableRuns:
     """The runs in a store; one that is opened here is closed with the stack."""
     if isinstance(runs, RunStore):
-        return DurableRuns(runs, agents)
+        return DurableRuns(runs, agents, bounds)
     store = open_store(runs)
     closing.callback(store.close)
-    return DurableRuns(store, agents)
+    return DurableRuns(store, agents, bounds)
 
 
 async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:

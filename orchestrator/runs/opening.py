@@ -17,14 +17,15 @@ T = TypeVar("T", bound=_Closable)
 
 
 def beside(
-    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, opening: Callable[[RunsConfig], T], closes: ExitStack
+    runs: RunStore | RunsConfig | None, given: T | RunsConfig | None, opening: Callable[[RunsConfig], T | None], closes: ExitStack
 ) -> T | None:
     """What is kept beside the runs: what was given, else what is opened where they are, and closed with the stack."""
     config = runs if given is None and isinstance(runs, RunsConfig) else given
     if not isinstance(config, RunsConfig):
         return config
     opened = opening(config)
-    closes.callback(opened.close)
+    if opened is not None:
+        closes.callback(opened.close)
     return opened
 
 

@@ -9,7 +9,7 @@ from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.messages import Value
 from ..policy import Mode
 from ..selection.decision import SelectionDecision
-from ..task import RecalledItem, Task
+from ..task import Policy, RecalledItem, Task
 
 VERSION: Final = 1
 """Of how a run's task, checkpoints and outcome are written."""
@@ -62,18 +62,27 @@ class Lease:
     epoch: int
 
 
+class Bounds(Value):
+    """How far a policy lets a task go that states nothing itself."""
+
+    sensitivity: Sensitivity
+    mode: Mode
+
+
 class KeptTask(Value):
     """A task as it runs, with what else it takes to go on with it."""
 
     task: Task
+    bounds: Bounds | None = None
+    """Those of the policy under which it was begun."""
     recalled: tuple[RecalledItem, ...] = ()
     selection: SelectionDecision | None = None
     tools: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, task: Task, *, tools: tuple[str, ...], agents: tuple[str, ...]) -> "KeptTask":
-        return cls(task=task, recalled=task.recalled, selection=task.selection, tools=tools, agents=agents)
+    def of(cls, task: Task, *, tools: tuple[str, ...], agents: tuple[str, ...], bounds: Bounds | None = None) -> "KeptTask":
+        return cls(task=task, bounds=bounds, recalled=task.recalled, selection=task.selection, tools=tools, agents=agents)
 
     @property
     def whole(self) -> Task:
@@ -98,12 +107,22 @@ def digest(asked: Task) -> str:
 def tightened(asked: Task, begun: Task) -> list[str]:
     """The options by which a task is asked for under tighter bounds than it was begun under."""
     tools = begun.allowed_tools
-    tighter = {
-        "sensitivity": asked.policy.sensitivity is Sensitivity.PRIVATE is not begun.policy.sensitivity,
-        "mode": asked.policy.mode is Mode.ONLY_ON_DEVICE is not begun.policy.mode,
-        "allowed_tools": asked.allowed_tools is not None and (tools is None or not tools <= asked.allowed_tools),
+    adds = asked.allowed_tools is not None and (tools is None or not tools <= asked.allowed_tools)
+    return [*_tighter(asked.policy, begun.policy), *(["allowed_tools"] if adds else [])]
+
+
+def tightened_since(kept: KeptTask, now: Bounds) -> list[str]:
+    """The options in which the policy has become tighter since a task was begun, which was begun under looser ones."""
+    changed = ["sensitivity", "mode"] if kept.bounds is None else _tighter(now, kept.bounds)
+    return [option for option in _tighter(now, kept.task.policy) if option in changed]
+
+
+def _tighter(one: Policy | Bounds, other: Policy | Bounds) -> list[str]:
+    is_tighter = {
+        "sensitivity": one.sensitivity is Sensitivity.PRIVATE is not other.sensitivity,
+        "mode": one.mode is Mode.ONLY_ON_DEVICE is not other.mode,
     }
-    return [option for option, is_tighter in tighter.items() if is_tighter]
+    return [option for option, is_so in is_tighter.items() if is_so]
 
 
 def title(task: Task) -> str:

@@ -4,9 +4,11 @@ import contextlib
 import os
 import stat
 import threading
+from pathlib import Path
 from typing import Final
 
 from ...protocols import StoreUnavailable
+from ...protocols.folders import make_private
 from .errors import Naming
 
 LOG: Final = "-wal"
@@ -25,7 +27,7 @@ def prepare(path: str, naming: Naming) -> None:
     Raises `StoreUnavailable` where the file cannot be opened or a link stands in its place, and `StoreCorrupt` where its log was removed.
     """
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_private(Path(path).parent)
         for suffix in SUFFIXES:
             _refuse_other_than_files(path + suffix, naming)
         if _log_was_removed(path):

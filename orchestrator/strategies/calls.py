@@ -257,7 +257,7 @@ class _Listening:
             case ToolCalled():
                 self._calls.append(event.call)
             case Finished():
-                self._finished = event
+                self._finished = _checked(event)
         return is_first
 
     @property
@@ -290,7 +290,7 @@ class _Listening:
 
     def _dollars(self, card: AgentCard, error: BaseException | None) -> Decimal | None:
         """The price. A step that broke after its work had begun has spent tokens that nobody reported: where they cost, it is unknown."""
-        if self._finished is not None:
+        if self._finished is not None and not self._is_unreported:
             return price(card, self._finished.usage)
         is_free = price(card, Usage(input_tokens=1, output_tokens=1)) == 0
         return None if self.is_lost(error) and not is_free else Decimal(0)
@@ -303,7 +303,24 @@ class _Listening:
     def is_lost(self, error: BaseException | None) -> bool:
         """The model has worked, or may have, and nobody reported what it took."""
         was_at_work = bool(self._text or self._calls) or isinstance(error, (*WORK_LOST, anyio.get_cancelled_exc_class()))
-        return self._finished is None and was_at_work
+        return was_at_work and (self._finished is None or self._is_unreported)
+
+    @property
+    def _is_unreported(self) -> bool:
+        """The step ended well, and said nothing of the tokens that it took: no answer takes none, unless a cache had it."""
+        return self._finished is not None and self._finished.usage.total_tokens == 0 and not self.was_saved
+
+
+def _checked(event: Finished) -> Finished:
+    """Return the end of a step, checked as one that comes over the wire is: an agent in this process may be the app's own code.
+
+    Raises `InvalidOutput` for figures that cannot be.
+    """
+    try:
+        parts = {name: type(part).model_validate(dict(part)) for name, part in event if isinstance(part, Usage | Performance)}
+        return Finished.model_validate({**dict(event), **parts})
+    except ValueError as error:
+        raise InvalidOutput("the agent ended a step with figures that cannot be", hint="see protocols.Finished") from error
 
 
 def spent_by(call: Call, most: Spent | None) -> Spent:

@@ -1,11 +1,12 @@
 """`TraceStore`: the traces of runs, beside the runs themselves."""
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Final, NamedTuple
 
-from ...protocols import NotFound, StoreCorrupt
+from ...protocols import NotFound, StoreCorrupt, StoreError
 from ..memory.erasing import Erased, record_of
 from ..runs.settings import RunsConfig
 from ..runs.writer import Change, T, Writer
@@ -13,6 +14,8 @@ from ..sqlite.database import Database
 from ..sqlite.errors import Naming
 from ..tables import Session, TableDatabase, Tables
 from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
+
+logger = logging.getLogger(__name__)
 
 _NAMING: Final = Naming("traces", recovery="remove the file: runs go on without their traces")
 _TABLES: Final = Tables(
@@ -127,6 +130,15 @@ def open_traces(config: RunsConfig) -> TraceStore:
     from ..postgres.database import PostgresDatabase
 
     return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="traces"), keep=config.keep)
+
+
+def traces_if_usable(config: RunsConfig) -> TraceStore | None:
+    """The same; None, with a warning, where they cannot be used: recording never fails a run."""
+    try:
+        return open_traces(config)
+    except StoreError as error:
+        logger.warning("what happens in runs is not recorded: %s", error)
+        return None
 
 
 def erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:

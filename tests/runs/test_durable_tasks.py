@@ -9,12 +9,12 @@ import anyio.lowlevel
 import pytest
 from run_stores import Opener
 
-from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
+from nearfar.orchestrator import Hybrid, Mode, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.events import TaskFinished
 from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.runs import cancelling
 from nearfar.orchestrator.runs.durable import DurableRuns
-from nearfar.orchestrator.runs.run import Failure, Lease, RunState
+from nearfar.orchestrator.runs.run import Bounds, Failure, Lease, RunState
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.context import TaskContext
@@ -30,6 +30,7 @@ from nearfar.protocols import (
     IdempotencyConflict,
     InvalidRequest,
     NotFound,
+    PermissionDenied,
     RunBusy,
     ScriptedAgent,
     Sensitivity,
@@ -99,6 +100,56 @@ async def test_a_run_is_not_gone_on_with_under_looser_bounds_than_it_is_asked_fo
         assert len(far.requests) == 1
         result = await opened.run("Hi", idempotency_key="k")
         assert await opened.run("Hi", **asked) == result, "it is done, and nobody is told anything"
+
+
+ASKED_PUBLICLY: TaskOptions = {"sensitivity": Sensitivity.PUBLIC, "mode": Mode.AUTO}
+KEPT_HERE = {"rules": [{"name": "secrets", "when": {"task_class": ("secret",)}, "mode": "only_on_device"}]}
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ({"sensitivity": "private"}, "sensitivity"),
+        ({"sensitivity": "public", "mode": "only_on_device"}, "mode"),
+        ({"sensitivity": "public", **KEPT_HERE}, "sensitivity and mode"),
+    ],
+)
+async def test_a_run_is_not_resumed_publicly_under_a_policy_that_has_become_tighter(
+    config: RunsConfig, now: dict[str, object], told: str
+) -> None:
+    far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
+    before = Policy(sensitivity=Sensitivity.PUBLIC)
+    async with Hybrid(far=far, runs=config, policy=before) as opened:
+        with pytest.raises(Unavailable):
+            await opened.run("Hi", idempotency_key="k", task_class="secret")
+    async with Hybrid(far=far, near=ScriptedAgent(unasked, name="near"), runs=config, policy=Policy.model_validate(now)) as opened:
+        with pytest.raises(IdempotencyConflict, match=told):
+            await opened.resume("k")
+    assert len(far.requests) == 1
+    async with Hybrid(far=far, near=ScriptedAgent(unasked, name="near"), runs=config, policy=before) as opened:
+        assert (await opened.resume("k")).text == "Hello."
+
+
+async def test_a_run_that_was_public_by_its_own_word_is_resumed_under_the_same_policy(config: RunsConfig) -> None:
+    far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
+    private = Policy(sensitivity=Sensitivity.PRIVATE)
+    async with Hybrid(far=far, runs=config, policy=private) as opened:
+        with pytest.raises(Unavailable):
+            await opened.run("Hi", idempotency_key="k", **ASKED_PUBLICLY)
+        assert (await opened.resume("k")).text == "Hello."
+
+
+async def test_a_rule_that_denies_a_task_now_denies_its_resumption(config: RunsConfig) -> None:
+    far = ScriptedAgent([Unavailable("gone"), "Hello."], name="far", side=Side.FAR)
+    rule = {"name": "none", "when": {"task_class": ("secret",)}, "deny": "none of this"}
+    denying = Policy.model_validate({"sensitivity": "public", "rules": [rule]})
+    async with Hybrid(far=far, runs=config, policy=Policy(sensitivity=Sensitivity.PUBLIC)) as opened:
+        with pytest.raises(Unavailable):
+            await opened.run("Hi", idempotency_key="k", task_class="secret")
+    async with Hybrid(far=far, runs=config, policy=denying) as opened:
+        with pytest.raises(PermissionDenied, match="none"):
+            await opened.resume("k")
+    assert len(far.requests) == 1
 
 
 async def test_a_limit_for_all_tasks_that_was_lowered_meanwhile_holds_for_runs_that_go_on(config: RunsConfig) -> None:
@@ -254,7 +305,7 @@ async def test_what_a_run_goes_on_with_is_looked_up_when_nobody_else_can_change_
     async with hybrid(config, [[LOOK], Unavailable("gone")], look) as first:
         with pytest.raises(Unavailable):
             await first.run("Hi", idempotency_key="k")
-    runs = DurableRuns(RunStore.open(config), ("near",))
+    runs = DurableRuns(RunStore.open(config), ("near",), lambda *_: Bounds(sensitivity=Sensitivity.PRIVATE, mode=Mode.AUTO))
     owners: list[str | None] = []
 
     def equip(task: Task) -> TaskContext:

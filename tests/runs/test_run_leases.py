@@ -25,7 +25,7 @@ from nearfar.protocols import Message, RunBusy, ScriptedAgent, StoreUnavailable
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize("part", ["runs", "traces"])
+@pytest.mark.parametrize("part", ["runs", "privacy"])
 def test_whoever_could_not_open_everything_is_not_taken_for_alive(part: str, tmp_path: Path) -> None:
     config = RunsConfig(folder=tmp_path)
     near = ScriptedAgent(["Hello."])

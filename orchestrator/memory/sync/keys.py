@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import ConfigError, StoreCorrupt, StoreUnavailable
+from ....protocols.folders import make_private
 from ..encoding import Subject
 from ..operation import Dot
 
@@ -210,7 +211,7 @@ def _aes_gcm() -> "type[AESGCM]":
 
 def _connect(path: str | os.PathLike[str] | None) -> sqlite3.Connection:
     if path is not None:
-        Path(path).parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
+        make_private(Path(path).parent)
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR))
         except OSError as error:
