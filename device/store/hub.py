@@ -150,13 +150,17 @@ class Hub:
     def _client(self) -> "httpx.Client":
         try:
             import httpx
+
+            from .redirects import PublicTransport
         except ImportError as error:
             message = "fetching models needs packages that are not installed"
             raise ConfigError(message, hint="pip install 'nearfar[models]'") from error
 
         try:
+            transport = PublicTransport(httpx.URL(self._settings.endpoint), self._settings.hosts)
             # httpx drops the token where it is sent on to another host.
-            return httpx.Client(base_url=self._settings.endpoint, headers=_authorization(self._settings.token), timeout=_SECONDS)
+            headers = _authorization(self._settings.token)
+            return httpx.Client(base_url=self._settings.endpoint, headers=headers, timeout=_SECONDS, transport=transport)
         except httpx.InvalidURL:
             raise ConfigError("HF_ENDPOINT is no address", hint="it is something like https://huggingface.co") from None
 

@@ -23,6 +23,8 @@ class HubSettings:
 
     endpoint: str = "https://huggingface.co"
     token: str | None = None
+    hosts: tuple[str, ...] = ()
+    """Where the hub may redirect to beside the public internet: `HOST` or `HOST:PORT`."""
     cache: Path
     is_offline: bool = False
     pause: float = 0.5
@@ -32,7 +34,7 @@ class HubSettings:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """What the variables `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE` say.
 
-        Their meaning: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+        And `NEARFAR_MODEL_HOSTS`, the `hosts` with commas between them. The others' meaning: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
         """
         caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
         home = Path(environment.get("HF_HOME") or f"{caches}/huggingface").expanduser()
@@ -40,6 +42,7 @@ class HubSettings:
         return cls(
             endpoint=(environment.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/"),
             token=environment.get("HF_TOKEN", "").strip() or _read_token(token),
+            hosts=tuple(filter(None, map(str.strip, environment.get("NEARFAR_MODEL_HOSTS", "").split(",")))),
             cache=Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser(),
             is_offline=environment.get("HF_HUB_OFFLINE", "").lower() in _TRUE,
         )

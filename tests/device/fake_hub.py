@@ -27,6 +27,8 @@ class FakeHub:
     listed_size: list[object] = field(default_factory=list)
     """What stands in the listing where a file's size should, if anything is in here."""
     redirects_in_circles: bool = False
+    redirects_to: str | None = None
+    """Where all content lies, in place of this server under another name."""
     breaks_after: int | None = None
     """Bytes of content after which every connection breaks."""
     waits_after: int | None = None
@@ -104,7 +106,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _redirect(self, name: str) -> None:
         linked = {"X-Linked-Etag": f'"{self.state.sha256(name)}"', "X-Linked-Size": str(len(self.state.files[name]))}
-        where = self.path if self.state.redirects_in_circles else f"{self.state.endpoint.replace('127.0.0.1', 'localhost')}/content/{name}"
+        elsewhere = self.state.redirects_to or self.state.endpoint.replace("127.0.0.1", "localhost")
+        where = self.path if self.state.redirects_in_circles else f"{elsewhere}/content/{name}"
         self._send(302, {"Location": where, "X-Repo-Commit": self.state.commit, **linked})
 
     def _content(self, name: str) -> None:

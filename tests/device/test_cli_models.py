@@ -35,6 +35,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         monkeypatch.setenv("NEARFAR_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.setenv("NEARFAR_MODEL_HOSTS", "localhost")
         for name in ("HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN_PATH"):
             monkeypatch.delenv(name, raising=False)
         yield hub

@@ -106,7 +106,7 @@ def test_quantisations_of_a_repository_are_compared_by_their_headers_alone(tmp_p
     small = write_tiny_gguf(tmp_path / "tiny.gguf", TinyModel(layers=1)).read_bytes()
     with fake_hub() as hub:
         hub.files |= {"tiny-Q4_0.gguf": small, "tiny-Q8_0.gguf": small + bytes(100_000), "README.md": b"# Tiny"}
-        store = ModelStore(tmp_path / "nearfar", HubSettings(endpoint=hub.endpoint, cache=tmp_path / "hub", pause=0))
+        store = ModelStore(tmp_path / "nearfar", HubSettings(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", pause=0))
         found = stored_candidates(store, f"hf:{REPOSITORY}")
         assert [model.name for model in found] == ["Q4_0", "Q8_0"]
         assert found[1].weights == found[0].weights + 100_000
@@ -129,7 +129,7 @@ def test_each_model_of_a_repository_has_a_header_of_its_own(tmp_path: Path) -> N
             f"{name}.gguf": write_tiny_gguf(tmp_path / name, TinyModel(layers=layers)).read_bytes()
             for name, layers in (("plain", 1), ("deep", 3), ("a-Q8_0", 1), ("b-Q8_0", 2))
         }
-        store = ModelStore(tmp_path / "nearfar", HubSettings(endpoint=hub.endpoint, cache=tmp_path / "hub", pause=0))
+        store = ModelStore(tmp_path / "nearfar", HubSettings(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", pause=0))
         found = {model.name: model.shape.cache_bytes for model in stored_candidates(store, f"hf:{REPOSITORY}")}
     assert found == {name: layers * 2 * 2 * WIDTH for name, layers in (("plain", 1), ("deep", 3), ("a-Q8_0", 1), ("b-Q8_0", 2))}
 

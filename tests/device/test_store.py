@@ -186,6 +186,8 @@ def test_the_environment_says_where_things_are(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("hf_file\n", encoding="utf-8")
     settings = HubSettings.from_environment({"HF_HOME": home, "HF_ENDPOINT": "https://hub.example/", "HF_HUB_OFFLINE": "1"})
     assert settings == HubSettings(endpoint="https://hub.example", token="hf_file", cache=tmp_path / "hub", is_offline=True)
+    settings = HubSettings.from_environment({"HF_HOME": home, "NEARFAR_MODEL_HOSTS": "files.corp, 10.0.0.7:9000,"})
+    assert settings.hosts == ("files.corp", "10.0.0.7:9000")
     settings = HubSettings.from_environment({"HF_HOME": home, "HF_HUB_CACHE": "/cache", "HF_TOKEN": "hf_variable\n"})
     assert settings == HubSettings(token="hf_variable", cache=Path("/cache"))
     (tmp_path / "token").write_bytes(b"\xff\xfe")

@@ -43,7 +43,10 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(home: Path, hub: FakeHub) -> ModelStore:
-    return ModelStore(home / "nearfar", HubSettings(endpoint=hub.endpoint, token=None, cache=home / "hub", is_offline=False, pause=0))
+    return ModelStore(
+        home / "nearfar",
+        HubSettings(endpoint=hub.endpoint, hosts=("localhost",), token=None, cache=home / "hub", is_offline=False, pause=0),
+    )
 
 
 def refused_without_a_trace(store: ModelStore, home: Path) -> None:

@@ -47,7 +47,7 @@ def store(tmp_path: Path, hub: FakeHub) -> ModelStore:
 
 
 def _store(folder: Path, hub: FakeHub, *, token: str | None = None, offline: bool = False) -> ModelStore:
-    settings = HubSettings(endpoint=hub.endpoint, token=token, cache=folder / "hub", is_offline=offline, pause=0)
+    settings = HubSettings(endpoint=hub.endpoint, hosts=("localhost",), token=token, cache=folder / "hub", is_offline=offline, pause=0)
     return ModelStore(folder / "nearfar", settings)
 
 
@@ -146,7 +146,7 @@ def test_of_two_processes_that_pull_the_same_model_one_fetches_it(tmp_path: Path
     script = (
         "import sys; from pathlib import Path; from nearfar.device.store import ModelStore\n"
         "from nearfar.device.store.places import HubSettings\n"
-        "settings = HubSettings(endpoint=sys.argv[2], cache=Path(sys.argv[1], 'hub'))\n"
+        "settings = HubSettings(endpoint=sys.argv[2], hosts=('localhost',), cache=Path(sys.argv[1], 'hub'))\n"
         "ModelStore(Path(sys.argv[1], 'nearfar'), settings).pull(sys.argv[3])"
     )
     hub.waits_after = 0
@@ -331,7 +331,9 @@ def test_offline_only_the_cache_is_asked(tmp_path: Path, store: ModelStore, hub:
     assert hub.asked == []
     store.pull(LARGE)
     hub.asked[:] = []
-    other = ModelStore(tmp_path / "other", HubSettings(endpoint=hub.endpoint, cache=tmp_path / "hub", is_offline=True))
+    other = ModelStore(
+        tmp_path / "other", HubSettings(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub", is_offline=True)
+    )
     model = other.pull(LARGE)
     assert hub.asked == []
     assert not model.owned, "another program of this user had it first"
@@ -342,7 +344,7 @@ def test_offline_only_the_cache_is_asked(tmp_path: Path, store: ModelStore, hub:
 def test_what_another_program_left_damaged_is_not_loaded_and_not_moved(tmp_path: Path, store: ModelStore, hub: FakeHub) -> None:
     blob = store.path_of(store.pull(LARGE).name).resolve()
     blob.write_bytes(blob.read_bytes()[:-1] + b"\0")
-    other = ModelStore(tmp_path / "other", HubSettings(endpoint=hub.endpoint, cache=tmp_path / "hub"))
+    other = ModelStore(tmp_path / "other", HubSettings(endpoint=hub.endpoint, hosts=("localhost",), cache=tmp_path / "hub"))
     with pytest.raises(ModelError, match="SHA-256") as raised:
         other.pull(LARGE)
     assert f"delete {blob}" in raised.value.hint
