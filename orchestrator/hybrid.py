@@ -40,6 +40,7 @@ from .cancellation import cancelled_at_once, end
 from .compose import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
 from .config import Config, load_config
 from .conversation import Prompt
+from .erased_runs import ErasedRuns
 from .events import TaskEvent, TaskFinished
 from .guarding.run_guard import RunGuard, allowed, with_data_quoted
 from .hub import AttachedConfig
@@ -175,8 +176,6 @@ class Hybrid:
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._erased = ErasedMemory(self._cache, self._memory.store) if self._cache and self._memory else None
         self._listening = ExitStack()
-        if self._erased is not None and self._memory is not None:
-            self._listening.enter_context(self._memory.store.erasing.calling(self._erased.forget))
         tools = tools_argument((*tools_argument(tools), *(() if self._memory is None else self._memory.tools)))
         self._tools = tools
         self._plans = PlanCache(self._cache.database, self._cache.settings) if self._cache and self._cache.settings.plans else None
@@ -191,6 +190,7 @@ class Hybrid:
             self._privacy = beside(runs, privacy, lambda config: PrivacyRecords(config.folder, keep=config.keep), self._listening)
             self._traces = beside(runs, traces, traces_if_usable, self._listening)
             self._runs = None if runs is None else open_runs(runs, self._listening, tuple(self._agents), self._bounds)
+            self._erased_runs = self._hear_of_erasures()
             failing.pop_all()
         self._router = Router(device_state=device_state, paces=self.team.pace, health=self.team.health, budgets=book)
         self._rest = None if self._memory is None else _resting(self._memory, self.team, device_state)
@@ -199,6 +199,18 @@ class Hybrid:
         if self._runs is not None and self._traces is not None and isinstance(runs, RunsConfig):
             self._runs.store.forgetting.append(self._traces.forget_all)  # behind what is still to be written
         self._checkpointer = checkpointer
+
+    def _hear_of_erasures(self) -> ErasedRuns | None:
+        """Have cache, runs and traces go with what is erased from the memory from now on."""
+        if self._memory is None:
+            return None
+        if self._erased is not None:
+            self._listening.enter_context(self._memory.store.erasing.calling(self._erased.forget))
+        if self._runs is None and self._traces is None:
+            return None
+        erased = ErasedRuns(self._memory.store, None if self._runs is None else self._runs.store, self._traces)
+        self._listening.enter_context(self._memory.store.erasing.calling(erased.forget))
+        return erased
 
     def _move_with_the_loop(self) -> None:
         """Have what waits in an event loop begin anew in the next one."""
@@ -481,6 +493,9 @@ class Hybrid:
     def _with_memory(self, task: Task, options: TaskOptions) -> Task:
         if self._memory is None:
             return task
+        erased_runs, self._erased_runs = self._erased_runs, None
+        if erased_runs is not None:
+            erased_runs.forget_at_last()
         if self._erased is not None and not self._erased.is_forgotten():
             task = task.model_copy(update={"cache": "no-store"})
         return self._memory.recall(task, may_stay=self._may_stay(task, options), stays_here=self._stays_here)

@@ -50,18 +50,21 @@ class Erased:
 
     def is_in(self, record: Any) -> bool:  # noqa: ANN401 - a value as JSON has it
         """Return whether a record names an item as recalled, names the subject, or repeats what an item says."""
-        return self._is_recalled(record) or any(map(self.wording.is_in, leaves(record)))
+        return any(address in self.addresses for address in recalled_in(record)) or any(map(self.wording.is_in, leaves(record)))
 
-    def _is_recalled(self, record: Any) -> bool:  # noqa: ANN401 - a value as JSON has it
-        match record:
-            case {"namespace": [*namespace], "key": str(key)} if Address(tuple(map(str, namespace)), key) in self.addresses:
-                return True
-            case Mapping():
-                return any(map(self._is_recalled, record.values()))
-            case list() | tuple():
-                return any(map(self._is_recalled, record))
-            case _:
-                return False
+
+def recalled_in(record: Any) -> Iterator[Address]:  # noqa: ANN401 - a value as JSON has it
+    """Yield the places of all items that a record tells of as recalled, wherever in it."""
+    match record:
+        case Mapping():
+            match record:
+                case {"namespace": [*namespace], "key": str(key), "version": str(), "tier": str(), "trust": _}:
+                    yield Address(tuple(map(str, namespace)), key)
+            for part in record.values():
+                yield from recalled_in(part)
+        case list() | tuple():
+            for part in record:
+                yield from recalled_in(part)
 
 
 def record_of(content: str) -> Any:  # noqa: ANN401 - a value as JSON has it

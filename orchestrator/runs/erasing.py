@@ -59,9 +59,14 @@ def holding(config: RunsConfig, erased: Erased) -> Holding:
 
 def runs_holding(store: RunStore, erased: Erased) -> list[str]:
     """Return the runs of a store that hold something of erased items: in the task, a step, an effect or the outcome."""
+    return [run for run, records in run_records(store) if any(map(erased.is_in, records))]
+
+
+def run_records(store: RunStore) -> Iterator[tuple[str, Iterator[Any]]]:
+    """Yield each run of a store with all that it holds, as values of JSON; read one's before asking for the next."""
     with store.database.reading() as session:
-        runs = [run for (run,) in session.execute("SELECT run FROM runs ORDER BY number").fetchall()]
-        return [run for run in runs if any(map(erased.is_in, _records(store, session, run)))]
+        for (run,) in session.execute("SELECT run FROM runs ORDER BY number").fetchall():
+            yield run, _records(store, session, run)
 
 
 def forget_holding(config: RunsConfig, held: Holding) -> None:

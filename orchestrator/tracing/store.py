@@ -1,10 +1,10 @@
 """`TraceStore`: the traces of runs, beside the runs themselves."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...protocols import NotFound, StoreCorrupt, StoreError
 from ..memory.erasing import Erased, record_of
@@ -81,9 +81,14 @@ class TraceStore:
 
     def holding(self, erased: Erased) -> list[str]:
         """Return the runs whose traces hold something of erased items; they are all read, which takes a while."""
+        return [run for run, records in self.records() if any(map(erased.is_in, records))]
+
+    def records(self) -> Iterator[tuple[str, Iterator[Any]]]:
+        """Yield each run with its entries, as values of JSON; of damaged ones, their text."""
         with self.database.reading() as session:
-            runs = [run for (run,) in session.execute("SELECT DISTINCT run FROM entries ORDER BY run").fetchall()]
-            return [run for run in runs if _holds(session, run, erased)]
+            for (run,) in session.execute("SELECT DISTINCT run FROM entries ORDER BY run").fetchall():
+                rows = session.execute("SELECT content FROM entries WHERE run = ?", (run,)).fetchall()
+                yield run, (record_of(content) for (content,) in rows)
 
     def newest(self, *, user: str | None = None, limit: int = 100) -> list[TraceLine]:
         """The runs that were begun, or gone on with, last come first."""
@@ -155,11 +160,6 @@ def erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
 
 def _forget(session: Session, *, run: str) -> None:
     session.execute("DELETE FROM entries WHERE run = ?", (run,))
-
-
-def _holds(session: Session, run: str, erased: Erased) -> bool:
-    rows = session.execute("SELECT content FROM entries WHERE run = ?", (run,)).fetchall()
-    return any(erased.is_in(record_of(content)) for (content,) in rows)
 
 
 def _line(session: Session, run: str, first: int, last: int) -> TraceLine:

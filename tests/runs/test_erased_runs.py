@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.erased_runs import ErasedRuns
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.erasing import Erased
 from nearfar.orchestrator.memory.item import Address
@@ -22,6 +23,7 @@ from nearfar.orchestrator.memory.settings import RecallConfig
 from nearfar.orchestrator.memory.wording import Wording
 from nearfar.orchestrator.memory_tools import memory_tools
 from nearfar.orchestrator.postgres.database import PostgresDatabase
+from nearfar.orchestrator.recollection import recalled_item
 from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
 from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
 from nearfar.orchestrator.runs.settings import RunsConfig
@@ -140,6 +142,70 @@ async def test_runs_that_hold_something_erased_are_found_on_each_database(opened
     with pytest.raises(RunBusy, match="r3"):
         store.forget_all(["r1", "r3"])
     assert [run.id for run in store.list()] == ["r3", "r2"]
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with runs", "traces alone"])
+async def test_an_erasure_of_the_program_takes_runs_and_traces_with_it(store: MemoryStore, home: Path, keeps: bool) -> None:
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl")
+    store.put(("people",), "dora", {"text": "The colour of Dora is green."})
+    config = RunsConfig(folder=home / "runs")
+    near, memory = ScriptedAgent(repeating, name="near"), TaskMemory(store, recall=RecallConfig())
+    async with Hybrid(near=near, policy=PRIVATE, memory=memory, runs=config if keeps else None, traces=config) as hybrid:
+        await hybrid.run("What is the number of Carl?", idempotency_key="gone")
+        await hybrid.run("What is the colour of Dora?", idempotency_key="stays")
+        assert len(hits(home)) >= 2
+        store.erase(subject="carl")
+        assert (hybrid.traces.ids(), hits(home)) == (["stays"], [])
+
+
+async def test_an_erasure_that_nobody_has_heard_of_is_made_up_for_when_tasks_begin(store: MemoryStore, home: Path) -> None:
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl")
+    await served(store, home, "What is the number of Carl?")
+    store.erase(subject="carl")
+    assert "runs.db" in hits(home)
+    await served(store, home, "Name a colour.", key="run-2")
+    assert hits(home) == []
+
+
+async def test_a_run_that_is_being_worked_on_is_forgotten_by_the_next_to_begin(store: MemoryStore, home: Path) -> None:
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl")
+
+    def erasing(request: StepRequest) -> Reply:
+        store.erase(subject="carl")
+        return repeating(request)
+
+    memory, config = TaskMemory(store, recall=RecallConfig()), RunsConfig(folder=home / "runs")
+    async with Hybrid(near=ScriptedAgent(erasing, name="near"), policy=PRIVATE, memory=memory, runs=config) as hybrid:
+        assert CANARY in (await hybrid.run("What is the number of Carl?", idempotency_key="k")).text
+        assert hybrid.runs.show("k").state == "done"
+    await served(store, home, "Name a colour.", key="run-2")
+    assert [file for file in hits(home) if "memory" not in file] == []
+
+
+async def test_runs_go_with_the_memory_on_each_database(opened: Opener) -> None:
+    runs = opened()
+    with MemoryStore.open(embedder=None) as memory:
+        memory.put(("people",), "carl", {"text": NOTE}, subject="carl")
+        item = memory.get(("people",), "carl")
+        assert item is not None
+        for run, told in (("gone", [recalled_item(item)]), ("stays", [])):
+            lease = await _begun(runs, run, "nothing of it")
+            await runs.finish(lease, json.dumps({"recalled": [one.model_dump(mode="json") for one in told]}))
+        erased = ErasedRuns(memory, runs, None)
+        with memory.erasing.calling(erased.forget):
+            memory.erase(subject="carl")
+        assert [run.id for run in runs.list()] == ["stays"]
+        erased.forget()
+
+
+async def test_runs_of_another_memory_are_left_alone(store: MemoryStore, home: Path) -> None:
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl")
+    await served(store, home, "What is the number of Carl?")
+    with MemoryStore.open(home / "memory" / "other.db", embedder=None) as other:
+        other.put(("people",), "eve", {"text": "Eve"}, subject="eve")
+        other.erase(subject="eve")
+        await served(other, home, "Name a colour.", key="run-2")
+    assert any(name.startswith("runs.db") for name in hits(home))
 
 
 async def test_a_run_that_recalled_an_erased_item_is_found_by_its_address(opened: Opener) -> None:
