@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
@@ -16,13 +15,12 @@ from ..memory.erasing import Erased
 from ..memory.item import Address, Namespace
 from ..memory.namespace_text import namespace_text, parse_namespace
 from ..runs.erasing import Holding, forget_holding, holding
-from ..runs.settings import RunsConfig
 from .cache_file import clear_answers
-from .configuration import read_config
 from .console import agreed, notes, output, print_json, reported, working
 from .memory_store import opened
 from .memory_text import counted, one_line
 from .options import StoreChoice
+from .runs_table import runs_config
 
 if TYPE_CHECKING:
     from ..memory.store import MemoryStore
@@ -54,7 +52,7 @@ class Erasure:
 def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Say what would go, ask, and erase it: runs and traces first, which are found by what the items still say."""
     with reported(as_json=as_json), opened(choice) as store:
-        erasure, runs = Erasure(subject, prefix), _runs_config(choice.config)
+        erasure, runs = Erasure(subject, prefix), runs_config(choice.config)
         found = store.traces(subject=erasure.about, prefix=erasure.namespace)
         erased = Erased.of(store.engine, found, erasure.about)
         with working("looking through runs and traces", shown=not as_json):
@@ -70,11 +68,6 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
                 found = store.erase(subject=erasure.about, prefix=erasure.namespace)
                 clear_answers(choice.config, store)
         _tell(found, held, is_done=not dry_run, as_json=as_json)
-
-
-def _runs_config(path: Path | None) -> RunsConfig:
-    config = read_config(path)
-    return (config.runs if config is not None else None) or RunsConfig()
 
 
 def _show(store: "MemoryStore", found: Sequence[Address], held: Holding) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from ...protocols import ConfigError
 from ..escaping import spelled_out
 from ..runs.details import RunDetails, details
+from ..runs.erasing import rewrite
 from ..runs.opening import open_store
 from ..runs.run import Run, RunState
 from ..runs.settings import RunsConfig
@@ -27,9 +28,14 @@ _STYLES: Final = {RunState.DONE: "green", RunState.FAILED: "red", RunState.WAITI
 @contextmanager
 def opened(path: Path | None) -> Iterator[RunStore]:
     """The store of runs of the configuration, or the user's own where it names none."""
-    config = read_config(path)
-    with closing(open_store((config.runs if config is not None else None) or RunsConfig())) as store:
+    with closing(open_store(runs_config(path))) as store:
         yield store
+
+
+def runs_config(path: Path | None) -> RunsConfig:
+    """The `[runs]` section of the configuration, or what it is where there is none."""
+    config = read_config(path)
+    return (config.runs if config is not None else None) or RunsConfig()
 
 
 def list_runs(path: Path | None, *, state: str | None, user: str | None, limit: int, as_json: bool) -> None:
@@ -90,6 +96,7 @@ def forget_run(chosen: RunChoice, path: Path | None, *, as_json: bool) -> None:
     with reported(as_json=as_json):
         with opened(path) as store:
             store.forget(run := chosen.of(store))
+        rewrite(runs_config(path))
         if as_json:
             print_json({"run": run, "state": "forgotten"})
         else:

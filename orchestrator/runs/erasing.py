@@ -83,10 +83,11 @@ def forget_holding(config: RunsConfig, held: Holding) -> None:
         from ..tracing.store import erase_traces
 
         erase_traces(config, held.all)
-    _rewrite(config)
+    rewrite(config)
 
 
-def _rewrite(config: RunsConfig) -> None:
+def rewrite(config: RunsConfig) -> None:
+    """Write all that is kept of runs anew, so that no file has anything of those that were forgotten. Raises `StoreUnavailable`."""
     if config.postgres_variable is not None:
         from ..postgres.database import PostgresDatabase
 

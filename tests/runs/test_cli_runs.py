@@ -4,10 +4,11 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,9 @@ def test_nothing_of_a_run_that_is_forgotten_is_in_any_file(configuration: Path) 
     assert found() >= {"runs.db", "traces.db", "budgets.db"}
     assert told(configuration, "forget", "canary-name") == {"run": "canary-name", "state": "forgotten"}
     assert found() == set()
+    for file in ("runs.db", "traces.db", "budgets.db"):  # where SQLite leaves copies of what was deleted
+        with closing(sqlite3.connect(folder / file)) as database:
+            assert database.execute("PRAGMA freelist_count").fetchone() == (0,)
     assert told(configuration, "list") == {"runs": []}
     assert told(configuration, "forget", "canary-name", code=2)["error"]["type"] == "NotFound"
 

@@ -250,3 +250,18 @@ def test_what_becomes_private_during_a_search_is_not_shown(
     store.put(NOTES, "tea", {"text": "green tea"}, tier=Tier.SHARED)
     (found,) = seen.matches([NOTES], keywords="tea", text="tea", limit=10)
     assert found == ({}, {}, {})
+
+
+def test_what_one_user_shared_no_other_changes_and_the_app_may(filled: MemoryStore) -> None:
+    place = ("diary",), "shared"
+    theirs = filled.view(Principal("bob", "phone"))
+    for write in (lambda: theirs.put(*place, {"text": "eve"}), lambda: theirs.delete(*place), lambda: theirs.patch(*place, {"n": 1})):
+        with pytest.raises(PermissionDenied, match="shared by user 'ann'"):
+            write()
+    item = theirs.get(*place)
+    assert item is not None
+    assert (item.value, item.user, item.trust, item.conflicts) == ({"text": "tea"}, "ann", 0.2, 0)
+    filled.put(*place, {"text": "green tea"}, tier=Tier.SHARED)
+    again = theirs.get(*place)
+    assert again is not None
+    assert again.value == {"text": "green tea"}
