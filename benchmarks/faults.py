@@ -28,6 +28,7 @@ PARTS: Final = (
     "injection",
     "traces",
     "stopped",
+    "flood",
     "erasing",
 )
 """Modules of `benchmarks.fault_figures`."""
