@@ -19,7 +19,7 @@ from .limits import MAX_MESSAGE_BYTES, NAME_LENGTH, UNREAD_SECONDS
 from .security import IDENTITY
 from .service_names import ACCEPTED, SERVICE
 from .serving import run_step
-from .status import Context
+from .status import Context, begun
 from .step_log import LoggedStep, Retention, StepLog
 from .steps import Finished, StepEvent, StepRequest
 from .v1 import agent_pb2 as pb
@@ -128,9 +128,11 @@ class AgentService:
         is_local = context.peer().startswith("unix:")  # such a connection is lost only where the client is gone
         with self._log.reading(step, reader=call.reader, may_return=not is_local):
             await asyncio.sleep(0)  # a fast agent has its first event by now, which spares the separate metadata
+            has_begun = False
             if call.resume_from or not step.events:
-                await context.send_initial_metadata(ACCEPTED)
-            async with _Delivery(context) as delivery:
+                await begun(context.send_initial_metadata(ACCEPTED))
+                has_begun = True
+            async with _Delivery(context, has_begun=has_begun) as delivery:
                 await delivery.send(step, position=call.resume_from)
         if step.error is not None:
             raise step.error
@@ -165,8 +167,9 @@ class _Delivery:
     One timer for the whole call looks after that: one for each event would cost more than the event.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, has_begun: bool) -> None:
         self._context = context
+        self._has_begun = has_begun
         self._loop = asyncio.get_running_loop()
         self._limit = asyncio.timeout(None)
         self._writing_since = math.inf
@@ -189,7 +192,9 @@ class _Delivery:
         while True:
             while position < len(step.events):
                 self._writing_since = self._loop.time()
-                await self._context.write(step.events[position])
+                writing = self._context.write(step.events[position])
+                await (writing if self._has_begun else begun(writing))
+                self._has_begun = True
                 position += 1
             self._writing_since = math.inf
             if step.done:

@@ -1,6 +1,7 @@
 """Errors as gRPC statuses: the class travels as the `reason` of a google.rpc.ErrorInfo, so that both ends raise the same class."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import anyio
@@ -47,6 +48,23 @@ async def abort(context: Context, error: NearfarError) -> NoReturn:
         await context.abort(status.code, status.details, status.trailing_metadata)
     # The status waits behind output that the caller does not take. It stays there; the handler need not.
     raise asyncio.CancelledError
+
+
+async def begun(operation: Awaitable[object]) -> None:
+    """Wait for the operation that begins a reply: its metadata, or its first message.
+
+    gRPC takes no status while one is under way, so that a call which is ended just then would end for its client at its deadline only. A
+    cancellation waits for the operation, for a second at most.
+    """
+    sending = asyncio.ensure_future(operation)
+    try:
+        await asyncio.shield(sending)
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({sending}, timeout=_LAST_WRITE_SECONDS)
+        if sending.done() and not sending.cancelled():
+            sending.exception()  # it is the cancellation that counts
+        raise
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> NearfarError:

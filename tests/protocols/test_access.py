@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import anyio
+import anyio.lowlevel
 import pytest
 from attached_world import OWN, QUICK, ask, running
 
@@ -118,6 +119,26 @@ async def test_a_revoked_token_ends_what_runs_with_it_and_not_what_its_caller_ru
                 with pytest.raises(Unauthenticated, match="wrong"):
                     await RemoteAgent.connect(server.address, token="the old token")
             await (await RemoteAgent.connect(server.address, token="the new token")).aclose()
+
+
+async def test_a_token_that_is_revoked_while_the_reply_begins_ends_it() -> None:
+    with anyio.fail_after(20):
+        for turns in range(12):
+            agent = ScriptedAgent(["never"], pace=anyio.sleep_forever)
+            async with serve(agent, tokens=[OLD, NEW], retention=PATIENT) as server, anyio.create_task_group() as tasks:
+                remote = RemoteAgent(server.address, token="the old token")
+                tasks.start_soon(_is_revoked, remote)
+                while not server.live_steps:
+                    await anyio.lowlevel.checkpoint()
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                server.replace_tokens([NEW])
+
+
+async def _is_revoked(remote: RemoteAgent) -> None:
+    with pytest.raises(Unauthenticated, match="revoked"):
+        await complete(remote, ask())
+    await remote.aclose()
 
 
 async def test_a_step_that_was_asked_for_with_two_tokens_outlives_the_one() -> None:
