@@ -9,8 +9,8 @@ from pydantic import JsonValue
 
 from ..protocols import Sensitivity
 from .labels import Integrity, Label, joined
-from .memory.item import Address, Tier
-from .memory.provenance import LEAST_TRUST, Origin, writing_as
+from .memory.item import LEAST_TRUST, Address, Tier
+from .memory.provenance import Origin, writing_as
 from .memory.settings import RecallConfig
 from .privacy.starting import label_of_recalled
 from .task import RecalledItem, Task

@@ -48,6 +48,8 @@ class Source(StrEnum):
 
 TRUST: Final = {Source.USER: 1.0, Source.INTERNAL_TOOL: 0.8, Source.MODEL: 0.6, Source.DOCUMENT: 0.4, Source.EXTERNAL_TOOL: 0.2}
 """How far what comes from a source is believed, from 0 to 1, where nothing else is known."""
+LEAST_TRUST: Final = min(TRUST.values())
+"""How far strangers are believed, and what other users share."""
 
 
 class Meta(NamedTuple):
@@ -81,6 +83,10 @@ class Meta(NamedTuple):
     def is_anothers(self, user: str) -> bool:
         """Return whether another user than `user` wrote it; what has no user is the app's own."""
         return self.user not in ("", user)
+
+    def trust_of(self, user: str) -> float:
+        """Return how far `user` believes it: what another user shared, as little as what strangers wrote."""
+        return min(self.trust, LEAST_TRUST) if self.is_anothers(user) else self.trust
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -122,9 +128,13 @@ class Principal:
 
     def sees(self, address: Address, meta: Meta, device: str) -> bool:
         """Whether an item that `device` wrote is meant for them."""
-        return (
-            meta.trust >= self.minimum_trust and self._may_know(meta, device) and any(within(address.namespace, p) for p in self.prefixes)
-        )
+        is_believed = meta.trust_of(self.user) >= self.minimum_trust
+        return is_believed and self._may_know(meta, device) and any(within(address.namespace, p) for p in self.prefixes)
+
+    @property
+    def believes_others(self) -> bool:
+        """What other users shared is believed enough, where it is believed as what strangers wrote."""
+        return self.minimum_trust <= LEAST_TRUST
 
     def _may_know(self, meta: Meta, device: str) -> bool:
         match meta.tier:

@@ -5,9 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from .item import TRUST, Address, Meta, Source, Tier, all_about, strictest
-
-LEAST_TRUST = min(TRUST.values())
+from .item import LEAST_TRUST, TRUST, Address, Meta, Source, Tier, all_about, strictest
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,8 @@ def stamp(origin: Origin, sources: Sequence[Meta | None], *, tier: Tier | None =
 
 
 def as_believed(meta: Meta, user: str) -> Meta:
-    """The meta of an item as `user` has it: what another user shared is believed as little as what strangers wrote."""
-    return meta._replace(trust=min(meta.trust, LEAST_TRUST)) if meta.is_anothers(user) else meta
+    """The meta of an item as `user` believes it."""
+    return meta._replace(trust=meta.trust_of(user)) if meta.is_anothers(user) else meta
 
 
 def combined(new: Meta, kept: Iterable[Meta], *, raises: bool) -> Meta:

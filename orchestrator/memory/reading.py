@@ -96,8 +96,9 @@ class Reader:
 
     def item(self, row: Row, score: float | None = None) -> MemoryItem:
         """The item of a row, as its reader has it."""
-        is_anothers = row.meta.is_anothers(self.user)
-        return MemoryItem(row._replace(meta=as_believed(row.meta, self.user)), score, is_anothers=is_anothers)
+        if not row.meta.is_anothers(self.user):
+            return MemoryItem(row, score)
+        return MemoryItem(row._replace(meta=as_believed(row.meta, self.user)), score, is_anothers=True)
 
     def known(self, addresses: Sequence[Address]) -> list[Address]:
         """Those of the items, deleted ones among them, of which the principal may know that they ever were."""

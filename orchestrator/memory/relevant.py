@@ -34,8 +34,7 @@ def relevant(store: "MemoryStore", prompt: str, config: RecallConfig) -> "list[M
     near = sorted(_near(found, prompt, config.minimum_similarity), key=lambda address: (-scores[address], address))
     known = [found.items[address] for address in near if not {EPISODIC, WORKING} & {*address.namespace[-2:-1]}]
     pieces = [address for address in near if address.namespace[-2:-1] == (EPISODIC,)]
-    # The database compares what was stamped; what other users shared is believed less here.
-    return [item for item in (*known, *_turns(own, prompt, pieces)) if item.trust >= config.minimum_trust]
+    return [*known, *_turns(own, prompt, pieces)]
 
 
 def _turns(store: "MemoryStore", prompt: str, pieces: Sequence[Address]) -> "list[MemoryItem]":

@@ -64,6 +64,7 @@ def _meant_for(principal: Principal) -> list[_Term]:
     allowed = "(tier = %s OR owner = %s AND (tier = %s OR tier = %s AND device = %s))"
     return [
         ("trust >= %s", [principal.minimum_trust]),
+        ("TRUE", []) if principal.believes_others else ("owner IN ('', %s)", [user]),
         (allowed, [Tier.SHARED, user, Tier.USER, Tier.DEVICE, device]),
         below(principal.prefixes),
     ]

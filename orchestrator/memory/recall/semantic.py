@@ -6,9 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from ..item import TRUST, Address, Namespace, Source, Tier
+from ..item import LEAST_TRUST, TRUST, Address, Namespace, Source, Tier
 from ..memory_item import MemoryItem
-from ..provenance import LEAST_TRUST
 from ..store import MemoryStore
 from .granularity import SEMANTIC, TEXT
 from .question import keywords

@@ -65,6 +65,8 @@ class Where:
     def _add_principal(self, principal: Principal) -> None:
         self._add("trust >= ?", principal.minimum_trust)
         user, device = principal.user, principal.device
+        if not principal.believes_others:
+            self._add("user IN ('', ?)", user)
         self._add("(tier = ? OR (user = ? AND (tier = ? OR (tier = ? AND device = ?))))", Tier.SHARED, user, Tier.USER, Tier.DEVICE, device)
         if () in principal.prefixes:
             return

@@ -158,7 +158,8 @@ def test_everybody_sees_what_is_meant_for_them(filled: MemoryStore, engine: Engi
     assert visible(filled.view(Principal("bob", engine.device))) == {shared, diary, web}
     assert visible(filled.view(Principal("bob", "phone", prefixes=(("notes", "ann"), ("nothing",))))) == {shared}
     assert visible(filled.view(Principal("bob", "phone", prefixes=()))) == set()
-    assert visible(filled.view(Principal("bob", "phone", minimum_trust=0.5))) == {shared, diary}
+    assert visible(filled.view(Principal("bob", "phone", minimum_trust=0.5))) == set(), "they are ann's, and believed as strangers are"
+    assert visible(filled.view(Principal("ann", "phone", minimum_trust=0.5))) == {user, shared, diary}
 
 
 def test_no_way_to_read_shows_what_is_not_meant_for_somebody(filled: MemoryStore) -> None:

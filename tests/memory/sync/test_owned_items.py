@@ -9,9 +9,8 @@ from sync_world import Node, greet, synchronise, take
 
 from nearfar.orchestrator.labels import Integrity
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import Address, Meta, Principal, Tier
+from nearfar.orchestrator.memory.item import LEAST_TRUST, Address, Meta, Principal, Tier
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
-from nearfar.orchestrator.memory.provenance import LEAST_TRUST
 from nearfar.orchestrator.memory.relevant import relevant
 from nearfar.orchestrator.memory.rendering import render
 from nearfar.orchestrator.memory.settings import RecallConfig
