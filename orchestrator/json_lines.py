@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +16,18 @@ def append_line(path: Path, line: bytes) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         _cut_torn_line(file)
         file.write(line + b"\n")
+
+
+def drop_lines(path: Path, goes: Callable[[bytes], bool]) -> None:
+    """Remove lines, in place and under the lock of those who append. Raises `OSError`."""
+    with path.open("rb+", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        before = file.read()
+        kept = b"".join(line + b"\n" for line in whole_lines(before) if line and not goes(line))
+        file.seek(0)
+        file.write(kept + bytes(len(before) - len(kept)))  # what goes is overwritten before the file is cut
+        os.fsync(file.fileno())
+        file.truncate(len(kept))
 
 
 def whole_lines(data: bytes) -> list[bytes]:

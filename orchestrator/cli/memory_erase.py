@@ -17,6 +17,7 @@ from ..memory.namespace_text import namespace_text, parse_namespace
 from ..runs.erasing import Holding, forget_holding, holding
 from .cache_file import clear_answers
 from .console import agreed, notes, output, print_json, reported, working
+from .erased_logs import ErasedLogs
 from .memory_store import opened
 from .memory_text import counted, one_line
 from .options import StoreChoice
@@ -55,19 +56,21 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
         erasure, runs = Erasure(subject, prefix), runs_config(choice.config)
         found = store.traces(subject=erasure.about, prefix=erasure.namespace)
         erased = Erased.of(store.engine, found, erasure.about)
-        with working("looking through runs and traces", shown=not as_json):
+        with working("looking through runs, traces and logs", shown=not as_json):
             held = holding(runs, erased)
+            logs = ErasedLogs(choice.config, erased, held.all)
         if not as_json:
             _show(store, found, held)
-        if (found or held.all) and not dry_run:
+        if (found or held.all or logs.lines) and not dry_run:
             if not yes and not agreed("Erase this for good, here and on every device that it went to?", as_json=as_json):
                 notes.print("nothing was erased", style="dim")
                 return
             with working("erasing every trace of it", shown=not as_json):
                 forget_holding(runs, held)
+                logs.drop()
                 found = store.erase(subject=erasure.about, prefix=erasure.namespace)
                 clear_answers(choice.config, store)
-        _tell(found, held, is_done=not dry_run, as_json=as_json)
+        _tell(found, held, logs.lines, is_done=not dry_run, as_json=as_json)
 
 
 def _show(store: "MemoryStore", found: Sequence[Address], held: Holding) -> None:
@@ -95,13 +98,17 @@ def _show_items(store: "MemoryStore", found: Sequence[Address]) -> None:
     notes.print(table)
 
 
-def _tell(found: Sequence[Address], held: Holding, *, is_done: bool, as_json: bool) -> None:
-    what = counted(len(found), "item") + (f", {_recorded(held)}" if held.all else "")
+def _tell(found: Sequence[Address], held: Holding, lines: int, *, is_done: bool, as_json: bool) -> None:
+    what = (
+        counted(len(found), "item")
+        + (f", {_recorded(held)}" if held.all else "")
+        + (f", {counted(lines, 'line')} of logs" if lines else "")
+    )
     if as_json:
         places = [{"namespace": address.namespace, "key": address.key} for address in found]
         name = "erased" if is_done else "would_be_erased"
-        print_json({name: places, "runs": list(held.runs), "traces": list(held.traces)})
-    elif (found or held.all) and is_done:
+        print_json({name: places, "runs": list(held.runs), "traces": list(held.traces), "log_lines": lines})
+    elif (found or held.all or lines) and is_done:
         output.print(f"{what} erased: rows, words, vectors, logs and cached answers are overwritten in every file")
         notes.print(
             "Other devices erase it with their next sync; each finds items by name, runs and traces only where the command is run there. "
@@ -109,5 +116,5 @@ def _tell(found: Sequence[Address], held: Holding, *, is_done: bool, as_json: bo
             style="dim",
             soft_wrap=True,
         )
-    elif found or held.all:
+    elif found or held.all or lines:
         output.print(f"{what} would be erased")

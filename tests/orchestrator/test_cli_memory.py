@@ -289,7 +289,7 @@ def test_erased_items_leave_no_trace_in_any_file(store: MemoryStore, home: Path)
     assert [place["key"] for place in erased] == ["milk", "nuts", "1"]
     assert not any(b"eanuts" in path.read_bytes() for path in (home / "home").rglob("*") if path.is_file())
     assert store.get(("web",), "1") is not None
-    assert told("erase", "--subject", "ana", "--yes") == {"erased": [], "runs": [], "traces": []}
+    assert told("erase", "--subject", "ana", "--yes") == {"erased": [], "runs": [], "traces": [], "log_lines": 0}
 
 
 def test_namespace_is_erased_with_all_below_it(store: MemoryStore) -> None:

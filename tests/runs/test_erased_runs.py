@@ -18,7 +18,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.erased_runs import ErasedRuns
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.erasing import Erased
-from nearfar.orchestrator.memory.item import Address
+from nearfar.orchestrator.memory.item import Address, Tier
 from nearfar.orchestrator.memory.settings import RecallConfig
 from nearfar.orchestrator.memory.wording import Wording
 from nearfar.orchestrator.memory_tools import memory_tools
@@ -106,7 +106,7 @@ async def test_runs_are_found_by_the_name_where_nothing_is_stamped_and_nothing_w
     assert (erase("--subject", CANARY)["runs"], hits(home)) == (["run-1"], [])
     with closing(RunStore.open(RunsConfig(folder=home / "runs"))) as runs:
         assert [run.id for run in runs.list()] == ["run-2"]
-    assert erase("--subject", CANARY) == {"erased": [], "runs": [], "traces": []}
+    assert erase("--subject", CANARY) == {"erased": [], "runs": [], "traces": [], "log_lines": 0}
 
 
 async def test_a_prefix_takes_the_runs_that_repeat_what_its_items_say(store: MemoryStore, home: Path) -> None:
@@ -114,6 +114,26 @@ async def test_a_prefix_takes_the_runs_that_repeat_what_its_items_say(store: Mem
     await served(store, home, f"Please note: {NOTE}")
     erase("--prefix", "people/carl")
     assert hits(home) == []
+
+
+async def test_lines_of_the_routers_log_go_that_hold_it_or_are_of_runs_that_do(store: MemoryStore, home: Path) -> None:
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl", tier=Tier.SHARED)
+    log = home / "router.jsonl"
+    (home.parent / "nearfar.toml").write_text(
+        '[near]\nmodel = "near"\n[memory]\nembed = false\n[runs]\nfolder = "home/runs"\n[policy.router]\nlog = "home/router.jsonl"\n',
+        encoding="utf-8",
+    )
+    policy = Policy.model_validate({"strategy": "device", "sensitivity": "public", "router": {"log": log}})
+    memory, config = TaskMemory(store, recall=RecallConfig(), remember=False), RunsConfig(folder=home / "runs")
+    near = ScriptedAgent(repeating, name="near")
+    async with Hybrid(near=near, policy=policy, memory=memory, runs=config) as hybrid:
+        for key, prompt in (("recalls", "What is the number of Carl?"), ("names", f"Who is {CANARY}?"), ("stays", "Name a colour.")):
+            hybrid.report(await hybrid.run(prompt, idempotency_key=key), score=1.0)
+    assert "router.jsonl" in hits(home)
+    told = erase("--subject", "Carl")
+    assert (sorted(told["runs"]), told["log_lines"]) == (["names", "recalls"], 4), "each has a task and its score"
+    assert hits(home) == []
+    assert [json.loads(line)["id"] for line in log.read_text(encoding="utf-8").splitlines()] == ["stays", "stays"]
 
 
 async def test_nothing_is_erased_while_somebody_works_on_a_run_that_holds_it(store: MemoryStore, home: Path) -> None:
