@@ -7,9 +7,14 @@ from .finding import Finding
 from .patterns import PatternDetector, digits_of, follows
 
 _CARD: Final = re.compile(r"(?<![\d.-])(?<!\d )(?:\d(?:[ -]?+\d){11,18}+|\d{4}(?:\.\d{4}){3})(?![\d-])")
+_BETWEEN: Final = r"(?:[ \t]{0,3}+[-_/.,:·|\\()]{0,2}+[ \t]{0,3}+(?:\r?\n[ \t]{0,4}+)?)"
+_CARD_GROUPS: Final = re.compile(
+    rf"(?<![\d.-])\d{{4}}{_BETWEEN}(?:\d{{4}}{_BETWEEN}\d{{4}}{_BETWEEN}\d{{3,4}}(?:{_BETWEEN}\d{{3}})?|\d{{6}}{_BETWEEN}\d{{4,5}})(?![\d-])"
+)
+"""Numbers of cards in their usual groups."""
 _CARD_WORDS: Final = re.compile(r"(?i)card|\bcc\b|credit|debit|visa|maestro|amex|karte|carte|tarjeta|carta|cart[ãa]o|kort|kaart|karta")
-_IBAN_HEAD: Final = re.compile(r"(?ia)(?<![A-Z0-9])([A-Z]{2})\d{2}(?=[ .-]?[A-Z0-9])")
-_SEPARATORS: Final = re.compile(r"[ .-]")
+_IBAN_HEAD: Final = re.compile(rf"(?ia)(?:(?<![A-Z0-9])|(?<=IBAN))([A-Z]{{2}}){_BETWEEN}\d{_BETWEEN}\d(?={_BETWEEN}[A-Z0-9])")
+_SEPARATORS: Final = re.compile(r"[\W_]")
 
 
 class _Issuer(NamedTuple):
@@ -70,7 +75,7 @@ _IBAN_LENGTHS: Final = {
     }.items()
     for country in countries.split()
 }
-_IBAN_BODIES: Final = {length: re.compile(rf"(?ia)(?:[ .-]?[A-Z0-9]){{{length - 4}}}") for length in set(_IBAN_LENGTHS.values())}
+_IBAN_BODIES: Final = {length: re.compile(rf"(?ia)(?:{_BETWEEN}[A-Z0-9]){{{length - 4}}}") for length in set(_IBAN_LENGTHS.values())}
 _IBAN_DIGITS: Final = 8
 """Fewer digits are in no IBAN, but in words of a text that follow each other."""
 
@@ -91,11 +96,17 @@ def passes_iban(number: str) -> bool:
 
 def _is_card(match: re.Match[str]) -> bool:
     digits = digits_of(match[0])
-    if not passes_luhn(digits):
-        return False
+    return passes_luhn(digits) and (_has_issuer(digits) or follows(_CARD_WORDS, match))
+
+
+def _is_issued(match: re.Match[str]) -> bool:
+    digits = digits_of(match[0])
+    return passes_luhn(digits) and _has_issuer(digits)
+
+
+def _has_issuer(digits: str) -> bool:
     first = int(digits[:6])
-    is_issued = any(issuer.first <= first <= issuer.last and len(digits) in issuer.lengths for issuer in _ISSUERS)
-    return (is_issued and len(digits) >= _SHORT) or follows(_CARD_WORDS, match)
+    return len(digits) >= _SHORT and any(issuer.first <= first <= issuer.last and len(digits) in issuer.lengths for issuer in _ISSUERS)
 
 
 class IbanDetector:
@@ -115,4 +126,5 @@ class IbanDetector:
 
 
 CARD: Final = PatternDetector("card", _CARD, _is_card)
+GROUPED_CARD: Final = PatternDetector("card", _CARD_GROUPS, _is_issued)
 IBAN: Final = IbanDetector()

@@ -13,14 +13,19 @@ _SPELLED_DOT: Final = r"(?:\s?[\[({<]\s?(?:dot|\.)\s?[\])}>]\s?|\sdot\s)"
 _DOT: Final = rf"(?:\.|{_SPELLED_DOT})"
 # An @, or what is written for it. ` at ` is one only with a ` dot ` behind it.
 _DOMAIN: Final = re.compile(
-    rf"(?i)(?:@|%40|&#64;|\s?[\[({{<]\s?(?:at|@)\s?[\])}}>]\s?)(?:{_LABEL}{_DOT}){{1,8}}{_TOP}|\sat\s(?:{_LABEL}{_SPELLED_DOT}){{1,8}}{_TOP}"
+    rf"(?i)(?:[ \t]?@[ \t]?|%40|&#64;|&commat;|\s?[\[({{<]\s?(?:at|@)\s?[\])}}>]\s?)(?:{_LABEL}{_DOT}){{1,8}}{_TOP}"
+    rf"|\sat\s(?:{_LABEL}{_SPELLED_DOT}){{1,8}}{_TOP}"
 )
 _LOCAL: Final = re.compile(r"[\w.+%'~-]{1,64}+")
 _NOT_FIRST: Final = ".+%'~-"
-_AT_HINTS: Final = ("@", "%40", "&#64;", "at")
-_IP4: Final = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d)")
+_AT_HINTS: Final = ("@", "%40", "&#64;", "&commat;", "at")
+_IP4: Final = re.compile(r"(?<![\w.])(?:\d{1,3}(?:\.|\[\.\]|\(\.\)| \. )){3}\d{1,3}(?!\w|\.\d)")
+_MAC: Final = re.compile(
+    r"(?<![\w:.-])(?:[0-9A-Fa-f]{2}([:-]))(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:-])|(?<![\w.])(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}(?![\w.])"
+)
+_BRACKETED: Final = re.compile(r"[\[( ]\.[\]) ]")
 _IP6: Final = re.compile(r"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}(?:(?:\d{1,3}\.){3}\d{1,3}|[0-9A-Fa-f]{1,4}|)(?![\w:])")
-_VERSION: Final = re.compile(r"(?i)(?:\bversion|\brelease|\bv)[\s:=.-]{0,3}\Z")
+_VERSION: Final = re.compile(r"(?i)(?:\bversion|\brelease|\bv|\bsection|\bclause|\bchapter|§|\brfc \d{1,5},?)[\s:=.-]{0,3}\Z")
 _GROUPS: Final = 4
 """Of an IPv6 address; with fewer, the first one has to have all of its digits."""
 _URL: Final = re.compile(r"(?i)(?:(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{1,20}+://|(?<![\w.@-])www\.)[\w\[][^\s<>\"'`{}|\\^\x00]*+")
@@ -70,10 +75,16 @@ def _without_tail(url: str) -> str:
 def _is_ip4(match: re.Match[str]) -> bool:
     """Addresses of this machine and of nobody say nothing about anyone; four small numbers may be a version."""
     try:
-        address = IPv4Address(match[0])
+        address = IPv4Address(_BRACKETED.sub(".", match[0]))
     except AddressValueError:
         return False
     return not (address.is_loopback or address.is_unspecified or address.is_reserved or follows(_VERSION, match))
+
+
+def _is_mac(match: re.Match[str]) -> bool:
+    """Addresses of everybody and of nobody say nothing; six numbers below ten may be a time."""
+    figures = re.sub(r"[:.-]", "", match[0]).lower()
+    return len(set(figures)) > 1 and figures != "ffffffffffff" and any(figure in "abcdef" for figure in figures)
 
 
 def _is_ip6(match: re.Match[str]) -> bool:
@@ -90,4 +101,5 @@ def _is_ip6(match: re.Match[str]) -> bool:
 EMAIL: Final = EmailDetector()
 URL: Final = UrlDetector()
 IP4: Final = PatternDetector("ip", _IP4, _is_ip4, hints=".")
+MAC: Final = PatternDetector("ip", _MAC, _is_mac, hints=(":", "-", "."))
 IP6: Final = PatternDetector("ip", _IP6, _is_ip6, hints=":")

@@ -5,11 +5,12 @@ that no text is tried in two ways), and each check looks at a limited part of th
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from .finding import Finding
 
+_DIGIT: Final = re.compile(r"\d")
 Check = Callable[[re.Match[str]], bool]
 _REACH: Final = 48
 """Characters before a match in which words may tell what it is."""
@@ -58,3 +59,22 @@ def precedes(words: re.Pattern[str], match: re.Match[str]) -> bool:
 def digits_of(text: str) -> str:
     """The digits of a number, of any script, as ASCII."""
     return "".join(str(int(character)) for character in text if character.isdecimal())
+
+
+def has_digits(text: str, least: int) -> bool:
+    """Say whether a text has so many digits."""
+    return any(count >= least for count, _ in enumerate(_DIGIT.finditer(text), start=1))
+
+
+def lowered(text: str) -> str:
+    """The text in small letters, each of which stands where it stood."""
+    small = text.lower()
+    return small if len(small) == len(text) else "".join(one if len(one) == 1 else letter for letter in text for one in [letter.lower()])
+
+
+def any_of(words: Iterable[str]) -> str:
+    """A pattern of any of these words, the longest first. Those of one letter stand together, for speed."""
+    by_letter: dict[str, list[str]] = {}
+    for word in sorted(words, key=len, reverse=True):
+        by_letter.setdefault(word[0], []).append(re.escape(word[1:]))
+    return "|".join(f"{re.escape(letter)}(?:{'|'.join(rests)})" for letter, rests in by_letter.items())

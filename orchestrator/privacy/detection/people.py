@@ -6,8 +6,13 @@ from typing import Final
 
 from .patterns import PatternDetector, digits_of, follows, precedes
 
-_SSN: Final = re.compile(r"(?<![\w-])(?<!\d[.,:/])\d{3}([ .-]?)\d{2}\1\d{4}(?![\w-]|[.,:/]\d)")
-_SSN_WORDS: Final = re.compile(r"(?i)\bssn|social[ _-]?security|\bss#|\btax(?:payer)? id")
+_SSN: Final = re.compile(
+    r"(?<![\w-])(?<!\d[.,:/])\d{3}([ \t]{0,3}+[-_/.,:·|]?[ \t]{0,3}+(?:\r?\n[ \t]{0,3}+)?)\d{2}\1\d{4}(?![\w-]|[.,:/]\d)"
+)
+_SSN_WORDS: Final = re.compile(
+    r"(?i)\bssn|\bs\.s\.n|\bsocial\b|soc\.? ?sec|\bss ?#|\bss no|\btax(?:payer)? id|\bitin\b|\btin\b|seguro social"
+)
+_SSN_BEHIND: Final = re.compile(r"(?i)[\s,;:(]{0,3}(?:(?:is|was)\s)?(?:(?:my|his|her|the|a|an)\s)?(?:ssn|social security)")
 _ADVERTISED: Final = {"078051120", "219099999"}
 """Numbers that were printed in advertisements, and are nobody's."""
 
@@ -17,8 +22,8 @@ _MONTHS: Final = (
 )
 _MONTH: Final = rf"(?>{_MONTHS})[^\W\d_]{{0,9}}+\.?+"
 _DATE: Final = re.compile(
-    rf"(?i)(?<![\w])(?:\d{{4}}([-/. ])\d{{1,2}}\1\d{{1,2}}|\d{{1,2}}([-/.]\s?)\d{{1,2}}\2(?:\d{{4}}|\d{{2}})|\d{{8}}"
-    rf"|\d{{1,2}}(?:st|nd|rd|th|\.|er|º)?[ -](?:of |de |d')?{_MONTH}[ ,-]{{1,2}}(?:de |del )?\d{{4}}"
+    rf"(?i)(?<![\w])(?:\d{{4}}([-/. ])\d{{1,2}}\1\d{{1,2}}|\d{{1,2}}(\s?[-/.]\s?|\s)\d{{1,2}}\2(?:\d{{4}}|\d{{2}})|\d{{8}}"
+    rf"|\d{{1,2}}(?:st|nd|rd|th|\.|er|º)?[ -]?(?:of |de |d')?{_MONTH}[ ,-]{{0,2}}(?:de |del )?(?:\d{{4}}|\d{{2}})"
     rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}"
     r"|\d{4}年\d{1,2}月\d{1,2}日)(?!\d)"
 )
@@ -28,7 +33,10 @@ _BIRTH: Final = (
     r"|született|születés|рожд|родил|出生|生日|生年月日"
 )
 _BORN: Final = re.compile(rf"(?i)(?:{_BIRTH})[^\d]{{0,24}}\Z")
-_WAS_BORN: Final = re.compile(rf"(?i)[\s,;:(\[-]{{0,4}}(?:{_BIRTH})")
+_WAS_BORN: Final = re.compile(
+    rf"(?i)[\s,;:(\[-]{{0,4}}(?:(?:is|was|ist|war)\s)?(?:(?:my|his|her|the|mein|sein|ihr)\s)?(?:date (?:of|de) |fecha de |data d[ie] )?"
+    rf"(?:{_BIRTH})"
+)
 _BIRTH_HINTS: Final = (
     *(
         "birth",
@@ -59,7 +67,7 @@ def _is_ssn(match: re.Match[str]) -> bool:
     digits = digits_of(match[0])
     area, group, serial = digits[:3], digits[3:5], digits[5:]
     is_possible = area not in ("000", "666") and area < "900" and group != "00" and serial != "0000" and digits not in _ADVERTISED
-    return is_possible and (match[1] == "-" or follows(_SSN_WORDS, match))
+    return is_possible and (match[1].strip() == "-" or follows(_SSN_WORDS, match) or precedes(_SSN_BEHIND, match))
 
 
 def _is_birth_date(match: re.Match[str]) -> bool:
@@ -73,7 +81,7 @@ def _may_be_date(text: str) -> bool:
         digits = digits_of(text)
         return _is_day(int(digits[:4]), int(digits[4:6]), int(digits[6:])) or _is_day(int(digits[4:]), int(digits[2:4]), int(digits[:2]))
     if len(parts) == 2:
-        return 1 <= parts[0] <= 31 and parts[1] >= _FIRST_YEAR
+        return 1 <= parts[0] <= 31 and (parts[1] >= _FIRST_YEAR or parts[1] < 100)
     if parts[0] >= 1000:
         return _is_day(*parts)
     year = parts[2] if parts[2] >= 100 else 2000 + parts[2]  # which century does not matter but for the 29th of February

@@ -8,7 +8,8 @@ from .finding import Finding
 from .patterns import digits_of, follows, precedes
 
 _NUMBER: Final = re.compile(
-    r"(?<![\w@+])(?<!\w[.:/,=-])(?:\+[ (]?|\()?\d(?:[ .()\u00a0/-]{0,3}+\d){5,16}+(?!\d)(?:[ ,;]{0,2}+(?:x|ext\.?|#)[ .:]?\d{1,6}+)?"
+    r"(?:(?<![\w@+])(?<!\w[.:/,=-])|(?=\+)(?<![\w@+])|(?<=(?i:tel|fax|sms)[:=.])|(?<=(?i:phone)[:=])|(?<=(?i:callto)[:=])|(?<=wa\.me/))"
+    r"(?:\+[ (]?|\()?\d(?:(?:[ .()\u00a0/\t_-]|\r?\n(?=[ \t]{0,2}\d)){0,4}+\d){5,16}+(?!\d)(?:[ ,;]{0,2}+(?:x|ext\.?|#)[ .:]?\d{1,6}+)?"
 )
 _DATE: Final = re.compile(
     r"\(?(?:(?:19|20)\d\d([-/. ])[01]?\d\1[0-3]?\d|[0-3]?\d([-/.])[0-3]?\d\2(?:19|20)?\d\d|(?:19|20)\d\d ?- ?(?:19|20)\d\d)(?!\d|[-/.]\d)"
@@ -16,7 +17,8 @@ _DATE: Final = re.compile(
 _NAMED: Final = re.compile(
     r"(?i)(?:(?<![a-z])(?:tele|cell|mobile)?phones?(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w{0,12}nummer|móvil|m[oó]vel"
     r"|portable ?:|(?<![a-z])cell(?![a-z])|celular|cellulare|handy(?:nummer)?\b|(?<![a-z])fax|hotline"
-    r"|whatsapp|\bsms\b|\bring\b|\bdial|puhelin|landline|switchboard|\bdesk:|\boffice:|rufnummer"
+    r"|whatsapp|\bsms\b|(?<![a-z])fon\b|\b[tm][:.]? ?(?=0|\+)|wa\.me/|(?<![a-z])mob\b|number.s\b|\bring\b|\bdial"
+    r"|puhelin|landline|switchboard|\bdesk:|\boffice:|rufnummer"
     r"|numéro de|номер|тел|電話|电话|手机|携帯)[^\d\n]{0,24}\n?[^\d\n]{0,4}\Z"
 )
 _SPOKEN_OF: Final = re.compile(
@@ -26,8 +28,11 @@ _SPOKEN_OF: Final = re.compile(
 )
 _NAMED_AFTER: Final = re.compile(r"(?i)[\s,;:(\[-]{0,3}(?:office|fax|mobile|cell|phone|tel\b|landline|handy)")
 _NORTH_AMERICAN: Final = re.compile(r"\(?[2-9]\d\d[). -]{1,2}[2-9]\d\d[. -]\d{4}")
-_GROUPS: Final = re.compile(r"[ ()\u00a0-]|\.[^.]{1,40}\.|/")
-_SEVERAL_GROUPS: Final = re.compile(r"\(|\d[ ().\u00a0/-]{1,4}\d{1,17}[ ().\u00a0/-]{1,4}\d")
+_GROUPS: Final = re.compile(r"[ ()\u00a0\s_-]|\.[^.]{1,40}\.|/")
+_SEVERAL_GROUPS: Final = re.compile(r"\(|\d[ ().\u00a0/_\s-]{1,4}\d{1,17}[ ().\u00a0/_\s-]{1,4}\d")
+_BLANK: Final = re.compile(r"[\s_]+")
+_TRUNK: Final = re.compile(r"\(?0\d{1,4}\)?\s?[/ -]\s?\d")
+"""The beginning of a number within its country, with what is dialled before other places (ITU-T E.123)."""
 _LEAST_SPOKEN_OF: Final = 7
 _LEAST_ALONE: Final = 9
 """Digits of a number that nothing around calls a phone's. Shorter ones may be anything."""
@@ -69,7 +74,7 @@ class _Plans:
         import phonenumbers
 
         try:
-            return phonenumbers.is_possible_number(phonenumbers.parse(number))
+            return phonenumbers.is_possible_number(phonenumbers.parse(_BLANK.sub(" ", number)))
         except phonenumbers.NumberParseException:
             return False
 
@@ -83,7 +88,9 @@ class _Plans:
 def _is_in_a_plan(number: str) -> bool:
     from phonenumbers import Leniency, PhoneNumberMatcher
 
-    return any(PhoneNumberMatcher(number, region, leniency=Leniency.STRICT_GROUPING).has_next() for region in _REGIONS)
+    number = _BLANK.sub(" ", number)
+    leniency = Leniency.VALID if _TRUNK.match(number) else Leniency.STRICT_GROUPING
+    return any(PhoneNumberMatcher(number, region, leniency=leniency).has_next() for region in _REGIONS)
 
 
 def _is_phone(match: re.Match[str], plans: _Plans | None) -> bool:
@@ -98,7 +105,7 @@ def _is_phone(match: re.Match[str], plans: _Plans | None) -> bool:
     is_grouped = _GROUPS.search(number) is not None
     if follows(_SPOKEN_OF, match) and digits >= _LEAST_SPOKEN_OF:
         return is_grouped or digits > _LEAST_ALONE
-    if not _SEVERAL_GROUPS.search(number) or not _LEAST_ALONE <= digits <= _MOST:
+    if not (_SEVERAL_GROUPS.search(number) or _TRUNK.match(number)) or not _LEAST_ALONE <= digits <= _MOST:
         return False
     return _NORTH_AMERICAN.fullmatch(number) is not None or (plans is not None and plans.have(number))
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final
 
-from .accounts import CARD, IBAN
+from .accounts import CARD, GROUPED_CARD, IBAN
+from .documents import DOCUMENT
 from .finding import Detector, Finding
-from .internet import EMAIL, IP4, IP6, URL
+from .internet import EMAIL, IP4, IP6, MAC, URL
 from .keys import KEYS
 from .national_ids import NationalIdDetector, has_check_digits
 from .people import BIRTH_DATE, SSN
@@ -14,7 +15,7 @@ from .phones import PhoneDetector, has_numbering_plans
 from .presidio import PresidioDetector
 from .readings import readings
 
-_BY_FORM: Final = (EMAIL, CARD, IBAN, SSN, IP4, IP6, URL, BIRTH_DATE, *KEYS)
+_BY_FORM: Final = (EMAIL, CARD, GROUPED_CARD, IBAN, SSN, IP4, IP6, MAC, URL, BIRTH_DATE, DOCUMENT, *KEYS)
 STRUCTURED: Final[Sequence[Detector]] = (*_BY_FORM, PhoneDetector(numbering_plans=False))
 """What works without any extra."""
 
