@@ -24,6 +24,7 @@ PARTS: Final = (
     "privacy",
     "placeholders",
     "detectors",
+    "written",
     "tracers",
     "injection",
     "traces",

@@ -19,7 +19,7 @@ from .arguments import as_tuple, require, wrong_type
 from .labels import OPEN, Integrity, Label
 from .memory.item import Source, Tier
 from .threads import run_in_daemon_thread
-from .tool_outcomes import LOOKED_UP, UNKNOWN, Effect, outcome_of
+from .tool_outcomes import LOOKED_UP, UNKNOWN, Effect
 from .undeclared import is_prose, takes_addresses
 
 logger = logging.getLogger(__name__)
@@ -115,8 +115,8 @@ class Tool:
 
     def label_of(self, result: ToolResult) -> Label:
         """Return the label of one of its results."""
-        is_own_words = outcome_of(result) in ("not_run", "unknown")  # nearfar's, and not the tool's
-        label = self.declared.label(self.name, "" if is_own_words else result.content.removesuffix(LOOKED_UP))
+        said = "" if result.is_error else result.content.removesuffix(LOOKED_UP)  # errors are a program's words, nearfar's or the tool's
+        label = self.declared.label(self.name, said)
         if label.integrity is Integrity.UNTRUSTED and not self.declared.has_source and not self._was_told:
             self._tell("it has returned a text of several words")
         return label

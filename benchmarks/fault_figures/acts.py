@@ -89,7 +89,7 @@ def _noting(effect: str, made: list[str]) -> Tool:
         made.append(mark)
         return f"{mark} is done"
 
-    return tool(name=effect, effect=effect)(act)
+    return tool(name=effect, effect=effect, source="internal_tool")(act)
 
 
 def _step(random: Random, number: int) -> tuple[Reply, float | None]:
@@ -178,7 +178,7 @@ async def _delivery(random: Random, strategy: str, folder: Path) -> int:
     """How many effects one task had beyond those that were meant."""
     times, is_durable = random.randint(1, 2), random.random() < 0.7
     service = _Service(random, is_durable)
-    deliver = tool(effect="idempotent")(service.deliver)
+    deliver = tool(effect="idempotent", source="internal_tool")(service.deliver)
     hands_over = strategy not in ("device", "cloud")
     near = _Executor(times, random.randint(1, 4) if hands_over and random.random() < 0.7 else None)
     far = _Executor(times, random.randint(1, 4) if strategy == "cloud" and random.random() < 0.7 else None)

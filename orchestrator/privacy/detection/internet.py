@@ -13,7 +13,7 @@ _SPELLED_DOT: Final = r"(?:\s?[\[({<]\s?(?:dot|\.)\s?[\])}>]\s?|\sdot\s)"
 _DOT: Final = rf"(?:\.|{_SPELLED_DOT})"
 # An @, or what is written for it. ` at ` is one only with a ` dot ` behind it.
 _DOMAIN: Final = re.compile(
-    rf"(?i)(?:[ \t]?@[ \t]?|%40|&#64;|&commat;|\s?[\[({{<]\s?(?:at|@)\s?[\])}}>]\s?)(?:{_LABEL}{_DOT}){{1,8}}{_TOP}"
+    rf"(?i)(?:@|[ \t]@[ \t]|%40|&#64;|&commat;|\s?[\[({{<]\s?(?:at|@)\s?[\])}}>]\s?)(?:{_LABEL}{_DOT}){{1,8}}{_TOP}"
     rf"|\sat\s(?:{_LABEL}{_SPELLED_DOT}){{1,8}}{_TOP}"
 )
 _LOCAL: Final = re.compile(r"[\w.+%'~-]{1,64}+")

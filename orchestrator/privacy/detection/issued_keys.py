@@ -76,7 +76,7 @@ _FORMS: Final = "|".join((*_CLOUDS, *_CODE, *_MODELS, *_MESSAGES, *_MONEY, *_TEA
 _ISSUED: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{_FORMS})")
 _LONG: Final = re.compile(r"[^\s\"'`<>\\]{16,}+(?:\sfm\d[^\s]{16,}+)?")
 """Keys stand in words of so many characters; only these are held against the forms."""
-_DIGIT: Final = re.compile(r"\d")
+_MIXED: Final = re.compile(r"\d|[a-z][A-Z]")
 
 
 class IssuedKeyDetector:
@@ -87,5 +87,5 @@ class IssuedKeyDetector:
 
 
 def _keys_in(text: str, word: re.Match[str]) -> Iterator[re.Match[str]]:
-    """The keys in a word. One of letters alone is none: names of programs have the same beginnings."""
-    return (key for key in _ISSUED.finditer(text, *word.span()) if _DIGIT.search(key[0]))
+    """The keys in a word. One of small letters alone is none: names of programs have the same beginnings."""
+    return (key for key in _ISSUED.finditer(text, *word.span()) if _MIXED.search(key[0]))

@@ -8,7 +8,6 @@ from typing import Final
 from .finding import Detector
 from .issued_keys import IssuedKeyDetector
 from .patterns import PatternDetector, follows
-from .random_keys import RANDOM_KEY
 
 _TOKEN: Final = r"[\w-]"
 _JWT: Final = re.compile(rf"(?<!{_TOKEN})eyJ{_TOKEN}{{8,}}+\.eyJ{_TOKEN}{{8,}}+(?:\.{_TOKEN}*+)?")
@@ -27,7 +26,10 @@ _PASSWORDS: Final = (
     r"passwor[dt]|passwort|passwd|passphrase|passcode|\bpwd?\b|\bpass|contrase[ñn]a|mot de passe|kennwort|senha|wachtwoord"
     r"|salasana|hasło|haslo|lösenord|adgangskode|passord|parola|heslo|jelszó|şifre|пароль|パスワード|密码|비밀번호|parool|κωδικός"
 )
-_FOR_WHAT: Final = r"(?:\s{1,3}+(?:for|of|to|on|für|zum|zur|vom|von|du|de|del|della|para|pour|voor)\s[^\n:=\"']{1,40}?)?"
+_FOR_WHAT: Final = (
+    r"(?:\s{1,3}+(?:for|of|to|on|für|zum|zur|vom|von|du|de|del|della|para|pour|voor)"
+    r"(?:\s(?!(?:is|was|ist|lautet|war|es|est)\s)[^\s:=\"']{1,24}+){1,4}+)?+"
+)
 _PASSWORD: Final = re.compile(
     rf"(?i)(?:{_PASSWORDS}){_FOR_WHAT}"
     r"(?:[\"'\])]?\s{0,3}+(?::=|=>|[:=：])\s{0,3}+|\s{1,3}+(?:is|was|ist|lautet|war|es|est|è|är|er|on|to|jest)\s{1,3}+:?\s?)"
@@ -38,43 +40,45 @@ _PASSWORD_HINTS: Final = (
     *("parola", "heslo", "jelszó", "şifre", "пароль", "パスワード", "密码", "비밀번호", "parool", "κωδικός"),
 )
 _OPTION: Final = re.compile(
-    r"(?i)(?<![\w-])--?(?:[a-z]+-)?(?:password|passwd|pass|passphrase|token|secret|api-?key|auth|credentials?)(?:[ =]\s{0,2}+)[\"']?"
-    r"([^\s\"'`<>\x00-]{5,}+[^\s\"'`<>\x00]{0,255})"
+    r"(?i)(?<![\w-])--?(?:[a-z]{1,12}+-)?+(?:password|passwd|pass|passphrase|token|secret|api-?key|auth|credentials?)(?:[ =]\s{0,2}+)[\"']?"
+    r"([^\s\"'`<>\x00-][^\s\"'`<>\x00]{4,255}+)"
 )
 _SIGNED_IN: Final = re.compile(
-    r"(?<![\w-])(?:-u|--user|--proxy-user|-U|--basic|--auth)[ =]?\s{0,2}+[\"']?([^\s:\"'/]{1,64}+:[^\s\"'`<>\x00]{3,})"
+    r"(?<![\w-])(?:-u|--user|--proxy-user|-U|--basic|--auth)[ =]?\s{0,2}+[\"']?([^\s:\"'/]{1,64}+:[^\s\"'`<>\x00]{3,255}+)"
 )
-_LOGIN: Final = re.compile(r"(?i)\blogin\s{1,3}+\S{1,64}+\s{1,3}+password\s{1,3}+(\S{3,})|\bsshpass\s{1,3}+-p\s{0,3}+[\"']?([^\s\"']{3,})")
-_AT_HOST: Final = re.compile(r"(?<![\w/.:@-])[\w.+-]{1,64}+:([^\s:/@\"'<>]{4,64}+)@(?:localhost|[\w-]+(?:\.[\w-]+)+)")
-_COOKIE: Final = re.compile(r"(?i)\b(?:set-)?cookies?[\"']?\s{0,3}+[:=]\s{0,3}+[\"']?([^\r\n\"']{8,1024})")
+_LOGIN: Final = re.compile(
+    r"(?i)\blogin\s{1,3}+\S{1,64}+\s{1,3}+password\s{1,3}+(\S{3,255}+)|\bsshpass\s{1,3}+-p\s{0,3}+[\"']?([^\s\"']{3,255}+)"
+)
+_AT_HOST: Final = re.compile(r"(?<![\w/.:@-])[\w.+-]{1,64}+:([^\s:/@\"'<>]{4,64}+)@(?:localhost|[\w-]{1,63}+(?:\.[\w-]{1,63}+){1,8}+)")
+_COOKIE: Final = re.compile(r"(?i)\b(?:set-)?cookies?[\"']?\s{0,3}+[:=]\s{0,3}+[\"']?([^\r\n\"']{8,1024}+)")
 _SESSION: Final = re.compile(
     r"(?i)(?<![a-z])(?:php|j|asp\.net_?)?(?:sess(?:ion)?(?:[_-]?(?:id|token|key))?|sid|connect\.sid|csrf[_-]?token|xsrf-token|_gitlab_session"
-    r"|remember[_-]me|auth[_-]?cookie)[\"']?\s?[:=]\s?[\"']?([^\s;,\"'<>]{12,})"
+    r"|remember[_-]me|auth[_-]?cookie)[\"']?\s?[:=]\s?[\"']?([^\s;,\"'<>]{12,512}+)"
 )
 _CODE: Final = re.compile(
     r"(?:\b(?:(?i:my|mein[e]?|mon|mi|mijn|il mio) (?i:pin)|PIN|TAN|CVV2?|CVC2?|OTP|TOTP|2FA|MFA|PUK)"
     r"|(?i:\bpin[ -]?(?:code|number|nummer)|security code|sicherheitscode"
     r"|verification code"
     r"|code de sécurité|código de seguridad|geheimzahl|one-time (?:code|password)))"
-    r"(?i:[ -]?(?:code|nummer|number|no\.?))?(?:\s{0,3}+(?::|=|is|ist|lautet|es|est|è)?\s{0,3}+)(\d{3}(?:[ -]?\d{1,5})?)(?!\d)"
+    r"(?i:[ -]?(?:code|nummer|number|no\.?))?+(?:\s{0,3}+(?::|=|is|ist|lautet|es|est|è)?+\s{0,3}+)(\d{3}(?:[ -]?\d{1,5}+)?+)(?!\d)"
 )
 _SPOKEN: Final = re.compile(
     rf"(?i)(?<![\w-])(?:{_NAMES}|passw(?:or[dt]|d)|passwort|pwd?|pass|user pass|login)\s{{1,3}}+[\"'`]?([^\s\"'`,;<>:=()]{{6,}}+)"
 )
 _PHRASE: Final = re.compile(
     r"(?i)(?:passphrase|(?:recovery|seed|backup|secret) (?:phrase|words)|mnemonic|passwortsatz|wiederherstellungs(?:wörter|phrase))"
-    r"(?:\s{0,3}+[:=]\s{0,3}+|\s{1,3}+(?:is|was|ist)\s{1,3}+:?\s?)[\"'`]?((?:[^\W\d_]{2,12}[ ,-]{1,3}){3,24}[^\W\d_]{2,12})"
+    r"(?:\s{0,3}+[:=]\s{0,3}+|\s{1,3}+(?:is|was|ist)\s{1,3}+:?\s?)[\"'`]?((?:[^\W\d_]{2,12}+[ ,-]{1,3}+){3,24}+(?:[^\W\d_]{2,12}+)?+)"
 )
 _ATTACHED: Final = re.compile(r"(?<![\w-])(?:mysql|mysqldump|mysqladmin|mariadb)(?:\s[^\n|;]{0,80}?)?\s-p([^\s\"'`;|]{4,}+)")
 _QUERY: Final = re.compile(
-    r"(?i)[?&;](?:sig|signature|token|access_token|auth|key|apikey|api_key|code|secret|x-amz-signature|x-goog-signature|password|pwd)=([^&\s\"'<>#]{12,})"
+    r"(?i)[?&;](?:sig|signature|token|access_token|auth|key|apikey|api_key|code|secret|x-amz-signature|x-goog-signature|password|pwd)=([^&\s\"'<>#]{12,1024}+)"
 )
-_CONNECTION: Final = re.compile(r"(?i)(?:AccountKey|SharedAccessKey|SharedAccessSignature|Pwd|Password)=([^;\s\"'<>]{6,})")
+_CONNECTION: Final = re.compile(r"(?i)(?:AccountKey|SharedAccessKey|SharedAccessSignature|Pwd|Password)=([^;\s\"'<>]{6,512}+)")
 _AUTHORIZATION: Final = re.compile(r"(?i)\b(?:bearer|basic|token|ssws|apikey)\s{1,3}+([A-Za-z0-9._~+/=-]{16,}+)")
 _REFERENCE: Final = re.compile(r"[$%{(\[*.]|os\.|env\.|process\.|self\.|get\w{0,20}\(|x{4}|\.{3}")
 """How what is assigned begins where it is no secret, but a place where one is found, or one that was crossed out."""
 _CODE_HINTS: Final = ("pin", "tan", "cvv", "cvc", "otp", "fa", "puk", "code", "código", "geheimzahl", "one-time")
-_BETWEEN_LETTERS: Final = re.compile(r"[a-zA-Z]\d+[a-zA-Z]|\d{2,}[a-zA-Z]+$")
+_BETWEEN_LETTERS: Final = re.compile(r"[a-zA-Z]\d{1,32}+[a-zA-Z]|\d{2,32}+[a-zA-Z]{1,32}+\Z")
 _CLIENTS: Final = re.compile(
     r"(?i)\b(?:curl|wget|https?|httpie|xh|git|svn|ldapsearch|smbclient|mosquitto_\w{3}|nats|influx|jfrog|mvn|sftp|lftp)\b"
 )
@@ -141,7 +145,6 @@ def _is_first(match: re.Match[str]) -> bool:
 
 KEYS: Final[tuple[Detector, ...]] = (
     IssuedKeyDetector(),
-    RANDOM_KEY,
     PatternDetector("key", _JWT, hints=("eyj",)),
     PatternDetector("key", _PEM, hints=("private key",)),
     PatternDetector("key", _IN_URL, group=1, hints=("://",)),

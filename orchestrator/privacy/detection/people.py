@@ -12,7 +12,7 @@ _SSN: Final = re.compile(
 _SSN_WORDS: Final = re.compile(
     r"(?i)\bssn|\bs\.s\.n|\bsocial\b|soc\.? ?sec|\bss ?#|\bss no|\btax(?:payer)? id|\bitin\b|\btin\b|seguro social"
 )
-_SSN_BEHIND: Final = re.compile(r"(?i)[\s,;:(]{0,3}(?:(?:is|was)\s)?(?:(?:my|his|her|the|a|an)\s)?(?:ssn|social security)")
+_SSN_BEHIND: Final = re.compile(r"(?i)[\s,;:(]{0,3}+(?:(?:is|was)\s)?+(?:(?:my|his|her|the|a|an)\s)?+(?:ssn|social security)")
 _ADVERTISED: Final = {"078051120", "219099999"}
 """Numbers that were printed in advertisements, and are nobody's."""
 
@@ -34,7 +34,7 @@ _BIRTH: Final = (
 )
 _BORN: Final = re.compile(rf"(?i)(?:{_BIRTH})[^\d]{{0,24}}\Z")
 _WAS_BORN: Final = re.compile(
-    rf"(?i)[\s,;:(\[-]{{0,4}}(?:(?:is|was|ist|war)\s)?(?:(?:my|his|her|the|mein|sein|ihr)\s)?(?:date (?:of|de) |fecha de |data d[ie] )?"
+    rf"(?i)[\s,;:(\[-]{{0,4}}+(?:(?:is|was|ist|war)\s)?+(?:(?:my|his|her|the|mein|sein|ihr)\s)?+(?:date (?:of|de) |fecha de |data d[ie] )?+"
     rf"(?:{_BIRTH})"
 )
 _BIRTH_HINTS: Final = (

@@ -9,15 +9,15 @@ from .patterns import digits_of, follows, precedes
 
 _NUMBER: Final = re.compile(
     r"(?:(?<![\w@+])(?<!\w[.:/,=-])|(?=\+)(?<![\w@+])|(?<=(?i:tel|fax|sms)[:=.])|(?<=(?i:phone)[:=])|(?<=(?i:callto)[:=])|(?<=wa\.me/))"
-    r"(?:\+[ (]?|\()?\d(?:(?:[ .()\u00a0/\t_-]|\r?\n(?=[ \t]{0,2}\d)){0,4}+\d){5,16}+(?!\d)(?:[ ,;]{0,2}+(?:x|ext\.?|#)[ .:]?\d{1,6}+)?"
+    r"(?:\+[ (]?|\()?\d(?:[ .()\u00a0/\t_-]{0,4}+\d){5,16}+(?!\d)(?:[ ,;]{0,2}+(?:x|ext\.?|#)[ .:]?\d{1,6}+)?"
 )
 _DATE: Final = re.compile(
     r"\(?(?:(?:19|20)\d\d([-/. ])[01]?\d\1[0-3]?\d|[0-3]?\d([-/.])[0-3]?\d\2(?:19|20)?\d\d|(?:19|20)\d\d ?- ?(?:19|20)\d\d)(?!\d|[-/.]\d)"
 )
 _NAMED: Final = re.compile(
-    r"(?i)(?:(?<![a-z])(?:tele|cell|mobile)?phones?(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w{0,12}nummer|móvil|m[oó]vel"
-    r"|portable ?:|(?<![a-z])cell(?![a-z])|celular|cellulare|handy(?:nummer)?\b|(?<![a-z])fax|hotline"
-    r"|whatsapp|\bsms\b|(?<![a-z])fon\b|\b[tm][:.]? ?(?=0|\+)|wa\.me/|(?<![a-z])mob\b|number.s\b|\bring\b|\bdial"
+    r"(?i)(?:(?<![a-z])(?:tele|cell|mobile)?+phone(?![a-rt-z])|\btel\b|telef|téléf|(?<![a-z])mobile?(?![a-z])|mobil\w{0,12}nummer|móvil|m[oó]vel"
+    r"|portable:|(?<![a-z])cell(?![a-z])|celular|cellulare|handy(?:nummer)?\b|(?<![a-z])fax|hotline"
+    r"|whatsapp|\bsms\b|(?<![a-z])(?:fon|mob)\b|\b[tm]\W{0,2}+(?=[0+])|wa\.me/|number.s\b|\bring\b|\bdial"
     r"|puhelin|landline|switchboard|\bdesk:|\boffice:|rufnummer"
     r"|numéro de|номер|тел|電話|电话|手机|携帯)[^\d\n]{0,24}\n?[^\d\n]{0,4}\Z"
 )
@@ -30,7 +30,7 @@ _NAMED_AFTER: Final = re.compile(r"(?i)[\s,;:(\[-]{0,3}(?:office|fax|mobile|cell
 _NORTH_AMERICAN: Final = re.compile(r"\(?[2-9]\d\d[). -]{1,2}[2-9]\d\d[. -]\d{4}")
 _GROUPS: Final = re.compile(r"[ ()\u00a0\s_-]|\.[^.]{1,40}\.|/")
 _SEVERAL_GROUPS: Final = re.compile(r"\(|\d[ ().\u00a0/_\s-]{1,4}\d{1,17}[ ().\u00a0/_\s-]{1,4}\d")
-_BLANK: Final = re.compile(r"[\s_]+")
+_BLANK: Final = re.compile(r"[\s_]++")
 _TRUNK: Final = re.compile(r"\(?0\d{1,4}\)?\s?[/ -]\s?\d")
 """The beginning of a number within its country, with what is dialled before other places (ITU-T E.123)."""
 _LEAST_SPOKEN_OF: Final = 7
