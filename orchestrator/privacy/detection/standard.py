@@ -15,7 +15,7 @@ from .phones import PhoneDetector, has_numbering_plans
 from .presidio import PresidioDetector
 from .readings import readings
 
-_BY_FORM: Final = (EMAIL, CARD, GROUPED_CARD, IBAN, SSN, IP4, IP6, MAC, URL, BIRTH_DATE, DOCUMENT, *KEYS)
+_BY_FORM: Final[tuple[Detector, ...]] = (EMAIL, CARD, GROUPED_CARD, IBAN, SSN, IP4, IP6, MAC, URL, BIRTH_DATE, DOCUMENT, *KEYS)
 STRUCTURED: Final[Sequence[Detector]] = (*_BY_FORM, PhoneDetector(numbering_plans=False))
 """What works without any extra."""
 
