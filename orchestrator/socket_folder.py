@@ -10,17 +10,22 @@ from typing import Final
 from .owners import Owner, is_locked
 
 _PREFIX: Final = "nearfar-sockets-"
+_SHORT: Final = "/tmp"
+_LONGEST: Final = 60
+"""Bytes of a parent folder under which a socket's path stays below the 100 that every system allows."""
 
 
 class SocketFolder:
     """A new folder among the system's temporary ones, for its owner alone.
+
+    It lies in `/tmp` where the folder that `TMPDIR` names is too long for a socket's path.
 
     Raises `StoreUnavailable` where nothing can be written there.
     """
 
     def __init__(self) -> None:
         remove_abandoned()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
         self._owner = Owner(self.path)
 
     def close(self) -> None:
@@ -31,9 +36,15 @@ class SocketFolder:
 
 def remove_abandoned() -> None:
     """Remove this user's folders whose process has died, however it died."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in _parent().glob(f"{_PREFIX}*"):
         if _is_own_folder(folder) and (owners := list(folder.glob("*.owner"))) and not any(map(is_locked, owners)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _parent() -> Path:
+    """Return the temporary folder, or a shorter one."""
+    usual = tempfile.gettempdir()
+    return Path(usual if len(os.fsencode(usual)) <= _LONGEST else _SHORT)
 
 
 def _is_own_folder(path: Path) -> bool:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -152,48 +153,66 @@ async def killed_parent(temporary: Path, *, with_child: bool) -> None:
     """Start a gateway process in a process of its own, and kill that."""
     environment = {**os.environ, "TMPDIR": str(temporary)}
     before = set(temporary.iterdir())
-    parent = await anyio.open_process([sys.executable, "-c", PARENT], stderr=None, env=environment)
-    assert parent.stdout is not None
-    with anyio.fail_after(60):
-        gateway_id = int((await parent.stdout.receive()).decode())
-    assert len(set(temporary.iterdir()) - before) == 1
-    if with_child:
-        os.kill(gateway_id, signal.SIGSTOP)  # it must not notice
-    parent.send_signal(signal.SIGKILL)
-    await parent.wait()
-    if with_child:
-        os.kill(gateway_id, signal.SIGKILL)
-    await gone(gateway_id)
-    await parent.aclose()
+    async with await anyio.open_process([sys.executable, "-c", PARENT], stderr=None, env=environment) as parent:
+        assert parent.stdout is not None
+        with anyio.fail_after(60):
+            gateway_id = int((await parent.stdout.receive()).decode())
+        assert len(set(temporary.iterdir()) - before) == 1
+        if with_child:
+            os.kill(gateway_id, signal.SIGSTOP)  # it must not notice
+        parent.send_signal(signal.SIGKILL)
+        await parent.wait()
+        if with_child:
+            os.kill(gateway_id, signal.SIGKILL)
+        await gone(gateway_id)
 
 
-async def test_the_gateway_ends_when_its_parent_is_killed_and_leaves_no_folder(tmp_path: Path) -> None:
-    await killed_parent(tmp_path, with_child=False)
-    assert list(tmp_path.iterdir()) == []
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A temporary folder whose sockets have short paths, which `tmp_path` does not promise."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
-async def test_the_folder_of_processes_that_were_killed_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+async def test_the_gateway_ends_when_its_parent_is_killed_and_leaves_no_folder(short_path: Path) -> None:
+    await killed_parent(short_path, with_child=False)
+    assert list(short_path.iterdir()) == []
+
+
+async def test_the_folder_of_processes_that_were_killed_is_removed_by_the_next_one(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     living = SocketFolder()
-    await killed_parent(tmp_path, with_child=True)
-    assert len(list(tmp_path.iterdir())) == 2
+    await killed_parent(short_path, with_child=True)
+    assert len(list(short_path.iterdir())) == 2
     next_one = SocketFolder()
-    assert {*tmp_path.iterdir()} == {living.path, next_one.path}
+    assert {*short_path.iterdir()} == {living.path, next_one.path}
     living.close()
     next_one.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
-def test_only_own_folders_that_an_owner_has_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "gone.owner").touch()
-    (tmp_path / "nearfar-sockets-link").symlink_to("elsewhere")
-    (tmp_path / "nearfar-sockets-file").touch()
-    (tmp_path / "nearfar-sockets-just-made").mkdir()
-    before = {*tmp_path.rglob("*")}
+def test_only_own_folders_that_an_owner_has_left_are_removed(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    (short_path / "elsewhere").mkdir()
+    (short_path / "elsewhere" / "gone.owner").touch()
+    (short_path / "nearfar-sockets-link").symlink_to("elsewhere")
+    (short_path / "nearfar-sockets-file").touch()
+    (short_path / "nearfar-sockets-just-made").mkdir()
+    before = {*short_path.rglob("*")}
     SocketFolder().close()
-    assert {*tmp_path.rglob("*")} == before
+    assert {*short_path.rglob("*")} == before
+
+
+def test_a_temporary_folder_too_long_for_a_socket_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = SocketFolder()
+    assert len(str(folder.path / "gateway")) <= 100
+    folder.close()
+    assert not folder.path.exists()
 
 
 async def test_a_closed_gateway_process_refuses_politely() -> None:
