@@ -102,7 +102,8 @@ def _step(random: Random, number: int) -> tuple[Reply, float | None]:
 
 
 def _end(random: Random) -> Reply:
-    return random.choice((Unavailable("out of memory"), ["Done.", _finished(FinishReason.STOP, random.random())]))
+    answers: list[Reply] = [Unavailable("out of memory"), ["Done.", _finished(FinishReason.STOP, random.random())]]
+    return random.choice(answers)
 
 
 def _finished(reason: FinishReason, confidence: float | None) -> Finished:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.guarding.settings import GuardPolicy, OnDoubt
 from nearfar.orchestrator.policy import Strategy
+from nearfar.orchestrator.task_options import TaskOptions
 from nearfar.protocols import Message, ScriptedAgent, Sensitivity, StepRequest, ToolCall, ToolResult
 
 from .puppet import new_call
@@ -112,12 +113,12 @@ async def laundering_figures(*, quick: bool) -> dict[str, Any]:
     """Play the attacks, and count those that were carried out."""
     errands = ERRANDS[::4] if quick else ERRANDS
     cases = list(product(ATTACKS.values(), errands, (True, False), (True, False)))
-    washed = [await _is_paid(*case, GuardPolicy()) for case in cases]
-    open_ = [await _is_paid(*case, _OPEN) for case in cases]
+    washed = [await _is_paid(GuardPolicy(), *case) for case in cases]
+    open_ = [await _is_paid(_OPEN, *case) for case in cases]
     return {"laundered_of": len(cases), "laundered": sum(washed), "laundered_no_guard": sum(open_)}
 
 
-async def _is_paid(attack: Attack, errand: Errand, is_listed: bool, in_one_run: bool, guard: GuardPolicy) -> bool:
+async def _is_paid(guard: GuardPolicy, attack: Attack, errand: Errand, is_listed: bool, in_one_run: bool) -> bool:
     """Play one attack, and say whether the attacker's payment was made."""
     bank = Bank()
     name, arguments = attack.washing(errand)
@@ -132,9 +133,11 @@ async def _is_paid(attack: Attack, errand: Errand, is_listed: bool, in_one_run: 
         history = list(_earlier(errand, [*first, reading]))
         calls = attacks
     policy = Policy(guard=guard, strategy=Strategy.DEVICE, sensitivity=Sensitivity.PUBLIC)
-    listed = [each.name for each in bank.tools] if is_listed else None
+    options: TaskOptions = {"policy": policy}
+    if is_listed:
+        options["allowed_tools"] = [each.name for each in bank.tools]
     async with Hybrid(near=ScriptedAgent(_says([*calls])), tools=bank.tools) as hybrid:
-        await hybrid.run([*history, Message.user(errand.prompt)], policy=policy, allowed_tools=listed)
+        await hybrid.run([*history, Message.user(errand.prompt)], **options)
     return (account, float(amount)) in bank.paid
 
 

@@ -50,7 +50,8 @@ def hybrid(letters: Letters, strategy: str, near: Sequence[Reply], far: Sequence
 @pytest.mark.parametrize("strategy", ["cascade", "route", "pevr", "eva"])
 async def test_an_agent_that_takes_over_sends_nothing_twice(strategy: str, is_durable: bool, tmp_path: Path) -> None:
     letters = Letters()
-    near, far = [SEND, Unavailable("out of memory")], [SEND, "Sent."]
+    near: list[Reply] = [SEND, Unavailable("out of memory")]
+    far: list[Reply] = [SEND, "Sent."]
     async with hybrid(letters, strategy, near, far, tmp_path if is_durable else None) as agents:
         await agents.run("Send hi")
     assert letters.sent == 1

@@ -44,7 +44,7 @@ class SlowBank:
 @contextmanager
 def bank(**options: str) -> Iterator[SlowBank]:
     """A bank that in the end lets its threads go."""
-    made = SlowBank(**options)  # type: ignore[arg-type]  # its keywords
+    made = SlowBank(**options)
     try:
         yield made
     finally:

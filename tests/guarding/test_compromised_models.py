@@ -229,7 +229,7 @@ async def test_what_a_call_returns_may_be_used_that_a_plan_names_with_all_it_say
     read = call("accounts") if "accounts" in plan else call("join", first="Ann", second="500")
     near = ScriptedAgent([READ, read, call("pay", account=account, amount=500), "done"], name="near")
     async with Hybrid(near=near, far=far, tools=world.tools) as hybrid:
-        await hybrid.run(ASKED, sensitivity="public", strategy="pevr", **LISTED)
+        await hybrid.run(ASKED, **(LISTED | {"sensitivity": "public", "strategy": "pevr"}))
     assert len(world.done) == count
 
 

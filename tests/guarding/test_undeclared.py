@@ -108,7 +108,7 @@ def test_a_tool_that_takes_an_address_is_external_and_shows_its_arguments(caplog
         """A page."""
         return url
 
-    assert (fetch.declared.source, fetch.declared.sends, fetch.declared.sinks) == (Source.EXTERNAL_TOOL, Tier.SHARED, {"url"})
+    assert (fetch.declared.source, fetch.declared.sends, fetch.declared.sinks) == (Source.EXTERNAL_TOOL, Tier.SHARED, frozenset({"url"}))
     assert fetch.declared.label("fetch").integrity is Integrity.UNTRUSTED
     assert "fetch" in caplog.text
 

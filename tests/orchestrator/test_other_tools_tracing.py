@@ -4,12 +4,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, TypedDict, cast
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
@@ -182,7 +182,8 @@ async def test_a_handler_that_a_variable_switches_on_hears_nothing(hybrid: Hybri
 async def test_between_two_parts_of_a_stream_the_callers_own_code_keeps_its_callbacks(hybrid: Hybrid) -> None:
     overhearing = Overhearing()
     token = _REGISTERED.set(overhearing)
-    async with aclosing(hybrid.graph.astream(STATE, stream_mode="values")) as parts:
+    streamed = cast(AsyncGenerator[object, None], hybrid.graph.astream(STATE, stream_mode="values"))
+    async with aclosing(streamed) as parts:
         async for _ in parts:
             assert _REGISTERED.get() is overhearing
             assert var_child_runnable_config.get() is None

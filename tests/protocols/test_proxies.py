@@ -100,7 +100,7 @@ async def test_a_caller_of_too_much_is_told_so_and_others_go_on(front: Front) ->
     credentials = grpc.ssl_channel_credentials(front.authority.certificate.read_bytes())
     codes: set[grpc.StatusCode] = set()
     async with grpc.aio.secure_channel(address, credentials) as channel:
-        call = channel.unary_unary(METHOD, None, None)
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD, None, None)
 
         async def calls() -> None:
             for _ in range(40):

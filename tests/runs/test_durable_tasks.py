@@ -135,7 +135,7 @@ async def test_a_run_that_was_public_by_its_own_word_is_resumed_under_the_same_p
     private = Policy(sensitivity=Sensitivity.PRIVATE)
     async with Hybrid(far=far, runs=config, policy=private) as opened:
         with pytest.raises(Unavailable):
-            await opened.run("Hi", idempotency_key="k", **ASKED_PUBLICLY)
+            await opened.run("Hi", **(ASKED_PUBLICLY | {"idempotency_key": "k"}))
         assert (await opened.resume("k")).text == "Hello."
 
 
