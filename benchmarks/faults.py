@@ -27,6 +27,7 @@ PARTS: Final = (
     "written",
     "tracers",
     "injection",
+    "agentdojo",
     "traces",
     "stopped",
     "flood",

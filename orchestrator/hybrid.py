@@ -42,7 +42,7 @@ from .config import Config, load_config
 from .conversation import Prompt
 from .erased_runs import ErasedRuns
 from .events import TaskEvent, TaskFinished
-from .guarding.run_guard import RunGuard, allowed, with_data_quoted
+from .guarding.run_guard import RunGuard, allowed, check_plan, with_data_quoted
 from .hub import AttachedConfig
 from .hybrid_arguments import (
     cache_argument,
@@ -508,6 +508,7 @@ class Hybrid:
     def _prepared(self, task: Task, options: TaskOptions) -> tuple[Task, TaskContext]:
         """The task, with its strategy settled, and what it runs with."""
         context = self._context(options)
+        check_plan(task.planned.plan, context.tools)
         task = self._settled(with_data_quoted(task, context.tools), context)
         context = self._equipped(task, options=options)
         keeps_apart = task.policy.strategy in (Strategy.MINIONS, Strategy.SUBTASKS)

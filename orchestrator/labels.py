@@ -31,6 +31,8 @@ class Label(Value):
     integrity: Integrity = Integrity.TRUSTED
     origins: tuple[str, ...] = ()
     """What made it more private or less trusted: `tool read_mail`, `memory notes/7`, `the task`."""
+    is_disturbed: bool = False
+    """Strangers may have had a tool change what others return, by a call that nobody had chosen."""
 
     def joined(self, other: "Label") -> "Label":
         """Of what is made of both: as private as the more private one, and trusted only where both are."""
@@ -43,6 +45,7 @@ class Label(Value):
             tier=strictest((self.tier, other.tier)),
             integrity=Integrity.TRUSTED if trusted else Integrity.UNTRUSTED,
             origins=tuple(dict.fromkeys((*self.origins, *other.origins))),
+            is_disturbed=self.is_disturbed or other.is_disturbed,
         )
 
     def covers(self, other: "Label") -> bool:
@@ -51,6 +54,7 @@ class Label(Value):
             self is other
             or (TIERS.index(self.tier) <= TIERS.index(other.tier))
             and (self.integrity is Integrity.UNTRUSTED or other.integrity is Integrity.TRUSTED)
+            and (self.is_disturbed or not other.is_disturbed)
             and (not other.origins or all(origin in self.origins for origin in other.origins))
         )
 

@@ -126,7 +126,7 @@ class Task(Value):
     allowed_tools: frozenset[str] | None = None
     """The only tools that it may call, which are then not asked about for their own sake; None: all, as far as the guard lets it."""
     planned: Chosen = Chosen()
-    """What was chosen for it, as a part of a task, before the run had read what strangers wrote."""
+    """What was chosen for it before the run had read what strangers wrote: by the user's plan, and for a part of a task by its whole."""
     prompt: str | None = None
     """The last prompt as the user wrote it, where something stands behind it; None: it is that."""
     label: Label = Label()
@@ -148,6 +148,13 @@ class Task(Value):
         said = [message for message in self.messages if message.role in ("user", "system")]
         last = max(index for index, message in enumerate(said) if message.role == "user")
         return tuple(self.prompt if index == last and self.prompt is not None else message.text for index, message in enumerate(said))
+
+    def with_plan(self, plan: str) -> "Task":
+        """The task with the user's own plan, which stands behind the last prompt and is a part of it."""
+        place = max(index for index, message in enumerate(self.messages) if message.role == "user")
+        prompt = Message.user(f"{self.messages[place].text}\n\nPlan:\n{plan}")
+        messages = (*self.messages[:place], prompt, *self.messages[place + 1 :])
+        return self.model_copy(update={"messages": messages, "planned": Chosen(plan=plan)})
 
     def with_context_in_prompt(self) -> "Task":
         """The task with its context behind its last prompt, as strategies see it that do not keep it apart."""

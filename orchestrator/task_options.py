@@ -32,6 +32,10 @@ class TaskOptions(TypedDict, total=False):
     """Names of the only tools that the task may call; then nobody is asked about these because of what strangers wrote, unless their
     arguments come from there."""
 
+    plan: str
+    """How the task is to be done, in the user's or the app's own words; agents see it behind the prompt. Calls in it, written as in
+    `pay(account=account_of(contact="Ann").number, amount=500)`, are chosen before anything is read: what they state or name as to be read
+    may become those arguments, whatever else the run has read."""
     context: str
     """A long text that the task is about. Under `minions` it stays on this device, read there in chunks; under any other strategy it
     stands behind the prompt, and goes wherever the prompt goes."""
@@ -101,8 +105,17 @@ def asked_task(prompt: object, options: TaskOptions, policy: Policy) -> Task:
         raise InvalidRequest(
             "; ".join(problems), hint="see TaskOptions: timeout in seconds, context and session texts, tags a list of them"
         ) from error
+    plan = options.get("plan")
+    if plan is not None:
+        task = task.with_plan(_plan(plan))
     _check_characters(task)
     return task
+
+
+def _plan(given: object) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise InvalidRequest("plan must be a text that says how the task is to be done", hint="leave it out where there is none")
+    return given.strip()
 
 
 def _check_characters(task: Task) -> None:

@@ -59,6 +59,10 @@ class Guard(Protocol):
         """Whether the user or a plan had chosen this very call before the run read what strangers wrote."""
         ...
 
+    def is_as_planned(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+        """Whether a plan had named the call by then, and all that decides what it does: stated, or to be read."""
+        ...
+
 
 Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
 """Asks somebody about calls; returns, by the request's id, whether the call may run. What is left out may not."""
@@ -151,6 +155,8 @@ class ToolCalls:
         """Of each call: whether strangers had no hand in it; known once they are cleared."""
         self._chosen: list[bool] = []
         """Of each call: whether it was chosen before strangers were heard, or the user said yes to it; known once they are cleared."""
+        self._as_planned: list[bool] = []
+        """Of each call: whether a plan had named all that decides what it does; known once they are cleared."""
         vault = boundary.vault
         self._filled = [OPEN if vault is None else vault.label_of(call) for call in calls]
         """Labels of what goes into the calls beside the words of whoever made them."""
@@ -161,7 +167,10 @@ class ToolCalls:
 
         Raises LangGraph's interrupt where the run has to stop until somebody has decided. `asking` hears what somebody is asked.
         """
-        self._grounded, self._chosen = self._grounded_in(standing), self._chosen_in(standing)
+        guard = self._boundary.guard
+        self._grounded = self._asked_of(None if guard is None else guard.is_grounded, standing)
+        self._chosen = self._asked_of(None if guard is None else guard.is_chosen, standing)
+        self._as_planned = self._asked_of(None if guard is None else guard.is_as_planned, standing)
         asked: dict[int, ApprovalRequest] = {}
         for index, call in enumerate(self._calls):
             tool = self._tools.get(call.name)
@@ -264,25 +273,24 @@ class ToolCalls:
         """Of each call: whether a tool was called at all, rather than the model told why not."""
         return [call.name in self._tools and call.id not in self._refused for call in self._calls]
 
-    def _grounded_in(self, standing: Standing) -> list[bool]:
-        guard = self._boundary.guard
-        if guard is None or standing.label.integrity is Integrity.TRUSTED:
+    def _asked_of(self, question: Callable[[ToolCall, Tool, Standing], bool] | None, standing: Standing) -> list[bool]:
+        """The guard's answers to a question about each call: yes as long as nobody but the user and the app was heard."""
+        if question is None or standing.label.integrity is Integrity.TRUSTED:
             return [True] * len(self._calls)
         tools = [self._tools.get(call.name) for call in self._calls]
-        return [tool is not None and guard.is_grounded(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
-
-    def _chosen_in(self, standing: Standing) -> list[bool]:
-        guard = self._boundary.guard
-        if guard is None or standing.label.integrity is Integrity.TRUSTED:
-            return [True] * len(self._calls)
-        tools = [self._tools.get(call.name) for call in self._calls]
-        return [tool is not None and guard.is_chosen(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
+        return [tool is not None and question(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
 
     def tainted(self, seen: Label) -> Label:
         """Of what strangers chose that goes into tools which change something. `seen`: of what whoever made the calls has been told."""
-        calls = zip(self._calls, self.ran, self._grounded, strict=True)
-        is_tainted = any(ran and not fits and self._tools[call.name].declared.effect is not Effect.READ for call, ran, fits in calls)
-        return Label(integrity=seen.integrity, origins=seen.origins) if is_tainted else OPEN
+        changing = [
+            place
+            for place, (call, ran) in enumerate(zip(self._calls, self.ran, strict=True))
+            if ran and not self._grounded[place] and self._tools[call.name].declared.effect is not Effect.READ
+        ]
+        if not changing:
+            return OPEN
+        is_disturbed = not all(self._as_planned[place] or self._chosen[place] for place in changing)
+        return Label(integrity=seen.integrity, origins=seen.origins, is_disturbed=is_disturbed)
 
     def _label(self, index: int, call: ToolCall) -> Label:
         tool, result = self._tools.get(call.name), self._results.get(index)

@@ -7,8 +7,6 @@ predicts how probably the simplest tier fails.
 import json
 import os
 import subprocess
-import sys
-import venv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from nearfar.orchestrator.routing.learned.prior_training import LEAST_GAP
 from nearfar.orchestrator.routing.replay.curve import routing_curve
 from nearfar.orchestrator.routing.traces import Trace, agents_of
 
+from .._environments import HOUR, cache_folder, last_line, python_with
 from . import litellm_worker
 from .transfer import drawn, recorded
 
@@ -31,8 +30,6 @@ NEEDED: Final = (
 VERSIONS: Final = ("v1", "v2")
 QUICK: Final = 400
 """Prompts of each set that a quick run draws."""
-_READY: Final = "ready"
-_HOUR: Final = 3600
 
 
 def figures(folder: Path, *, quick: bool, cache: Path | None = None) -> dict[str, Any]:
@@ -42,7 +39,7 @@ def figures(folder: Path, *, quick: bool, cache: Path | None = None) -> dict[str
     """
     sets = {name: drawn(traces, most=QUICK) if quick else traces for name, traces in recorded(folder).items()}
     try:
-        router = LiteLLM.installed(cache or _cache(), may_install=not quick)
+        router = LiteLLM.installed(cache or cache_folder(), may_install=not quick)
         scored = router.scores([trace.prompt for traces in sets.values() for trace in traces])
     except LookupError as error:
         return {"litellm_apgr": f"not measured: {error}"}
@@ -65,15 +62,8 @@ class LiteLLM:
     @classmethod
     def installed(cls, cache: Path, *, may_install: bool) -> "LiteLLM":
         """In a virtual environment inside a folder, which is made at the first call. Raises `LookupError` where it cannot be."""
-        home = cache / f"litellm-{RELEASE}"
-        python = home / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-        if not (home / _READY).exists():
-            if not may_install:
-                raise LookupError(f"LiteLLM {RELEASE} is not installed, which a full run does")
-            venv.create(home, clear=True, with_pip=True)
-            _install(python, "--no-deps", f"litellm=={RELEASE}")
-            _install(python, *NEEDED)
-            (home / _READY).touch()
+        wanted = [("--no-deps", f"litellm=={RELEASE}"), NEEDED]
+        python = python_with(f"LiteLLM {RELEASE}", f"litellm-{RELEASE}", wanted, cache=cache, may_install=may_install)
         return cls(python)
 
     def scores(self, prompts: Sequence[str]) -> dict[str, list[float]]:
@@ -82,16 +72,16 @@ class LiteLLM:
         # Otherwise LiteLLM fetches its list of prices from the network.
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         command = [str(self.python), "-I", litellm_worker.__file__]
-        done = subprocess.run(command, input=lines, env=environment, capture_output=True, text=True, check=False, timeout=_HOUR)
+        done = subprocess.run(command, input=lines, env=environment, capture_output=True, text=True, check=False, timeout=HOUR)
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         if done.returncode or len(rows) != len(prompts):
-            raise LookupError(f"the complexity router of LiteLLM {RELEASE} failed: {_last_line(done.stderr)}")
+            raise LookupError(f"the complexity router of LiteLLM {RELEASE} failed: {last_line(done.stderr)}")
         return {version: [float(row[place]) for row in rows] for place, version in enumerate(VERSIONS)}
 
 
 def scores(prompts: Sequence[str], *, cache: Path | None = None) -> list[float]:
     """Of version 1, which does better. Installs LiteLLM at the first call. Raises `LookupError` where it cannot be installed or fails."""
-    return LiteLLM.installed(cache or _cache(), may_install=True).scores(prompts)["v1"]
+    return LiteLLM.installed(cache or cache_folder(), may_install=True).scores(prompts)["v1"]
 
 
 def apgrs(traces: Sequence[Trace], scores: Sequence[float]) -> dict[str, float]:
@@ -100,18 +90,3 @@ def apgrs(traces: Sequence[Trace], scores: Sequence[float]) -> dict[str, float]:
     outcomes = {agent: [trace.outcomes[agent].score or 0.0 for trace in traces] for agent in agents}
     pairs = [(near, far) for near in agents for far in agents if fmean(outcomes[far]) - fmean(outcomes[near]) >= LEAST_GAP]
     return {f"{near} -> {far}": routing_curve(scores, outcomes[near], outcomes[far]).recovered for near, far in pairs}
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nearfar"
-
-
-def _install(python: Path, *wanted: str) -> None:
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_HOUR)
-    if done.returncode:
-        raise LookupError(f"pip cannot install LiteLLM {RELEASE}: {_last_line(done.stderr)}")
-
-
-def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.strip()), "it said nothing")

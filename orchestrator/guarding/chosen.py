@@ -12,7 +12,7 @@ class Chosen(Value):
     tools: tuple[str, ...] = ()
     """Tools that were called, or that a plan names."""
     plan: str = ""
-    """The words of the plan."""
+    """The words of plans."""
 
     def with_tools(self, names: Iterable[str]) -> "Chosen":
         """Add tools that were called."""
@@ -21,4 +21,4 @@ class Chosen(Value):
 
     def with_plan(self, plan: str, tools: Iterable[str]) -> "Chosen":
         """Add a plan, and those of the tools that it names."""
-        return self.with_tools(named_tools(plan, tools)).model_copy(update={"plan": plan})
+        return self.with_tools(named_tools(plan, tools)).model_copy(update={"plan": f"{self.plan}\n{plan}".strip()})

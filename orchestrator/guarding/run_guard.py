@@ -18,9 +18,12 @@ from ..tool_outcomes import Effect
 from ..tools import Tool
 from .arguments import doubtful
 from .choices import is_keyed, is_planned, was_made
+from .flows import Flow, flows_of, problem_of, signatures
 from .grounds import Grounds
 from .history import History
+from .naming import named_tools
 from .quoting import quoted
+from .readings import Readings
 from .settings import GuardPolicy, OnDoubt
 
 
@@ -33,6 +36,7 @@ class RunGuard:
         trusted: what else stood in the task and may be acted upon.
         chosen: tools that the task lists, or that were called in its conversation before what strangers wrote.
         made: messages of its conversation from before that.
+        tools: those that a plan may name.
     """
 
     def __init__(
@@ -43,20 +47,24 @@ class RunGuard:
         trusted: Sequence[str] = (),
         chosen: frozenset[str] = frozenset(),
         made: Sequence[Message] = (),
+        tools: Mapping[str, Tool] | None = None,
     ) -> None:
         self._policy = policy
         self._said = Grounds(said)
         self._trusted = self._said.extended(trusted)
         self._chosen = chosen
         self._made = made
+        self._tools = {} if tools is None else tools
+        self._signatures = signatures(self._tools)
 
     @classmethod
     def of(cls, task: Task, tools: Mapping[str, Tool]) -> "RunGuard":
         """That of a task which has these tools."""
         history = History(task, tools)
         memory = [task.memory] if task.memory is not None and task.label.integrity is Integrity.TRUSTED else []
-        chosen = frozenset(history.chosen | (task.allowed_tools or frozenset()))
-        return cls(task.policy.guard, said=task.said, trusted=(*history.trusted, *memory), chosen=chosen, made=history.made)
+        chosen = history.chosen | (task.allowed_tools or frozenset()) | named_tools(task.planned.plan, tools)
+        trusted = (*history.trusted, *memory)
+        return cls(task.policy.guard, said=task.said, trusted=trusted, chosen=frozenset(chosen), made=history.made, tools=tools)
 
     def clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
         """Whether the call may run."""
@@ -77,6 +85,11 @@ class RunGuard:
             return True
         return is_keyed(call, tool, self._grounds(standing))
 
+    def is_as_planned(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+        """Whether a plan had named the call, and all that decides what it does: stated, or to be read."""
+        sinks = [name for name in call.arguments if name in tool.declared.sinks]
+        return bool(self._flows(tool, standing)) and not self._unplanned(call, tool, standing, sinks, self._grounds(standing))
+
     def _objections(self, call: ToolCall, tool: Tool, standing: Standing) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
         if label.integrity is Integrity.UNTRUSTED and not _is_free(tool):
@@ -84,14 +97,28 @@ class RunGuard:
             if tools is not OnDoubt.ALLOW and tool.name not in self._chosen and tool.name not in standing.chosen.tools:
                 yield tools, f"it was not asked for before {read}"
             sinks = [name for name in call.arguments if name in tool.declared.sinks]
-            foreign = [] if arguments is OnDoubt.ALLOW else doubtful(call, tool, sinks, self._grounds(standing))
+            foreign = [] if arguments is OnDoubt.ALLOW else self._unplanned(call, tool, standing, sinks, self._grounds(standing))
             if foreign:
                 yield arguments, f"{_listed(foreign)} not from the user's words or trusted data, and {read}"
         if arguments is not OnDoubt.ALLOW and _tells_more(tool, label):
-            shown = doubtful(call, tool, list(call.arguments), self._said)
+            shown = self._unplanned(call, tool, standing, list(call.arguments), self._said)
             if shown:
                 further = f"further than what the run has read may go ({', '.join(label.told_origins)})"
                 yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
+
+    def _unplanned(self, call: ToolCall, tool: Tool, standing: Standing, names: Sequence[str], grounds: Grounds) -> list[str]:
+        """The arguments among these that come from nowhere, and that no plan had named a value for."""
+        foreign = doubtful(call, tool, names, grounds)
+        if not foreign or standing.label.is_disturbed:
+            return foreign
+        flows = self._flows(tool, standing)
+        readings = Readings(standing.conversation[:-1] if flows else ())
+        left = [[name for name in foreign if name not in readings.filled(flow, call, tool.declared.sinks)] for flow in flows]
+        return min(left, key=len, default=foreign)
+
+    def _flows(self, tool: Tool, standing: Standing) -> list[Flow]:
+        """The lines of plans that call a tool."""
+        return [flow for flow in flows_of(standing.chosen.plan, self._signatures) if flow.tool == tool.name]
 
     def _grounds(self, standing: Standing) -> Grounds:
         conversation = [standing.conversation[place] for place in standing.trusted]
@@ -105,6 +132,13 @@ def allowed(tools: Mapping[str, Tool], names: frozenset[str] | None) -> dict[str
     if unknown := sorted(names - set(tools)):
         raise InvalidRequest(f"allowed_tools: there is no tool {unknown[0]!r}", hint=f"the tools are: {', '.join(sorted(tools)) or 'none'}")
     return {name: tool for name, tool in tools.items() if name in names}
+
+
+def check_plan(plan: str, tools: Mapping[str, Tool]) -> None:
+    """Raise `InvalidRequest` for a user's plan with a call of a tool that cannot be read."""
+    problem = problem_of(plan, signatures(tools))
+    if problem is not None:
+        raise InvalidRequest(f"the plan cannot be read: {problem}", hint='write calls as in pay(account=account_of(contact="Ann").number)')
 
 
 def with_data_quoted(task: Task, tools: Mapping[str, Tool]) -> Task:
