@@ -8,7 +8,7 @@ from pydantic import Field
 from ...protocols.messages import Value
 
 FindingType = Literal[
-    "email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "url", "person", "place", "group"
+    "email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "address", "url", "person", "place", "group"
 ]  # fmt: skip
 
 
@@ -27,7 +27,19 @@ class PrivacyPolicy(Value):
     """How private data are kept from far agents of a task that is not private itself."""
 
     findings: OnFinding = OnFinding.STAY
-    detect: tuple[FindingType, ...] = ("email", "card", "iban", "ssn", "national_id", "phone", "ip", "key", "birth_date", "person")
+    detect: tuple[FindingType, ...] = (
+        "email",
+        "card",
+        "iban",
+        "ssn",
+        "national_id",
+        "phone",
+        "ip",
+        "key",
+        "birth_date",
+        "address",
+        "person",
+    )
     """Types of findings that count. That something could not be looked through always does."""
     spacy_model: str | None = None
     """The spaCy model with which Presidio finds names: a package or a folder on this machine. It takes the extra `presidio`."""

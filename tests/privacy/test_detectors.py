@@ -83,7 +83,7 @@ HARMLESS = [
     "123e4567-e89b-12d3-a456-426614174000 and d670460b4b4aece5915caf5c68d12f560a9fe3e4",
     "It costs 1,299.00 or 1 299 000 in all; pi is 3.14159265358979.",
     "52.520008, 13.404954 and 48.8566 2.3522",
-    "17151 2450 Crown St, Suite 501, 20789 Springfield",
+    "17151 2450 and 501, 20789 Springfield",
     "Meet me at noon at the station dot. Look at example.com.",
     "std::vector<int> a::b; lodash@4.17.21; @pytest.mark.anyio; 12:30:45; localhost 127.0.0.1 ::1",
     "password: required. token = os.environ['API_TOKEN']; api_key=${API_KEY}; secret: <your-secret-here>",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.privacy.detection import accounts, internet, keys, national_ids, people, phones, readings
+from nearfar.orchestrator.privacy.detection import accounts, internet, keys, national_ids, people, phones, postal, readings
 from nearfar.orchestrator.privacy.detection.composite import Detectors
 from nearfar.orchestrator.privacy.detection.finding import Finding, resolved
 from nearfar.orchestrator.privacy.detection.phones import PhoneDetector
@@ -25,7 +25,7 @@ _WAYS = 15_000
 
 
 def _patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
-    modules: tuple[ModuleType, ...] = (accounts, internet, keys, national_ids, people, phones, readings)
+    modules: tuple[ModuleType, ...] = (accounts, internet, keys, national_ids, people, phones, postal, readings)
     for module in modules:
         for name, value in vars(module).items():
             if isinstance(value, re.Pattern) and isinstance(value.pattern, str):

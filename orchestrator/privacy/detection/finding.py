@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, Protocol
 
 UNCHECKED: Final = "unchecked"
 """Type of a whole text that a detector could not look through: it may hold anything."""
-_SPECIFIC: Final = ("key", "iban", "card", "ssn", "national_id", "email", "ip", "birth_date", "phone", "url")
+_SPECIFIC: Final = ("key", "iban", "card", "ssn", "national_id", "email", "ip", "birth_date", "phone", "address", "url")
 """Types, the ones that say most first. It decides between findings of the same length."""
 _RANKS: Final = {type: rank for rank, type in enumerate(_SPECIFIC)}
 

@@ -12,10 +12,11 @@ from .keys import KEYS
 from .national_ids import NationalIdDetector, has_check_digits
 from .people import BIRTH_DATE, SSN
 from .phones import PhoneDetector, has_numbering_plans
+from .postal import ADDRESSES
 from .presidio import PresidioDetector
 from .readings import readings
 
-_BY_FORM: Final[tuple[Detector, ...]] = (EMAIL, CARD, GROUPED_CARD, IBAN, SSN, IP4, IP6, MAC, URL, BIRTH_DATE, DOCUMENT, *KEYS)
+_BY_FORM: Final[tuple[Detector, ...]] = (EMAIL, CARD, GROUPED_CARD, IBAN, SSN, IP4, IP6, MAC, URL, BIRTH_DATE, DOCUMENT, *ADDRESSES, *KEYS)
 STRUCTURED: Final[Sequence[Detector]] = (*_BY_FORM, PhoneDetector(numbering_plans=False))
 """What works without any extra."""
 
