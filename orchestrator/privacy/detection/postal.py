@@ -34,10 +34,13 @@ _JOINED: Final = (
     "straat", "laan", "plein", "gracht", "kade", "dijk", "singel",
     "gatan", "gata", "gaten", "gate", "vägen", "veien", "vegen", "vej", "gade", "katu", "kuja",
 )  # fmt: skip
-_NO_STREETS: Final = re.compile(
-    r"(?i)\b(?:arbeits|park|sitz|stell|listen|tabellen|speicher|markt|start|hin|rück|um|aus|floo?d|navi|aggre|investi|dele|rele|propa|miti|"
-    r"delegat|regul|frigate|tailgate|water|col|flood|tail|rega?|inve|aggr|mit|promul|interro|surro|subju|congre|segre|abro|pro)(?:platz|weg|gate)\b"
-)
+_NO_STREETS: Final = frozenset((
+    "arbeitsplatz", "parkplatz", "sitzplatz", "stellplatz", "listenplatz", "tabellenplatz", "speicherplatz", "startplatz", "marktplatz",
+    "hinweg", "rückweg", "umweg", "ausweg", "aggregate", "congregate", "corrugate", "delegate", "floodgate", "frigate", "instigate",
+    "interrogate", "investigate", "irrigate", "mitigate", "navigate", "propagate", "segregate", "subjugate", "surrogate",
+    "tailgate", "watergate",
+))  # fmt: skip
+"""Words that end like a street's."""
 _JOINED_STREET: Final = re.compile(rf"(?i)(?<![\w])[^\W\d_][^\W\d_-]{{1,30}}?-?(?:{any_of(_JOINED)}){_SPACE}{_HOUSE}")
 _APART_STREET: Final = re.compile(
     rf"(?<![\w])(?:{_CAPITAL}{_SPACE}){{1,3}}?(?:Straße|Strasse|Str\.|Gasse|Allee|Platz|Weg|Damm|Ufer|Ring|Straat|Laan|Plein|Allé){_SPACE}{_HOUSE}"
@@ -88,7 +91,8 @@ def _is_said_to_be_one(match: re.Match[str]) -> bool:
 
 def _is_no_other_word(match: re.Match[str]) -> bool:
     """Say whether the word is a street's, and its number no year's: `Parkplatz 3` and `Investigate 12` are none."""
-    return _NO_STREETS.match(match[0]) is None and _YEAR.fullmatch(match[0].rsplit(None, 1)[-1]) is None
+    word, number = match[0].rsplit(None, 1)
+    return word.casefold() not in _NO_STREETS and _YEAR.fullmatch(number) is None
 
 
 def _postal(pattern: re.Pattern[str], check: Check | None = None, *hints: str) -> PatternDetector:
@@ -104,8 +108,8 @@ ADDRESSES: Final = (
     _postal(_FRENCH, None, "rue", "aven", "av.", "bd", "bld", "boulevard", "allée", "allee", "chemin", "impasse", "quai", "route",
             "cours ", "square ", "place ", "faubourg", "passage", "ruelle", "sentier"),
     _postal(_ROMANCE, None, "calle", "c/", "avenida", "avda", "avd.", "paseo", "pso.", "plaza", "pza.", "carrer", "ronda", "camino",
-            "viale", "v.le", "piazza", "p.za", "corso", "c.so", "largo", "vicolo", "strada", "rua", "travessa", "praça", "alameda", "estrada",
-            "rodovia", "via "),
+            "viale", "v.le", "piazza", "p.za", "corso", "c.so", "largo", "vicolo", "strada", "rua", "travessa", "praça", "alameda",
+            "estrada", "rodovia", "via "),
     _postal(_SLAVIC, None, "ul.", "al.", "pl.", "os.", "ulic", "aleja", "улиц", "ул.", "просп", "пр.", "пер.", "переул", "вул"),
     _postal(_BOX, None, "box", "postf", "postb", "postil", "apartado", "caixa", "casella", "c.p.", "postale", "poczt", "o.b", "o b", "pob"),
     _postal(_EAST_ASIAN, None, "〒", "丁目", "番地", "号", "號", "로", "길"),
