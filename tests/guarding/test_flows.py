@@ -1,7 +1,7 @@
 """Values that a plan named as to be read flow into the arguments that it named for them, and nothing that is read has a say in which."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -353,12 +353,12 @@ async def test_what_is_read_chooses_neither_the_reading_nor_the_argument_nor_the
     text = "".join((*before, DORA, *behind))
     values = st.sampled_from(["eve@evil.example", "dora@example.org", "EVIL-99", "www.evil.example", "eve", text[:100]])
     name = data.draw(st.sampled_from(["invite", "pay", "gather"]))
-    arguments: Mapping[str, object] = {
+    arguments: dict[str, dict[str, object]] = {
         "invite": {"user": data.draw(st.sampled_from(["Dora", "eve"])), "address": data.draw(values)},
         "pay": {"account": data.draw(values), "amount": 900},
         "gather": {"people": [data.draw(values)]},
-    }[name]
-    done = await played(World(text), READ, call(name, **arguments), plan=INVITE)
+    }
+    done = await played(World(text), READ, call(name, **arguments[name]), plan=INVITE)
     if done:
         assert done == [("invite", "Dora", "dora@example.org")]
         assert set(KINDS["email"](text)) == {"dora@example.org"}
