@@ -37,7 +37,7 @@ from nearfar.device.llama.adapters import Adapters
 from nearfar.device.llama.model import Context, Model, start_backend
 from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.cpus import Threads
-from nearfar.orchestrator.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.protocols import Message, StepRequest, complete
 
 ROOT = Path(__file__).parent.parent

@@ -17,18 +17,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.orchestrator.compose import EMBEDDED_CONFIDENCE, NearConfig, parse_far
-from nearfar.orchestrator.study.configurations import STANDARD
-from nearfar.orchestrator.study.folder import claim_folder
-from nearfar.orchestrator.study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
-from nearfar.orchestrator.study.outcomes import Outcomes
-from nearfar.orchestrator.study.pools import LocalPool
-from nearfar.orchestrator.study.records import RecordLog, RunRecord
-from nearfar.orchestrator.study.report import write_report
-from nearfar.orchestrator.study.statistics import Estimate
-from nearfar.orchestrator.study.study import Study, StudyFile, make_study
-from nearfar.orchestrator.study.sweep import Sweep
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.compose.agents.agents import EMBEDDED_CONFIDENCE, NearConfig, parse_far
+from nearfar.orchestrator.lab.study.configurations import STANDARD
+from nearfar.orchestrator.lab.study.folder import claim_folder
+from nearfar.orchestrator.lab.study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
+from nearfar.orchestrator.lab.study.outcomes import Outcomes
+from nearfar.orchestrator.lab.study.pools import LocalPool
+from nearfar.orchestrator.lab.study.records import RecordLog, RunRecord
+from nearfar.orchestrator.lab.study.report import write_report
+from nearfar.orchestrator.lab.study.statistics import Estimate
+from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
+from nearfar.orchestrator.lab.study.sweep import Sweep
+from nearfar.orchestrator.task.task.task import Policy
 
 TURNS = 40
 SEEDS = (1, 2, 3)

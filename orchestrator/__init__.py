@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from ..protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .config import Config, load_config
-    from .effects.running import effect_key, effect_transaction
-    from .events import TaskEvent
-    from .hybrid import Hybrid
+    from .compose.config import Config, load_config
+    from .hybrid.hybrid import Hybrid
+    from .memory.in_tasks import TaskMemory
     from .memory.store import MemoryStore
-    from .policy import Mode, Strategy
-    from .results import Attempt, Call, Result, ToolOutcome
-    from .selection.decision import SelectionDecision
-    from .selection.settings import AutoPolicy
-    from .strategies.minions_policy import MinionsPolicy
-    from .strategies.subtasks_policy import SubtasksPolicy
-    from .strategies.supervision import Supervision, Trigger
-    from .task import Policy
-    from .task_memory import TaskMemory
-    from .tools import Tool, tool
+    from .runs.ledger.running import effect_key, effect_transaction
+    from .task.auto_decision import SelectionDecision
+    from .task.events import TaskEvent
+    from .task.modes import Mode, Strategy
+    from .task.results import Attempt, Call, Result, ToolOutcome
+    from .task.sections.auto import AutoPolicy
+    from .task.sections.minions import MinionsPolicy
+    from .task.sections.subtasks import SubtasksPolicy
+    from .task.sections.supervision import Supervision, Trigger
+    from .task.task import Policy
+    from .task.tools import Tool, tool
 
 __all__ = [
     "Attempt",
@@ -53,28 +53,28 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "Attempt": "results",
-        "AutoPolicy": "selection.settings",
-        "Call": "results",
-        "Config": "config",
-        "Hybrid": "hybrid",
+        "Attempt": "task.results",
+        "AutoPolicy": "task.sections.auto",
+        "Call": "task.results",
+        "Config": "compose.config",
+        "Hybrid": "hybrid.hybrid",
         "MemoryStore": "memory.store",
-        "MinionsPolicy": "strategies.minions_policy",
-        "Mode": "policy",
-        "Policy": "task",
-        "Result": "results",
-        "SelectionDecision": "selection.decision",
-        "Strategy": "policy",
-        "SubtasksPolicy": "strategies.subtasks_policy",
-        "Supervision": "strategies.supervision",
-        "TaskEvent": "events",
-        "TaskMemory": "task_memory",
-        "Tool": "tools",
-        "ToolOutcome": "results",
-        "Trigger": "strategies.supervision",
-        "effect_key": "effects.running",
-        "effect_transaction": "effects.running",
-        "load_config": "config",
-        "tool": "tools",
+        "MinionsPolicy": "task.sections.minions",
+        "Mode": "task.modes",
+        "Policy": "task.task",
+        "Result": "task.results",
+        "SelectionDecision": "task.auto_decision",
+        "Strategy": "task.modes",
+        "SubtasksPolicy": "task.sections.subtasks",
+        "Supervision": "task.sections.supervision",
+        "TaskEvent": "task.events",
+        "TaskMemory": "memory.in_tasks",
+        "Tool": "task.tools",
+        "ToolOutcome": "task.results",
+        "Trigger": "task.sections.supervision",
+        "effect_key": "runs.ledger.running",
+        "effect_transaction": "runs.ledger.running",
+        "load_config": "compose.config",
+        "tool": "task.tools",
     },
 )

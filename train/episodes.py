@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from nearfar.orchestrator.lab.worlds.oracle import guidance, verdict_on_plan, verdict_on_progress
+from nearfar.orchestrator.lab.worlds.program import Progress
+from nearfar.orchestrator.lab.worlds.search.questions import nested
 from nearfar.orchestrator.strategies.prompts import (
     plan_request,
     verify_plan_request,
@@ -16,9 +19,6 @@ from nearfar.orchestrator.strategies.prompts import (
     with_plan,
 )
 from nearfar.orchestrator.strategies.subtasks_prompts import SubtaskResult, aggregate_request, plan_subtasks_request, with_results
-from nearfar.orchestrator.worlds.oracle import guidance, verdict_on_plan, verdict_on_progress
-from nearfar.orchestrator.worlds.program import Progress
-from nearfar.orchestrator.worlds.search.questions import nested
 from nearfar.protocols import Message, ToolCall, ToolResult
 
 from .problems import AppsProblem, Problem, SearchProblem, wrong_call

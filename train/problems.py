@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from nearfar.orchestrator.worlds.apps import Assignment, draw_assignment
-from nearfar.orchestrator.worlds.apps.functions import run_now
-from nearfar.orchestrator.worlds.apps.state import DAYS
-from nearfar.orchestrator.worlds.oracle import Solution
-from nearfar.orchestrator.worlds.search import Author, Facts, PassageIndex, Question
-from nearfar.orchestrator.worlds.search.facts import RELATIONS
-from nearfar.orchestrator.worlds.world import Split
+from nearfar.orchestrator.lab.worlds.apps import Assignment, draw_assignment
+from nearfar.orchestrator.lab.worlds.apps.functions import run_now
+from nearfar.orchestrator.lab.worlds.apps.state import DAYS
+from nearfar.orchestrator.lab.worlds.oracle import Solution
+from nearfar.orchestrator.lab.worlds.search import Author, Facts, PassageIndex, Question
+from nearfar.orchestrator.lab.worlds.search.facts import RELATIONS
+from nearfar.orchestrator.lab.worlds.world import Split
 from nearfar.protocols import ToolCall
 
 Outcome = tuple[str, bool]

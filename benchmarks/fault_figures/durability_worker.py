@@ -23,9 +23,9 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Checkpointer
 
 from nearfar.orchestrator.runs.run import KeptTask, digest
-from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.protocols import Message, StoreCorrupt, StoreUnavailable
 
 NODES: Final = 6

@@ -13,17 +13,17 @@ from typer.testing import CliRunner
 
 from benchmarks.fault_figures.canaries import code
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory import MemoryStore
+from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.item import Tier
-from nearfar.orchestrator.memory.settings import RecallConfig
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
-from nearfar.orchestrator.memory_tools import memory_tools
-from nearfar.orchestrator.runs.settings import RunsConfig
-from nearfar.orchestrator.task_memory import TaskMemory
+from nearfar.orchestrator.memory.tools import memory_tools
+from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.task.sections.memory import RecallConfig
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
+from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import MemoryStore, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory_tools import memory_tools
-from nearfar.orchestrator.privacy.needles import Needles
-from nearfar.orchestrator.task_memory import TaskMemory
-from nearfar.orchestrator.task_options import TaskOptions
+from nearfar.orchestrator.memory.in_tasks import TaskMemory
+from nearfar.orchestrator.memory.tools import memory_tools
+from nearfar.orchestrator.safety.privacy.needles import Needles
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Side, ToolCall, ToolResult
 from nearfar.protocols.client import RemoteAgent
 

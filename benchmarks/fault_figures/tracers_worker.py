@@ -16,13 +16,13 @@ from langchain_core.tracers.langchain import wait_for_all_tracers
 from langgraph.graph import StateGraph
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.policy import Strategy
-from nearfar.orchestrator.runs.settings import RunsConfig
-from nearfar.orchestrator.task import Task
-from nearfar.orchestrator.team import Member
-from nearfar.orchestrator.tracing.blame.correction import StrongerAgent
-from nearfar.orchestrator.tracing.blame.record import RecordedRun
-from nearfar.orchestrator.tracing.blame.search import blame
+from nearfar.orchestrator.agents.pool import Member
+from nearfar.orchestrator.lab.blame.correction import StrongerAgent
+from nearfar.orchestrator.lab.blame.record import RecordedRun
+from nearfar.orchestrator.lab.blame.search import blame
+from nearfar.orchestrator.task.task.modes import Strategy
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import ApprovalNeeded, Message, NearfarError, ScriptedAgent, Side, StepRequest, ToolCall
 

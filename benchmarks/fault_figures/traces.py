@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from nearfar.orchestrator import Hybrid
-from nearfar.orchestrator.events import AttemptStarted
-from nearfar.orchestrator.runs.settings import RunsConfig
-from nearfar.orchestrator.task import Policy, Task
-from nearfar.orchestrator.task_options import TaskOptions
-from nearfar.orchestrator.team import Member
-from nearfar.orchestrator.tracing.blame.correction import Corrector, Reference, StrongerAgent, same
-from nearfar.orchestrator.tracing.blame.record import RecordedRun
-from nearfar.orchestrator.tracing.blame.search import blame
+from nearfar.orchestrator.agents.pool import Member
+from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.lab.blame.correction import Corrector, Reference, StrongerAgent, same
+from nearfar.orchestrator.lab.blame.record import RecordedRun
+from nearfar.orchestrator.lab.blame.search import blame
+from nearfar.orchestrator.lab.worlds.names import names
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.search.world import exact_match
+from nearfar.orchestrator.lab.worlds.world import WorldTask
+from nearfar.orchestrator.task.task.events import AttemptStarted
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Policy, Task
 from nearfar.orchestrator.tracing.recorder import RunTrace
 from nearfar.orchestrator.tracing.store import TraceStore, open_traces
-from nearfar.orchestrator.worlds.names import names
-from nearfar.orchestrator.worlds.search import SearchWorld
-from nearfar.orchestrator.worlds.search.world import exact_match
-from nearfar.orchestrator.worlds.world import WorldTask
 from nearfar.protocols import Message, Side, ToolCall
 
 from .blamed_runs import CASES, Case, Mistake, Table

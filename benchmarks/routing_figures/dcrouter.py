@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import numpy
 
-from nearfar.orchestrator.embedding.embedder import Embedder
+from nearfar.orchestrator.lab.replay.curve import routing_curve
+from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP
+from nearfar.orchestrator.lab.training.report import Remembered, loaded, predictions
+from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
-from nearfar.orchestrator.routing.learned.prior_training import LEAST_GAP
-from nearfar.orchestrator.routing.learned.report import Remembered, loaded, predictions
-from nearfar.orchestrator.routing.learned.training import train_head
-from nearfar.orchestrator.routing.replay.curve import routing_curve
 from nearfar.orchestrator.routing.traces import agents_of
+from nearfar.orchestrator.util.embedding.embedder import Embedder
 
 from . import data
 

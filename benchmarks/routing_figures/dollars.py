@@ -12,15 +12,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator.conversation import conversation
-from nearfar.orchestrator.policy import Strategy
-from nearfar.orchestrator.results import Call
+from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.budget import Commitment
-from nearfar.orchestrator.routing.decision import RouteDecision
-from nearfar.orchestrator.routing.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.routing.settings import Objective, RouterPolicy
-from nearfar.orchestrator.task import Policy, Task
+from nearfar.orchestrator.task.task.conversation import conversation
+from nearfar.orchestrator.task.task.modes import Strategy
+from nearfar.orchestrator.task.task.results import Call
+from nearfar.orchestrator.task.task.route_decision import RouteDecision
+from nearfar.orchestrator.task.task.sections.routing import Objective, RouterPolicy
+from nearfar.orchestrator.task.task.task import Policy, Task
 from nearfar.protocols import Prices, Sensitivity, Side, Usage
 
 HOURLY: Final = 10.0

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
+from nearfar.orchestrator.lab.replay.curve import with_interval
 from nearfar.orchestrator.routing.evidence.answers import Answer
 from nearfar.orchestrator.routing.evidence.escalation_training import Examples, out_of_fold_gains
 from nearfar.orchestrator.routing.evidence.signals import DRAFT, PROMPT, Cost, Finding, Look, prompt_surface, second_opinion, text_form
-from nearfar.orchestrator.routing.replay.curve import with_interval
 
 from .evidence_measures import Row, apgr, compared, folds, gains_of, read_rows, recovery, scores_of
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
+from nearfar.orchestrator.lab.replay.curve import routing_curve, with_interval
 from nearfar.orchestrator.routing.evidence.escalation import Escalation
 from nearfar.orchestrator.routing.evidence.escalation_training import Examples, train_escalation
 from nearfar.orchestrator.routing.evidence.signals import PROMPT, Look
-from nearfar.orchestrator.routing.replay.curve import routing_curve, with_interval
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,14 +20,14 @@ from typing import Any, Final, TypeVar
 
 import numpy
 
-from nearfar.orchestrator.embedding.embedder import Embedder
-from nearfar.orchestrator.routing.learned.export import write_head
+from nearfar.orchestrator.lab.replay.recording import RecordedAgent
+from nearfar.orchestrator.lab.training.export import write_head
+from nearfar.orchestrator.lab.training.likeness import LANDMARKS
+from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.head import Head
-from nearfar.orchestrator.routing.learned.likeness import LANDMARKS
-from nearfar.orchestrator.routing.learned.training import train_head
-from nearfar.orchestrator.routing.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task import Policy, Task
+from nearfar.orchestrator.task.task.task import Policy, Task
+from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import Message, Side
 
 from .prompt_only import mmlu

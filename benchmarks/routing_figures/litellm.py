@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from nearfar.orchestrator.routing.learned.prior_training import LEAST_GAP
-from nearfar.orchestrator.routing.replay.curve import routing_curve
+from nearfar.orchestrator.lab.replay.curve import routing_curve
+from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP
 from nearfar.orchestrator.routing.traces import Trace, agents_of
 
 from .._environments import HOUR, cache_folder, last_line, python_with

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from nearfar.orchestrator.embedding.embedder import Embedder
+from nearfar.orchestrator.lab.replay.curve import curve_figures, routing_curve
+from nearfar.orchestrator.lab.study.statistics import Estimate
+from nearfar.orchestrator.lab.training.report import Remembered, loaded, predictions
+from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
-from nearfar.orchestrator.routing.learned.report import Remembered, loaded, predictions
-from nearfar.orchestrator.routing.learned.training import train_head
-from nearfar.orchestrator.routing.replay.curve import curve_figures, routing_curve
-from nearfar.orchestrator.study.statistics import Estimate
+from nearfar.orchestrator.util.embedding.embedder import Embedder
 
 from . import data
 

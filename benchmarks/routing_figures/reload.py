@@ -14,11 +14,11 @@ import anyio
 import anyio.to_process
 import anyio.to_thread
 
-from nearfar.orchestrator.conversation import conversation
+from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.policy_file import PolicyFile
-from nearfar.orchestrator.routing.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task.task.conversation import conversation
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.protocols import NearfarError, Side
 
 DECISIONS: Final = 200

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
+from nearfar.orchestrator.lab.replay.curve import routing_curve
+from nearfar.orchestrator.lab.training.prior_training import LEAST_GAP, fit_prior
 from nearfar.orchestrator.routing.learned import prior
 from nearfar.orchestrator.routing.learned.adaptive import AdaptivePrior
 from nearfar.orchestrator.routing.learned.prior import Impression, Prior, PriorNumbers
-from nearfar.orchestrator.routing.learned.prior_training import LEAST_GAP, fit_prior
-from nearfar.orchestrator.routing.replay.curve import routing_curve
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace, agents_of
 from nearfar.protocols import Side
 

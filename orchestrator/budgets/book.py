@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from ..tables import Session
+from ..storage.tables import Session
 from .amounts import MEASURES, Caps, Units
 from .storage import Storage
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from ..owners import Owner
-from ..runs.settings import RunsConfig
-from ..sqlite.database import Database
-from ..sqlite.errors import Naming
+from ..storage.owners import Owner
+from ..storage.sqlite.database import Database
+from ..storage.sqlite.errors import Naming
+from ..task.sections.runs import RunsConfig
 from .book import BudgetBook
 from .storage import SharedStorage, Storage
 
@@ -30,8 +30,8 @@ def _storage(config: RunsConfig) -> Storage:
         owner = Owner(config.folder / "owners")
         owner.sweep()
         return SharedStorage(Database(config.folder / "budgets.db", _NAMING), owner)
-    from ..compose import secret
-    from ..postgres.database import PostgresDatabase
+    from ..compose.agents import secret
+    from ..storage.postgres.database import PostgresDatabase
     from .postgres import ServerOwner
 
     database = PostgresDatabase(secret(config.postgres_variable), what="book of budgets")

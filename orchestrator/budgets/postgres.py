@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ..postgres.database import PostgresDatabase
+from ..storage.postgres.database import PostgresDatabase
 
 if TYPE_CHECKING:
-    from ..postgres.connections import Connection
+    from ..storage.postgres.connections import Connection
 
 
 class ServerOwner:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from threading import Lock
 from typing import Final, Protocol
 
-from ..tables import Session, TableDatabase, Tables
+from ..storage.tables import Session, TableDatabase, Tables
 
 _AMOUNTS: Final = ", ".join(
     f"{prefix}{measure} BIGINT NOT NULL DEFAULT 0" for prefix in ("", "reserved_") for measure in ("dollars", "tokens", "seconds", "joules")

@@ -4,7 +4,7 @@ from typing import Final
 
 from ...protocols import FinishReason, Message, Side, StepReply, StepRequest
 from ...protocols.messages import Sensitivity
-from .scope import Scope
+from ..task.scope import Scope
 
 LONGEST_QUESTION: Final = 2_000
 """Characters up to which a question may be found by its meaning; an embedder reads only so much of a text."""

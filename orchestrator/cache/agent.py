@@ -29,13 +29,13 @@ from ...protocols import (
     ToolCalled,
     stream,
 )
-from ..results import price
-from ..team import Member, Team
+from ..agents.pool import Member, Team
+from ..task.results import price
+from ..task.scope import Scope, current_scope
 from .admission import objection_to_request
 from .answers import AnswerCache, Lookup
 from .flights import Flights
 from .keys import exact_key
-from .scope import Scope, current_scope
 from .stored import Stored, replayed
 from .verifier import AgentVerifier
 

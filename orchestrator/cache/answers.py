@@ -12,9 +12,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
-from ..arguments import require, require_callable, require_methods, wrong_type
-from ..embedding.embedder import NAME
 from ..routing.evidence.answers import agree
+from ..task.scope import Scope
+from ..task.sections.cache import CacheSettings, CategoryRules
+from ..util.arguments import require, require_callable, require_methods, wrong_type
+from ..util.embedding.embedder import NAME
 from .admission import objection_to_reply, question_of
 from .budget import LEAST_THRESHOLD
 from .categories import category_of
@@ -24,8 +26,6 @@ from .guards import objection
 from .keys import exact_key, partition_key
 from .lookups import NOTHING, Outcome, count
 from .neighbours import Neighbours
-from .scope import Scope
-from .settings import CacheSettings, CategoryRules
 from .stored import Stored, read_stored, reply_json
 from .thresholds import Thresholds
 
@@ -290,7 +290,7 @@ class AnswerCache:
         """The question's vector; None, and exact hits alone from then on, where embeddings are not installed."""
         if self._embedder is None:
             try:
-                from ..embedding.embedder import Embedder
+                from ..util.embedding.embedder import Embedder
 
                 self._embedder = Embedder()
             except ConfigError as error:

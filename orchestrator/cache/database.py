@@ -11,8 +11,8 @@ from typing import Final
 
 from ...protocols import StoreCorrupt, StoreUnavailable
 from ...protocols.folders import make_private
-from ..sqlite.log import empty_log
-from ..sqlite.patience import patiently
+from ..storage.sqlite.log import empty_log
+from ..storage.sqlite.patience import patiently
 
 logger = logging.getLogger(__name__)
 

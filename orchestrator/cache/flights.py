@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 import anyio
 
 from ...protocols import Finished, StepEvent, Usage
-from ..cancellation import end
+from ..util.cancellation import end
 
 
 class Flight:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from ...protocols import AgentCard, Message, StepRequest
 
 if TYPE_CHECKING:
-    from .scope import Scope
+    from ..task.scope import Scope
 
 _OF_THE_STEP: Final = frozenset({"messages", "idempotency_key", "timeout"})
 """Fields of a request that do not decide its answer, and the messages, which are taken apart."""

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 
 from ...protocols import StoreError
-from ..policy import Strategy
+from ..task.modes import Strategy
+from ..task.scope import scope_of
+from ..task.sections.cache import CacheSettings
 from .clearing import clearings
 from .database import CacheDatabase
 from .intents import Intent, is_complete, kinds, with_open_slots
 from .keys import fingerprint
 from .lookups import NOTHING, PLANS, Saved, count
-from .scope import scope_of
-from .settings import CacheSettings
 
 if TYPE_CHECKING:
-    from ..task import Task
+    from ..task.task import Task
 
 logger = logging.getLogger(__name__)
 

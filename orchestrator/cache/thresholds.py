@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from ..task.sections.cache import CacheSettings
 from .budget import Judgement, is_exceeded, learned_threshold
 from .database import CacheDatabase
-from .settings import CacheSettings
 
 _KEPT: Final = 5_000
 """Judgements of a category that are learned from: the latest."""

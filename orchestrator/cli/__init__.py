@@ -24,7 +24,7 @@ from .trace import trace
 from .worker import worker
 
 if TYPE_CHECKING:
-    from ..task_options import TaskOptions
+    from ..hybrid.options import TaskOptions
 
 
 class JsonGroup(TyperGroup):

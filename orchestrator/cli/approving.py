@@ -12,9 +12,9 @@ import anyio
 from rich.text import Text
 
 from ...protocols import ApprovalRequest
-from ..escaping import spelled_out
-from ..threads import run_in_daemon_thread
-from ..tool_calls import Approver
+from ..strategies.tool_calls import Approver
+from ..util.escaping import spelled_out
+from ..util.threads import run_in_daemon_thread
 from .console import notes
 
 _LINE: Final = 4096

@@ -5,8 +5,8 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from ..config import Config
-from ..selection.decision import Candidate, SelectionDecision
+from ..compose.config import Config
+from ..task.auto_decision import Candidate, SelectionDecision
 from .console import notes, output, print_json, reported
 from .options import Selection
 from .selection import chosen_config, open_hybrid

@@ -12,8 +12,8 @@ from ...protocols import ConfigError
 from ..budgets.amounts import MEASURES
 from ..budgets.book import Balance, BudgetBook, Scope
 from ..budgets.opening import open_budgets
-from ..config import Config
-from ..routing.settings import Amounts, Limits
+from ..compose.config import Config
+from ..task.sections.routing import Amounts, Limits
 from .configuration import read_config
 from .console import notes, output, print_json, reported
 

@@ -15,7 +15,7 @@ from ..cache.budget import Interval, needed
 from ..cache.calibration import Calibration, calibrated, judged, read_pairs
 from ..cache.clearing import ErasedMemory
 from ..cache.lookups import CategoryStatistics, statistics
-from ..cache.settings import CacheSettings
+from ..task.sections.cache import CacheSettings
 from .configuration import read_config
 from .console import notes, output, print_json, reported
 
@@ -73,7 +73,7 @@ def forget_answers(path: Path | None, store: "MemoryStore") -> int:
 def calibrate_cache(pairs: Path, path: Path | None, *, budget: float | None, learn: str | None, as_json: bool) -> None:
     """Print the threshold for a budget, and what it rests on."""
     with reported(as_json=as_json):
-        from ..embedding.embedder import Embedder
+        from ..util.embedding.embedder import Embedder
 
         settings = _settings(path)
         budget = budget or settings.false_hit_budget

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from ..config import Config, load_config
+from ..compose.config import Config, load_config
 
 DEFAULT_CONFIG: Final = Path("nearfar.toml")
 

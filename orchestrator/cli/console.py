@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...protocols import ConfigError, NearfarError, UserError
-from ..escaping import printable
+from ..util.escaping import printable
 
 
 class HarmlessConsole(Console):

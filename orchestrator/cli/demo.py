@@ -8,15 +8,15 @@ import anyio
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ...protocols import ConfigError, Unavailable, WorkerCrashed
-from ..compose import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
-from ..study.figures import require_matplotlib
-from ..study.outcomes import Outcomes
-from ..study.records import RunRecord
-from ..study.report import render, summary
-from ..study.study import Study, StudyFile, make_study
-from ..study.sweep import all_runs
-from ..study.workbench import Item, Workbench
-from ..task import Policy
+from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
+from ..lab.study.figures import require_matplotlib
+from ..lab.study.outcomes import Outcomes
+from ..lab.study.records import RunRecord
+from ..lab.study.report import render, summary
+from ..lab.study.study import Study, StudyFile, make_study
+from ..lab.study.sweep import all_runs
+from ..lab.study.workbench import Item, Workbench
+from ..task.task import Policy
 from .console import execute, notes, output, print_json
 from .sweep import print_tables
 

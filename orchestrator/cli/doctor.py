@@ -10,14 +10,14 @@ from rich.text import Text
 
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message
+from ..agents.pool import Member
 from ..cache.budget import LEAST_THRESHOLD
-from ..compose import EMBEDDED, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
-from ..config import Config
-from ..hybrid import Hybrid
+from ..compose.agents import EMBEDDED, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
+from ..compose.config import Config
+from ..hybrid.hybrid import Hybrid
 from ..routing.check import unknown_prices
-from ..task import Policy
-from ..team import Member
-from ..untraced import deadly_switches, tracing_switches
+from ..task.task import Policy
+from ..util.untraced import deadly_switches, tracing_switches
 from .configuration import read_config
 from .console import EXIT_FAILED, execute, output, print_json
 from .doctor_certificates import certificate_findings

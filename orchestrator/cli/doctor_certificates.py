@@ -7,9 +7,9 @@ from pathlib import Path
 from ...protocols import ConfigError
 from ...protocols.certificates import first_certificate, read_pair, read_roots, validity_of
 from ...protocols.renewal import expiry
-from ..compose import GatewayConfig
-from ..config import Config
-from ..memory.settings import PeerConfig
+from ..compose.agents import GatewayConfig
+from ..compose.config import Config
+from ..task.sections.memory import PeerConfig
 from .finding import Finding, Status
 
 _REPLACE = "put another one in its place; a server that runs takes it without a restart"

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from ..compose import Accelerator, Cpu, Engine, EngineProvider, Hardware, Memory
+    from ..compose.agents import Accelerator, Cpu, Engine, EngineProvider, Hardware, Memory
 
 _AREA: Final = "machine"
 _GIB: Final = 1 << 30

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ...protocols import StoreUnavailable
-from ..json_lines import drop_lines, whole_lines
 from ..memory.erasing import Erased, record_of
+from ..util.json_lines import drop_lines, whole_lines
 from .configuration import read_config
 
 

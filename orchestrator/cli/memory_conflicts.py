@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest, NotFound
-from ..escaping import printable
 from ..memory.item import Address
 from ..memory.namespace_text import parse_namespace
+from ..util.escaping import printable
 from .console import notes, output, print_json, reported
 from .memory_store import opened
 from .memory_text import address_text, counted, moment_text, one_line, origin_text, value_text

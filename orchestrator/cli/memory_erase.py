@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
-from ..escaping import printable, spelled_out
 from ..memory.erasing import Erased
 from ..memory.item import Address, Namespace
 from ..memory.namespace_text import namespace_text, parse_namespace
 from ..runs.erasing import Holding, forget_holding, holding
+from ..util.escaping import printable, spelled_out
 from .cache_file import clear_answers
 from .console import agreed, notes, output, print_json, reported, working
 from .erased_logs import ErasedLogs

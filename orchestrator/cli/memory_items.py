@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
-from ..escaping import printable
 from ..memory.namespace_text import parse_namespace
 from ..memory.reading import Mode
+from ..util.escaping import printable
 from .console import notes, output, print_json, reported
 from .memory_store import item_at, items_of, opened, parse_tier
 from .memory_text import (

@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import Agent, NotFound
-from ..compose import NearConfig, near_member, read_device_state
-from ..escaping import printable
+from ..compose.agents import NearConfig, near_member, read_device_state
+from ..memory.consolidation.bench import Slept
+from ..memory.consolidation.journal import Batch, Journal
+from ..memory.consolidation.scopes import journals, scopes
+from ..memory.consolidation.sleeper import Sleeper
 from ..memory.namespace_text import namespace_text, parse_namespace
-from ..memory.sleep.bench import Slept
-from ..memory.sleep.journal import Batch, Journal
-from ..memory.sleep.scopes import journals, scopes
-from ..memory.sleep.sleeper import Sleeper
+from ..util.escaping import printable
 from .configuration import read_config
 from .console import notes, output, print_json, reported, warn, working
 from .memory_store import opened

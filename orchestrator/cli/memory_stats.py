@@ -9,9 +9,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ..escaping import printable
 from ..memory.item import TIERS
 from ..memory.namespace_text import namespace_text
+from ..util.escaping import printable
 from .console import notes, output, print_json, reported, working
 from .memory_store import items_of, opened
 from .memory_text import counted, size_text, tier_text

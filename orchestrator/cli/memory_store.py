@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ...protocols import ConfigError, InvalidRequest, NotFound
-from ..compose import memory_path, open_memory
+from ..compose.agents import memory_path, open_memory
 from ..memory.item import Source, Tier
 from ..memory.namespace_text import parse_namespace
-from ..memory.settings import MemoryConfig
+from ..task.sections.memory import MemoryConfig
 from .configuration import read_config
 from .options import StoreChoice
 

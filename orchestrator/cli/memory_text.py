@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from ..escaping import printable
 from ..memory.item import Tier
 from ..memory.namespace_text import namespace_text
+from ..util.escaping import printable
 
 if TYPE_CHECKING:
     from ..memory.item import Address

@@ -9,12 +9,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ...protocols import ConfigError
-from ..compose import NearConfig
-from ..compose import bench_model as bench
+from ..compose.agents import NearConfig
+from ..compose.agents import bench_model as bench
 from .console import execute, notes, output, print_json
 
 if TYPE_CHECKING:
-    from ..compose import Profile
+    from ..compose.agents import Profile
 
 
 def bench_model(model: str, *, compute: str, watts: float | None, as_json: bool) -> None:

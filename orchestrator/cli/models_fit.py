@@ -7,11 +7,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ..compose import model_fits
+from ..compose.agents import model_fits
 from .console import output, print_json, reported
 
 if TYPE_CHECKING:
-    from ..compose import Fit
+    from ..compose.agents import Fit
 
 _COLOURS = {"fits": "green", "tight": "yellow", "too large": "red", "unknown": "yellow"}
 

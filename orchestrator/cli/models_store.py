@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 from typer import Exit
 
-from ..compose import EMBEDDED, model_path, model_store
+from ..compose.agents import EMBEDDED, model_path, model_store
 from .console import EXIT_FAILED, notes, output, print_json, reported
 
 if TYPE_CHECKING:
-    from ..compose import StoredModel
+    from ..compose.agents import StoredModel
 
 
 def list_models(*, as_json: bool) -> None:

@@ -10,8 +10,8 @@ from ...protocols.address import Address, parse_address
 from ...protocols.pairing import Pairing
 from ...protocols.token_keeping import add_token
 from ...protocols.tokens import Scope
-from ..certificate import ensure_certificate
-from ..hub import HubConfig
+from ..compose.hub import HubConfig
+from ..util.certificate import ensure_certificate
 from .attach import chosen_hub
 from .console import notes, output, print_json, reported, warn
 from .options import Listening

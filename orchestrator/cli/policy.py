@@ -10,13 +10,13 @@ from rich.text import Text
 from typer import Exit
 
 from ...protocols import ConfigError
-from ..compose import other_member
-from ..config import Config
-from ..hybrid import Hybrid
-from ..results import Result
+from ..compose.agents import other_member
+from ..compose.config import Config
+from ..hybrid.hybrid import Hybrid
+from ..hybrid.options import TaskOptions
 from ..routing.check import Finding, findings, unknown_prices
-from ..routing.decision import AgentEstimate, Considered, Estimate, RouteDecision
-from ..task_options import TaskOptions
+from ..task.results import Result
+from ..task.route_decision import AgentEstimate, Considered, Estimate, RouteDecision
 from .configuration import DEFAULT_CONFIG, read_config
 from .console import EXIT_USAGE, execute, notes, output, print_json, reported
 from .options import Selection

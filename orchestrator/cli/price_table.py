@@ -9,11 +9,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...protocols import ConfigError
-from ..compose import import_price_table, imported_prices_day, known_prices
+from ..compose.agents import import_price_table, imported_prices_day, known_prices
 from .console import notes, output, print_json, reported
 
 if TYPE_CHECKING:
-    from ..compose import PriceLine
+    from ..compose.agents import PriceLine
 
 _OLD_DAYS: Final = 180
 

@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...protocols import ConfigError, NotFound
-from ..privacy.audit import Departure
-from ..privacy.records import PrivacyRecords
+from ..safety.privacy.audit import Departure
+from ..safety.privacy.records import PrivacyRecords
 from .configuration import read_config
 from .console import notes, output, print_json, reported
 from .run_choice import RunChoice

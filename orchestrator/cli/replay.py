@@ -6,14 +6,14 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...protocols import Sensitivity
-from ..policy import Mode, Strategy
-from ..routing.replay.calibration import Calibration, calibrate
-from ..routing.replay.curve import CurveFigures, Interval
-from ..routing.replay.replayed import replay
-from ..routing.replay.report import write_report
-from ..routing.replay.simulation import Served, Simulation, simulate
-from ..study.figures import require_matplotlib
-from ..task import Policy
+from ..lab.replay.calibration import Calibration, calibrate
+from ..lab.replay.curve import CurveFigures, Interval
+from ..lab.replay.replayed import replay
+from ..lab.replay.report import write_report
+from ..lab.replay.simulation import Served, Simulation, simulate
+from ..lab.study.figures import require_matplotlib
+from ..task.modes import Mode, Strategy
+from ..task.task import Policy
 from .configuration import read_config
 from .console import notes, output, print_json, reported, warn
 from .traces import Recorded, chosen_embedder, progress_shown, recorded_traces

@@ -11,8 +11,10 @@ from uuid import uuid4
 from rich.text import Text
 
 from ...protocols import ConfigError, Message, NearfarError
-from ..config import Config
-from ..events import (
+from ..compose.config import Config
+from ..hybrid.hybrid import Hybrid
+from ..hybrid.options import TaskOptions
+from ..task.events import (
     AgentText,
     AttemptEnded,
     AttemptStarted,
@@ -24,9 +26,7 @@ from ..events import (
     ToolFinished,
     ToolStarted,
 )
-from ..hybrid import Hybrid
-from ..results import Result
-from ..task_options import TaskOptions
+from ..task.results import Result
 from .approving import terminal_approver
 from .console import execute, load_langgraph, notes, output, print_json, reported, show_error
 from .options import Files, Selection

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ...protocols import ConfigError, InvalidRequest
-from ..escaping import spelled_out
+from ..util.escaping import spelled_out
 
 _SHOWN: Final = 5
 """Ids that an error lists."""

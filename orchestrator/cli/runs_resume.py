@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from ...protocols import ConfigError, InvalidRequest, NearfarError
-from ..config import Config
-from ..escaping import spelled_out
-from ..hybrid import Hybrid
-from ..runs.settings import RunsConfig
-from ..threads import in_thread
+from ..compose.config import Config
+from ..hybrid.hybrid import Hybrid
+from ..task.sections.runs import RunsConfig
+from ..util.escaping import spelled_out
+from ..util.threads import in_thread
 from .approving import terminal_approver
 from .console import EXIT_FAILED, execute, notes, output, print_json
 from .options import Selection

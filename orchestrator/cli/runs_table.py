@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import ConfigError
-from ..escaping import spelled_out
 from ..runs.details import RunDetails, details
 from ..runs.erasing import rewrite
 from ..runs.opening import open_store
 from ..runs.run import Run, RunState
-from ..runs.settings import RunsConfig
 from ..runs.store import RunStore
+from ..task.sections.runs import RunsConfig
+from ..util.escaping import spelled_out
 from .approving import shown_call
 from .configuration import read_config
 from .console import notes, output, print_json, reported

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...protocols import ConfigError
-from ..compose import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
-from ..config import Config
-from ..hybrid import Hybrid
-from ..policy import Mode, Strategy
-from ..task import Policy
-from ..tool_calls import Approver
-from ..tools import Tool
-from ..worlds.search import SearchWorld
-from ..worlds.wording import understands
+from ..compose.agents import EMBEDDED, EMBEDDED_CONFIDENCE, LlamaConfig, NearConfig, parse_far
+from ..compose.config import Config
+from ..hybrid.hybrid import Hybrid
+from ..lab.worlds.search import SearchWorld
+from ..lab.worlds.wording import understands
+from ..strategies.tool_calls import Approver
+from ..task.modes import Mode, Strategy
+from ..task.task import Policy
+from ..task.tools import Tool
 from .configuration import read_config
 from .console import warn
 from .options import Selection

@@ -14,16 +14,7 @@ from ...protocols.channel import ServerTls, server_tls
 from ...protocols.open_files import ask_for_open_files
 from ...protocols.server import Server
 from ...protocols.token_following import follow_tokens
-from ..compose import (
-    FarConfig,
-    NearConfig,
-    caller_tokens,
-    open_far_in_process,
-    open_local,
-    parse_far,
-    serve_far,
-    serve_near,
-)
+from ..compose.agents import FarConfig, NearConfig, caller_tokens, open_far_in_process, open_local, parse_far, serve_far, serve_near
 from .configuration import read_config
 from .console import execute, notes, print_json
 from .options import Listening

@@ -14,14 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ...protocols import ConfigError, Unavailable
-from ..study.figures import require_matplotlib
-from ..study.folder import claim_folder
-from ..study.outcomes import Outcomes
-from ..study.pools import LocalPool, Pool
-from ..study.records import RecordLog, RunRecord
-from ..study.report import SUMMARY, write_report
-from ..study.study import Study, StudyFile, make_study, read_study_file, with_options
-from ..study.sweep import Sweep
+from ..lab.study.figures import require_matplotlib
+from ..lab.study.folder import claim_folder
+from ..lab.study.outcomes import Outcomes
+from ..lab.study.pools import LocalPool, Pool
+from ..lab.study.records import RecordLog, RunRecord
+from ..lab.study.report import SUMMARY, write_report
+from ..lab.study.study import Study, StudyFile, make_study, read_study_file, with_options
+from ..lab.study.sweep import Sweep
 from .console import execute, notes, output, print_json, warn
 from .options import Selection
 from .selection import chosen_config
@@ -109,7 +109,7 @@ class _RunningScore:
 def _pool(study: Study, *, ray: bool) -> Pool:
     if not ray:
         return LocalPool(study)
-    from ..study.ray_pool import RayPool
+    from ..lab.study.ray_pool import RayPool
 
     return RayPool(study)
 

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import ConfigError, Side, ToolCall
-from ..escaping import printable
-from ..hybrid import Hybrid
-from ..tracing.blame.correction import Reference, StrongerAgent, same
-from ..tracing.blame.record import RecordedRun
-from ..tracing.blame.search import Blame, blame
+from ..hybrid.hybrid import Hybrid
+from ..lab.blame.correction import Reference, StrongerAgent, same
+from ..lab.blame.record import RecordedRun
+from ..lab.blame.search import Blame, blame
+from ..util.escaping import printable
 from .console import execute, notes, output, print_json
 from .options import Selection
 from .run_choice import RunChoice, full_id

@@ -13,11 +13,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ...protocols import ConfigError
-from ..escaping import printable
 from ..runs.run import title
-from ..runs.settings import RunsConfig
+from ..task.sections.runs import RunsConfig
 from ..tracing.rows import Row, dollars_text, label_text, rows_of
 from ..tracing.store import TraceLine, TraceStore, open_traces
+from ..util.escaping import printable
 from .configuration import read_config
 from .console import notes, output, print_json, reported
 from .run_choice import RunChoice

@@ -9,13 +9,13 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ...protocols import ConfigError, Side
+from ..lab.training.export import write_head
+from ..lab.training.from_traces import train_on_traces
+from ..lab.training.report import HeldOutReport
 from ..routing.evidence.early_stop import learn_early_stop
 from ..routing.evidence.escalation import Escalation, EscalationCard
 from ..routing.evidence.escalation_training import examples_of, train_escalation
 from ..routing.evidence.signals import Cost
-from ..routing.learned.export import write_head
-from ..routing.learned.from_traces import train_on_traces
-from ..routing.learned.report import HeldOutReport
 from ..routing.traces import Trace
 from .console import notes, output, print_json, reported
 from .traces import Recorded, chosen_embedder, progress_shown, recorded_traces

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..hub import HubConfig, KnownWorker, list_workers
+from ..compose.hub import HubConfig, KnownWorker, list_workers
 from .configuration import read_config
 from .console import execute, output, print_json
 

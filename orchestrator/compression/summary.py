@@ -19,7 +19,7 @@ from ...protocols import (
     complete,
 )
 from ...protocols.messages import Value
-from ..escaping import escaped
+from ..util.escaping import escaped
 from .facts import unsupported
 from .tokens import estimated_tokens
 

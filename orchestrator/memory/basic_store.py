@@ -24,8 +24,8 @@ from langgraph.store.base import (
 )
 
 from ...protocols import InvalidRequest
-from ..arguments import as_choice
-from ..threads import in_thread
+from ..util.arguments import as_choice
+from ..util.threads import in_thread
 from . import validation
 from .engine import Engine
 from .fusion import Ranking

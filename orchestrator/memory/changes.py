@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from ..threads import in_thread
+from ..util.threads import in_thread
 from .engine import Forgotten, Position
 from .item import Address, Namespace, address_tag, within
 from .memory_item import MemoryItem

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from ...protocols import ConfigError
-from ..arguments import require_methods
+from ..util.arguments import require_methods
 from .encoding import Sealer
 from .engine import Engine
 from .in_memory import InMemoryEngine

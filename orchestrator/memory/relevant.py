@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from ..task.sections.memory import RecallConfig
 from .item import Address, Namespace, Principal
 from .reading import Matches
 from .recall.granularity import EPISODIC, TEXT, WORKING, Span, span
@@ -10,7 +11,6 @@ from .recall.question import keywords, words
 from .recall.relevance import relevance
 from .recall.retrieval import find
 from .rendering import said
-from .settings import RecallConfig
 
 if TYPE_CHECKING:
     from .memory_item import MemoryItem

@@ -14,7 +14,7 @@ from typing import Final
 
 from ...protocols import Sensitivity
 from ..compression.tokens import TokenCounter, estimated_tokens
-from ..escaping import escaped
+from ..util.escaping import escaped
 from .item import Tier
 from .memory_item import MemoryItem
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, Self
 from langgraph.store.base import IndexConfig, PutOp, TTLConfig
 
 from ...protocols import InvalidRequest, NotFound, PermissionDenied
-from ..arguments import as_choice, as_path, require, require_callable
-from ..threads import in_thread
+from ..util.arguments import as_choice, as_path, require, require_callable
+from ..util.threads import in_thread
 from . import validation
 from .basic_store import BasicStore
 from .changes import MemoryChange, changes_after, watched

@@ -8,7 +8,7 @@ import orjson
 from langgraph.store.base import InvalidNamespaceError
 
 from ...protocols import InvalidRequest
-from ..arguments import as_choice
+from ..util.arguments import as_choice
 from .item import Address, Meta, Namespace, Source, Tier
 from .selection import Comparison, Condition
 

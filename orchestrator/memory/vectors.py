@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
 
 from ...protocols import ConfigError
-from ..embedding import embedder as shipped
+from ..util.embedding import embedder as shipped
 
 if TYPE_CHECKING:
     import numpy

@@ -8,13 +8,13 @@ from typing import Final, Literal
 
 from ...protocols import Capabilities, ConfigError, Prices, Sensitivity, Side
 from ...protocols.messages import Value
-from ..policy import Mode, Needs, Strategy
-from ..task import Policy
+from ..task.modes import Mode, Needs, Strategy
+from ..task.sections.routing import FallbackTrigger
+from ..task.sections.rules import RESTRICTIONS, Range, Rule, When, is_of_class
+from ..task.task import Policy
 from .eligibility import SIDES_OF_MODE, eligible
 from .evidence.escalation import Escalation
 from .learned.head import read_card
-from .rules import RESTRICTIONS, Range, Rule, When, is_of_class
-from .settings import FallbackTrigger
 
 _SHARES: Final = ("battery", "budget_left")
 """Conditions between 0 and 1."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...protocols import Capabilities, ConfigError, PrivacyViolation, Sensitivity, Side, Unsupported
-from ..policy import FAR_FIRST, SUPERVISED, Candidate, Mode, Needs, Strategy
+from ..task.modes import FAR_FIRST, SUPERVISED, Candidate, Mode, Needs, Strategy
 
 SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
     Mode.ONLY_ON_DEVICE: (Side.NEAR,),

@@ -13,7 +13,7 @@ from typing import Final
 from pydantic import Field, FiniteFloat
 
 from ...protocols.messages import Value
-from ..selection.classes import lineage
+from .auto.classes import lineage
 
 Message = tuple[float, float]
 """A Gaussian by its precision and its mean times the precision, so that what is independent adds up."""

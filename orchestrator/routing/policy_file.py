@@ -9,8 +9,8 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import ConfigError, Side
-from ..config import load_config
-from ..task import Policy
+from ..compose.config import load_config
+from ..task.task import Policy
 from .check import require_usable
 
 logger = logging.getLogger(__name__)

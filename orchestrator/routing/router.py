@@ -21,23 +21,23 @@ from ...protocols import (
     Unavailable,
     Usage,
 )
+from ..agents.health import Health
 from ..budgets.amounts import Spent
 from ..budgets.book import BudgetBook
 from ..budgets.storage import MemoryStorage
-from ..policy import Candidate, Mode, Strategy
-from ..resilience.health import Health
-from ..results import Call, Result
-from ..selection.profile import last_words
-from ..task import Policy, Task
+from ..task.modes import Candidate, Mode, Strategy
+from ..task.results import Call, Result
+from ..task.route_decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
+from ..task.sections.routing import Limits, Objective, RouterPolicy
+from ..task.sections.rules import RESTRICTIONS, Ruling, ruling
+from ..task.situation import Situation, estimated_tokens, language_of, primary_language
+from ..task.task import Policy, Task
+from .auto.profile import last_words
 from .budget import Commitment
-from .decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
 from .eligibility import Eligible, eligible
 from .log import log_score, log_task, logged_outcomes
-from .rules import RESTRICTIONS, Ruling, ruling
 from .running import PaceSource, RunningEstimates, no_pace
 from .sessions import Sessions
-from .settings import Limits, Objective, RouterPolicy
-from .situation import Situation, estimated_tokens, language_of, primary_language
 from .spending import Spending
 from .steering import Steering
 from .success import Success, SuccessModel

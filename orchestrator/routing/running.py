@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from ...protocols import Prices, Side
-from .decision import Estimate, Source
+from ..task.route_decision import Estimate, Source
 from .task_costs import TaskKind, TaskMeans, TaskTaken, TaskTallies
 
 KEPT: Final = 200

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ...protocols import StoreUnavailable
 from ..budgets.amounts import MEASURES, Spent
 from ..budgets.book import BudgetBook, Scope
-from ..task import Task
-from .settings import Amounts, Limits
+from ..task.sections.routing import Amounts, Limits
+from ..task.task import Task
 
 if TYPE_CHECKING:
     from ..budgets.account import Account

@@ -5,11 +5,11 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import Side
-from ..policy import Mode, Strategy
+from ..task.modes import Mode, Strategy
+from ..task.route_decision import Considered, Estimate, RouteDecision, Source
+from ..task.sections.routing import RouterPolicy
 from .budget import BudgetController, Commitment, DollarRateController, FarShareController
-from .decision import Considered, Estimate, RouteDecision, Source
 from .exploration import ExplorationReport, Explorer, Prospect
-from .settings import RouterPolicy
 
 _OUT_OF_REACH: Final = 1e9
 """Utility that no agent is ahead by."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
-from ..embedding.embedder import Embedder
-from ..policy import Candidate
+from ..task.modes import Candidate
+from ..task.route_decision import Estimate, RouteDecision, Source
+from ..util.embedding.embedder import Embedder
 from .correction import PRIOR, Corrected, Correction
-from .decision import Estimate, RouteDecision, Source
 from .learned.adaptive import AdaptivePrior
 from .learned.head import Head, read_card
 from .learned.prior import Impression, Prior

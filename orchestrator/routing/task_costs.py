@@ -9,8 +9,8 @@ from math import sqrt
 from typing import Final
 
 from ...protocols import Prices, Usage
-from ..selection.classes import lineage
-from .decision import Estimate, Source
+from ..task.route_decision import Estimate, Source
+from .auto.classes import lineage
 
 MEMORY: Final = 30
 """Tasks over which a mean fades: a price that has changed is known after about so many."""

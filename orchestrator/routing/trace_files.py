@@ -9,7 +9,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from ...protocols import ConfigError
-from ..study.records import RunRecord
+from ..lab.study.records import RunRecord
 from .log import LOG_LINE, LoggedScore, LoggedTask, trace_of
 from .traces import AgentOutcome, Trace
 

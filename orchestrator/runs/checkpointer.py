@@ -21,12 +21,12 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from ...protocols import Cancelled, StoreUnavailable, Unsupported
-from ..tables import Session, TableDatabase
-from ..threads import in_thread
+from ..storage.tables import Session, TableDatabase
+from ..storage.writer import Writer
+from ..util.threads import in_thread
 from .fencing import held
 from .parts import EPOCH, PART
 from .run import VERSION, Lease, damaged
-from .writer import Writer
 
 _KINDS: Final = ("bytearray", "bytes", "msgpack", "null")
 """Of values, as they are written; the serializer would read others."""

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from ...protocols import ApprovalRequest
 from ...protocols.messages import Value
-from ..effects.approvals import waiting
-from ..results import Attempt, Result
+from ..task.results import Attempt, Result
+from .ledger.approvals import waiting
 from .run import Failure, Run, damaged
 from .store import RunStore
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..memory.erasing import Erased, record_of
-from ..sqlite.database import Database
-from ..sqlite.errors import Naming
-from ..tables import Session
+from ..storage.sqlite.database import Database
+from ..storage.sqlite.errors import Naming
+from ..storage.tables import Session
+from ..task.sections.runs import RunsConfig
 from .opening import address_of, open_store
-from .settings import RunsConfig
 from .store import FILE, RunStore
 
 _TRACES: Final = "traces.db"
@@ -89,7 +89,7 @@ def forget_holding(config: RunsConfig, held: Holding) -> None:
 def rewrite(config: RunsConfig) -> None:
     """Write all that is kept of runs anew, so that no file has anything of those that were forgotten. Raises `StoreUnavailable`."""
     if config.postgres_variable is not None:
-        from ..postgres.database import PostgresDatabase
+        from ..storage.postgres.database import PostgresDatabase
 
         with closing(PostgresDatabase(address_of(config), what="runs")) as shared:
             shared.rewrite()

@@ -1,7 +1,7 @@
 """Who has lost a run writes nothing into it any more, however late it notices."""
 
 from ...protocols import RunBusy
-from ..tables import Session
+from ..storage.tables import Session
 from .run import Lease
 
 

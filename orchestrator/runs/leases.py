@@ -7,8 +7,8 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from ...protocols import StoreError
-from ..owners import Owner
-from ..tables import Session, TableDatabase, Tables
+from ..storage.owners import Owner
+from ..storage.tables import Session, TableDatabase, Tables
 
 BEAT_SECONDS: Final = 3.0
 DEAD_SECONDS: Final = 15.0

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Protocol, TypeVar
 
-from .settings import RunsConfig
+from ..task.sections.runs import RunsConfig
 from .store import RunStore
 
 
@@ -45,7 +45,7 @@ def _opened(config: RunsConfig) -> RunStore:
 
 def address_of(config: RunsConfig) -> str:
     """Return the address of the database that a `[runs]` section names. Raises `ConfigError` where none is set."""
-    from ..compose import secret
+    from ..compose.agents import secret
 
     assert config.postgres_variable is not None, "the caller has looked"
     return secret(config.postgres_variable)
@@ -58,7 +58,7 @@ def _erase_traces(config: RunsConfig, runs: Sequence[str]) -> None:
 
 
 def _erase_privacy(config: RunsConfig, runs: Sequence[str]) -> None:
-    from ..privacy.records import PrivacyRecords
+    from ..safety.privacy.records import PrivacyRecords
 
     if (config.folder / "privacy.db").exists():
         with closing(PrivacyRecords(config.folder, keep=config.keep)) as records:

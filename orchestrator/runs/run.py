@@ -7,9 +7,9 @@ from typing import Final
 
 from ...protocols import Sensitivity, StoreCorrupt
 from ...protocols.messages import Value
-from ..policy import Mode
-from ..selection.decision import SelectionDecision
-from ..task import Policy, RecalledItem, Task
+from ..task.auto_decision import SelectionDecision
+from ..task.modes import Mode
+from ..task.task import Policy, RecalledItem, Task
 
 VERSION: Final = 1
 """Of how a run's task, checkpoints and outcome are written."""

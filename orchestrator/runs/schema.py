@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ..tables import Tables
+from ..storage.tables import Tables
 
 TABLES: Final = Tables(
     part="runs",

@@ -11,17 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...protocols import Cancelled, IdempotencyConflict, InvalidRequest, NotFound, RunBusy, StoreCorrupt, StoreUnavailable
-from ..effects.records import TABLES as EFFECTS
-from ..sqlite.database import Database
-from ..sqlite.errors import Naming
-from ..tables import Session, TableDatabase
-from ..threads import in_thread
+from ..storage.sqlite.database import Database
+from ..storage.sqlite.errors import Naming
+from ..storage.tables import Session, TableDatabase
+from ..storage.writer import Change, Writer
+from ..task.sections.runs import RunsConfig
+from ..util.threads import in_thread
 from .fencing import held
 from .leases import LocalOwners, Owners, SharedOwners
+from .ledger.records import TABLES as EFFECTS
 from .run import VERSION, Failure, KeptTask, Lease, Run, RunState, damaged, title
 from .schema import TABLES
-from .settings import RunsConfig
-from .writer import Change, Writer
 
 if TYPE_CHECKING:
     from .checkpointer import RunCheckpointer
@@ -70,7 +70,7 @@ class RunStore:
                 database = failing.enter_context(closing(Database(config.folder / FILE, NAMING)))
                 owners: Owners = failing.enter_context(closing(LocalOwners(config.folder / "owners")))
             else:
-                from ..postgres.database import PostgresDatabase
+                from ..storage.postgres.database import PostgresDatabase
 
                 database = failing.enter_context(closing(PostgresDatabase(address, what="runs")))
                 owners = failing.enter_context(closing(SharedOwners(database, f"process {os.getpid()} on {socket.gethostname()}")))

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...protocols import Side, ToolCall
-from ..labels import Label
-from ..routing.settings import FallbackTrigger
-from ..team import Team
-from ..tool_outcomes import Effect
+from ..agents.pool import Team
+from ..task.labels import Label
+from ..task.sections.routing import FallbackTrigger
+from ..task.sections.supervision import Verdict
+from ..task.tool_outcomes import Effect
 from .context import TaskContext
 from .reading import Json, value_of
 from .state import label_of
-from .supervision import Verdict
 from .turn import Turn
 
 _CHECKS: Final = ("plan", "adapt", "verify")

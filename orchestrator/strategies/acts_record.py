@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from ...protocols import ToolCall, ToolResult
-from ..results import ToolOutcome
-from ..tool_calls import ToolCalls
-from ..tool_outcomes import NOT_RUN, UNKNOWN, outcome_of
+from ..task.results import ToolOutcome
+from ..task.tool_outcomes import NOT_RUN, UNKNOWN, outcome_of
 from .context import TaskContext
+from .tool_calls import ToolCalls
 
 _CUT_OFF: Final = f"{UNKNOWN}the work ended while the tool ran"
 _NOT_BEGUN: Final = f"{NOT_RUN}the work ended before it"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...protocols import ToolResult
-from ..guarding.quoting import quoted
-from ..labels import Integrity, Label
-from ..results import ToolOutcome
+from ..safety.guard.quoting import quoted
+from ..task.labels import Integrity, Label
+from ..task.results import ToolOutcome
 from .reading import value_of
 from .state import TaskState, label_of
 

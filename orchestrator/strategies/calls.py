@@ -33,23 +33,23 @@ from ...protocols import (
     Usage,
     stream,
 )
+from ..agents.patience import heard
+from ..agents.pool import Member
 from ..budgets.account import Allowance
 from ..budgets.amounts import Spent
-from ..events import CallEnded
-from ..labels import Label
-from ..privacy.opened_text import Listener, OpenedText
-from ..privacy.run_privacy import RunPrivacy
-from ..resilience.patience import heard
-from ..resilience.settings import Patience
-from ..results import Call, price
-from ..routing.settings import Fallback
-from ..task import Task
-from ..team import Member
+from ..safety.privacy.opened_text import Listener, OpenedText
+from ..safety.privacy.run_privacy import RunPrivacy
+from ..task.events import CallEnded
+from ..task.labels import Label
+from ..task.results import Call, price
+from ..task.sections.resilience import Patience
+from ..task.sections.routing import Fallback
+from ..task.sections.supervision import Cause, Verdict
+from ..task.task import Task
 from .context import TaskContext
 from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit
 from .state import TaskState, label_of
-from .supervision import Cause, Verdict
 from .toys import require_own_tools
 
 WORK_LOST = (Cancelled, ContentFiltered, DeadlineExceeded, InternalError, InvalidOutput, Stalled, StepLost)

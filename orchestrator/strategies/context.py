@@ -10,13 +10,13 @@ import anyio
 from ...protocols import ToolSpec
 from ..budgets.account import Account
 from ..cache.plans import PlanCache
-from ..events import TaskEvent
-from ..privacy.run_privacy import RunPrivacy
-from ..recollection import Recollection
-from ..results import ToolOutcome
-from ..tool_calls import Boundary
-from ..tools import Tool
+from ..memory.recollection import Recollection
+from ..safety.privacy.run_privacy import RunPrivacy
+from ..task.events import TaskEvent
+from ..task.results import ToolOutcome
+from ..task.tools import Tool
 from ..tracing.recorder import RunTrace
+from .tool_calls import Boundary
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from ...protocols import Message, Side, StepRequest, ToolResult
-from ..labels import OPEN, Label, joined
 from ..memory.item import Tier
-from ..privacy.run_privacy import PrivateResult
-from ..tool_calls import ToolCalls
+from ..safety.privacy.run_privacy import PrivateResult
+from ..task.labels import OPEN, Label, joined
 from .context import TaskContext
 from .reading import as_json, value_of
 from .state import TaskState, label_of
+from .tool_calls import ToolCalls
 from .turn import Turn
 
 

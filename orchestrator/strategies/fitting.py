@@ -5,11 +5,11 @@ from functools import partial
 from typing import NamedTuple
 
 from ...protocols import AgentCard, ContextOverflow, Message, Side, StepReply, StepRequest
+from ..agents.pool import Member, Team
 from ..compression.compressor import Compressed, compress, compress_and_summarize
-from ..compression.policy import CompressionPolicy, CompressionUse
 from ..compression.summary import Ask, Summarizer
 from ..compression.tokens import conversation_tokens
-from ..team import Member, Team
+from ..task.sections.compression import CompressionPolicy, CompressionUse
 from .calls import CallLog
 from .state import TaskState
 from .turn import Turn

@@ -6,10 +6,10 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
 from ...protocols import ConfigError
-from ..policy import Strategy
+from ..agents.pool import Team
 from ..routing.router import Router
-from ..team import Team
-from ..tools import Tool
+from ..task.modes import Strategy
+from ..task.tools import Tool
 from . import eva, minions, pevr, single, subtasks
 from .nodes import TaskNodes
 from .runtime import TaskGraph, TaskGraphBuilder

@@ -1,11 +1,11 @@
 """Hedging: where an agent takes unusually long, the next one is asked beside it, and whoever is useful first goes on."""
 
 from ...protocols import InvalidOutput, NearfarError, StepReply
-from ..resilience.racing import Race
-from ..results import Call
+from ..agents.pool import Team
+from ..agents.racing import Race
 from ..routing.running import RunningEstimates
-from ..routing.situation import estimated_tokens
-from ..team import Team
+from ..task.results import Call
+from ..task.situation import estimated_tokens
 from .calls import CallLog
 from .runtime import TaskRuntime
 from .state import TaskState, fresh_start

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
-from ..results import Attempt
-from ..routing.decision import RouteDecision
+from ..agents.pool import Member, Team
+from ..routing.auto.profile import last_words
 from ..routing.evidence.answers import Answer, agree
 from ..routing.evidence.checks import is_grounded, objection
 from ..routing.evidence.escalation import Action, Escalation
 from ..routing.evidence.signals import FREE, Cost, Finding, free_findings, second_opinion
-from ..routing.settings import FALLBACK_ERRORS
-from ..selection.profile import last_words
-from ..team import Member, Team
+from ..task.results import Attempt
+from ..task.route_decision import RouteDecision
+from ..task.sections.routing import FALLBACK_ERRORS
 from .calls import CallLog
 from .context import TaskContext
 from .reading import value_of

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from langgraph.graph import END, START, StateGraph
 
 from ...protocols import BudgetExceeded, InvalidOutput, Message, Side
-from ..events import AgentText, AttemptEnded, AttemptStarted
-from ..results import Attempt, Call
-from ..task import Task
-from ..team import Member
+from ..agents.pool import Member
+from ..task.events import AgentText, AttemptEnded, AttemptStarted
+from ..task.results import Attempt, Call
+from ..task.task import Task
 from .calls import CallLog
 from .context import TaskContext
 from .edges import add_node

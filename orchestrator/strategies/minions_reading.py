@@ -7,12 +7,12 @@ import anyio
 
 from ...protocols import Agent, InvalidRequest, NearfarError, Sensitivity, StepRequest
 from ...protocols.messages import Value
-from ..task import Task
-from ..team import Member
+from ..agents.pool import Member
+from ..task.sections.minions import MinionsPolicy
+from ..task.task import Task
 from .calls import CallLog
 from .minions_chunks import cut_into_chunks
 from .minions_findings import Finding, read_finding
-from .minions_policy import MinionsPolicy
 from .minions_prompts import FINDING_SCHEMA, Extent, Job, read_request
 
 

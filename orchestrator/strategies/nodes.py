@@ -6,22 +6,21 @@ from contextlib import nullcontext
 from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
+from ..agents.pool import Team
 from ..budgets.amounts import Spent
-from ..effects.canonical import canonical
-from ..effects.occurrences import Occurrences
-from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
-from ..guarding.chosen import Chosen
-from ..labels import OPEN, Label, joined
-from ..privacy.starting import starting_label
-from ..recollection import Recollection
-from ..results import Call
+from ..memory.recollection import Recollection
 from ..routing.router import Router
 from ..routing.running import StepTaken
-from ..routing.settings import FALLBACK_ERRORS, SHOWN
-from ..task import Task
-from ..team import Team
-from ..tool_calls import Standing, ToolCalls
-from ..tools import Tool
+from ..runs.ledger.canonical import canonical
+from ..runs.ledger.occurrences import Occurrences
+from ..safety.privacy.starting import starting_label
+from ..task.chosen import Chosen
+from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
+from ..task.labels import OPEN, Label, joined
+from ..task.results import Call
+from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
+from ..task.task import Task
+from ..task.tools import Tool
 from .acts import act_doubt
 from .acts_record import recorded
 from .calls import CallLog
@@ -34,6 +33,7 @@ from .reading import Json, as_json, value_of
 from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
 from .state import TaskState, fresh_start, label_of
+from .tool_calls import Standing, ToolCalls
 from .trust import Trust
 from .turn import Turn
 

@@ -6,12 +6,12 @@ from decimal import Decimal
 from typing import Generic, Literal, TypeVar
 
 from ...protocols import Agent, BudgetExceeded, InvalidOutput, JsonSchema, Message, NearfarError, StepRequest, ToolChoice, ToolSpec, Usage
-from ..events import AgentText, AttemptEnded, AttemptStarted
-from ..results import Attempt, Call, Energy
-from ..routing.decision import RouteDecision
-from ..routing.settings import FALLBACK_ERRORS, SHOWN
-from ..task import Task
-from ..team import Member, Team
+from ..agents.pool import Member, Team
+from ..task.events import AgentText, AttemptEnded, AttemptStarted
+from ..task.results import Attempt, Call, Energy
+from ..task.route_decision import RouteDecision
+from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
+from ..task.task import Task
 from .calls import CallLog
 from .reading import value_of
 from .refusals import warn_of_refusal

@@ -12,8 +12,8 @@ from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
-from ..events import AgentText, TaskEvent
-from ..untraced import is_untraced, untraced
+from ..task.events import AgentText, TaskEvent
+from ..util.untraced import is_untraced, untraced
 from .context import TaskContext
 from .state import TaskState
 

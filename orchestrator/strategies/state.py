@@ -3,10 +3,10 @@
 from typing import TypedDict
 
 from ...protocols import Message
-from ..effects.occurrences import Made
-from ..labels import OPEN, Label
-from ..policy import Strategy
-from ..task import Policy, Task
+from ..runs.ledger.occurrences import Made
+from ..task.labels import OPEN, Label
+from ..task.modes import Strategy
+from ..task.task import Policy, Task
 from .prompts import with_guidance, with_plan
 from .reading import Json, as_json, value_of
 

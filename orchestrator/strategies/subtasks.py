@@ -10,12 +10,12 @@ from langgraph.graph import END, START, StateGraph
 
 from ...protocols import BudgetExceeded, InvalidOutput, JsonSchema, Message
 from ...protocols.validation import parse_output
-from ..events import AttemptEnded, SubtasksPlanned
-from ..guarding.chosen import Chosen
-from ..policy import Strategy
-from ..results import Call
-from ..routing.settings import FALLBACK_ERRORS
-from ..task import Task
+from ..task.chosen import Chosen
+from ..task.events import AttemptEnded, SubtasksPlanned
+from ..task.modes import Strategy
+from ..task.results import Call
+from ..task.sections.routing import FALLBACK_ERRORS
+from ..task.task import Task
 from .calls import CallLog
 from .context import Keeping, TaskContext
 from .edges import add_node

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ...protocols import JsonSchema, Message
 from ...protocols.messages import Value
-from ..labels import Label
+from ..task.labels import Label
 
 PLAN_SUBTASKS = (
     "Cut the task into subtasks. Reply with JSON only: "

@@ -17,8 +17,9 @@ from ...protocols import DeadlineExceeded, Message, NearfarError
 from ...protocols.messages import Value
 from ..budgets.account import Account
 from ..budgets.amounts import Spent
-from ..cancellation import cancelled_at_once
-from ..events import (
+from ..safety.privacy.run_privacy import PrivateResult
+from ..task.chosen import Chosen
+from ..task.events import (
     AgentText,
     AttemptEnded,
     AttemptStarted,
@@ -30,12 +31,12 @@ from ..events import (
     ToolFinished,
     ToolStarted,
 )
-from ..guarding.chosen import Chosen
-from ..labels import OPEN, Label, joined
-from ..privacy.run_privacy import PrivateResult
-from ..results import Attempt, Call, ToolOutcome
-from ..routing.settings import FALLBACK_ERRORS, Amounts, Limits
-from ..task import Policy, Task
+from ..task.labels import OPEN, Label, joined
+from ..task.results import Attempt, Call, ToolOutcome
+from ..task.sections.routing import FALLBACK_ERRORS, Amounts, Limits
+from ..task.sections.subtasks import SubtasksPolicy
+from ..task.task import Policy, Task
+from ..util.cancellation import cancelled_at_once
 from .acts_told import told_of
 from .calls import CallLog
 from .context import TaskContext
@@ -43,7 +44,6 @@ from .reading import Json
 from .runtime import TaskGraph, TaskRuntime, emit, show
 from .state import TaskState, recursion_limit
 from .subtasks_plan import Subtask, SubtaskPlan
-from .subtasks_policy import SubtasksPolicy
 from .subtasks_prompts import SubtaskResult, with_results
 from .subtasks_schedule import Outcome, Shares, run_as_ready
 

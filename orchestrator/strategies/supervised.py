@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 from ...protocols import ContextOverflow, InvalidOutput, Message, NearfarError, Side, StepReply, StepRequest, ToolChoice
 from ...protocols.messages import Value
-from ..events import SupervisorSpoke
-from ..policy import Strategy
-from ..results import Attempt
-from ..routing.decision import RouteDecision
-from ..routing.settings import FALLBACK_ERRORS
-from ..task import Task
-from ..team import Member
+from ..agents.pool import Member
+from ..task.events import SupervisorSpoke
+from ..task.modes import Strategy
+from ..task.results import Attempt
+from ..task.route_decision import RouteDecision
+from ..task.sections.routing import FALLBACK_ERRORS
+from ..task.sections.supervision import Cause, Supervision, Verdict
+from ..task.task import Task
 from .calls import CallLog
 from .fitting import asked_with_less
 from .nodes import TaskNodes
@@ -20,7 +21,6 @@ from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
 from .single import after_act as unsupervised_after_act
 from .state import TaskState, label_of, opening
-from .supervision import Cause, Supervision, Verdict
 from .triggers import Evidence, cause_of_check
 from .trust import chosen_by_plan
 from .turn import Turn

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ...protocols import Message, ToolCall, ToolResult
-from .supervision import Cause, Supervision, Trigger
+from ..task.sections.supervision import Cause, Supervision, Trigger
 
 _WORD = re.compile(r"\w+")
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from ...protocols import ToolResult
-from ..guarding.chosen import Chosen
-from ..guarding.quoting import quoted
-from ..labels import Integrity, Label
-from ..tool_calls import Standing, ToolCalls
+from ..safety.guard.quoting import quoted
+from ..task.chosen import Chosen
+from ..task.labels import Integrity, Label
 from .context import TaskContext
 from .reading import Json, as_json, value_of
 from .state import TaskState, label_of
+from .tool_calls import Standing, ToolCalls
 
 
 class Trust:

@@ -18,16 +18,16 @@ from ...protocols import (
     Usage,
 )
 from ...protocols.validation import parse_output
-from ..events import AgentText, AttemptEnded, AttemptStarted
-from ..labels import may_go
-from ..policy import SUPERVISED
-from ..privacy.run_privacy import reach_of
-from ..results import Attempt, Call, Energy
-from ..routing.decision import RouteDecision
+from ..agents.pool import Member, Team
 from ..routing.evidence.early_stop import ConfidenceWatch, EarlyStop
-from ..routing.settings import FallbackTrigger
-from ..task import Task
-from ..team import Member, Team
+from ..safety.privacy.run_privacy import reach_of
+from ..task.events import AgentText, AttemptEnded, AttemptStarted
+from ..task.labels import may_go
+from ..task.modes import SUPERVISED
+from ..task.results import Attempt, Call, Energy
+from ..task.route_decision import RouteDecision
+from ..task.sections.routing import FallbackTrigger
+from ..task.task import Task
 from .acts_told import done_note
 from .reading import Json, as_json, value_of
 from .runtime import TaskRuntime, emit, is_heard

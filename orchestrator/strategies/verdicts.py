@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 
 from ...protocols import FinishReason, StepReply
-from ..policy import Strategy
-from .supervision import Verdict
+from ..task.modes import Strategy
+from ..task.sections.supervision import Verdict
 
 _STEP = re.compile(r"^\s*(?:[-*\u2022]|(?:step\s*)?\d+\s*[.):])\s*\S", re.IGNORECASE | re.MULTILINE)
 _VERDICT = re.compile(r"[\W_]*(CONTINUE|INTERVENE)(?![^\W_])[*_]*[.:]?[*_]*", re.IGNORECASE)

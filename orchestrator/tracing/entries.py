@@ -8,12 +8,12 @@ from pydantic import Field, TypeAdapter
 
 from ...protocols import Message, Sensitivity, Side, ToolCall, ToolResult, ToolSpec
 from ...protocols.messages import Value
-from ..events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
-from ..labels import Label
-from ..results import Call, SideUsage
-from ..task import RecalledItem, Task
-from ..tool_outcomes import Effect
-from ..tools import Declared
+from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.labels import Label
+from ..task.results import Call, SideUsage
+from ..task.task import RecalledItem, Task
+from ..task.tool_outcomes import Effect
+from ..task.tools import Declared
 
 
 class Entry(Value):

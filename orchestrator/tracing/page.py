@@ -5,9 +5,9 @@ from html import escape
 from typing import Final
 
 from ...protocols import Side
-from ..escaping import printable
-from ..html_page import page, table
-from ..results import SideUsage
+from ..task.results import SideUsage
+from ..util.escaping import printable
+from ..util.html_page import page, table
 from .entries import AgentStepped, AnyEntry
 from .rows import Row, dollars_text, label_text, rows_of
 

@@ -11,12 +11,12 @@ from typing import Final
 
 from ...protocols import ApprovalNeeded, Message, NearfarError, Side, StepRequest, StoreError, ToolCall
 from ..budgets.amounts import Spent
-from ..events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
-from ..labels import Label
-from ..results import Call, Result
-from ..tables import Session
-from ..task import Task
-from ..tools import Tool
+from ..storage.tables import Session
+from ..task.events import AgentText, CallEnded, TaskEvent, TaskFinished, ToolFinished, ToolStarted
+from ..task.labels import Label
+from ..task.results import Call, Result
+from ..task.task import Task
+from ..task.tools import Tool
 from .entries import ENTRY, AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
 from .redaction import redacted
 from .store import TraceStore, insert, is_kept

@@ -7,11 +7,11 @@ from decimal import Decimal
 from typing import Literal
 
 from ...protocols import Message, Side
-from ..escaping import printable
-from ..events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
-from ..labels import Label
-from ..results import Call
 from ..strategies.prompts import call_text, transcript
+from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
+from ..task.labels import Label
+from ..task.results import Call
+from ..util.escaping import printable
 from .entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 
 Kind = Literal["run", "decision", "attempt", "step", "tool", "label"]

@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from ...protocols import NotFound, StoreCorrupt, StoreError
 from ..memory.erasing import Erased, record_of
-from ..runs.settings import RunsConfig
-from ..runs.writer import Change, T, Writer
-from ..sqlite.database import Database
-from ..sqlite.errors import Naming
-from ..tables import Session, TableDatabase, Tables
+from ..storage.sqlite.database import Database
+from ..storage.sqlite.errors import Naming
+from ..storage.tables import Session, TableDatabase, Tables
+from ..storage.writer import Change, T, Writer
+from ..task.sections.runs import RunsConfig
 from .entries import ENTRY, AnyEntry, RunBegan, RunEnded
 
 logger = logging.getLogger(__name__)
@@ -131,8 +131,8 @@ def open_traces(config: RunsConfig) -> TraceStore:
     """The traces beside the runs of a `[runs]` section. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` without an address."""
     if config.postgres_variable is None:
         return TraceStore(Database(config.folder / "traces.db", _NAMING), keep=config.keep)
-    from ..compose import secret
-    from ..postgres.database import PostgresDatabase
+    from ..compose.agents import secret
+    from ..storage.postgres.database import PostgresDatabase
 
     return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="traces"), keep=config.keep)
 

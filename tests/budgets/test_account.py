@@ -19,9 +19,9 @@ from nearfar.orchestrator.budgets.amounts import Spent
 from nearfar.orchestrator.budgets.book import BudgetBook, Scope
 from nearfar.orchestrator.budgets.opening import open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.routing.settings import Amounts, Limits
-from nearfar.orchestrator.runs.settings import RunsConfig
-from nearfar.orchestrator.tables import Session
+from nearfar.orchestrator.storage.tables import Session
+from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.protocols import AgentCard, BudgetExceeded, LongPrompt, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
 from nearfar.protocols.cards import Limits as CardLimits
 

@@ -16,7 +16,7 @@ from nearfar.orchestrator.budgets.amounts import Caps, Units
 from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage
 from nearfar.orchestrator.budgets.opening import open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.protocols import StoreUnavailable
 
 NOON = datetime(2026, 11, 18, 12)
@@ -28,7 +28,7 @@ import sys
 from nearfar.orchestrator.budgets.amounts import Caps, Units
 from nearfar.orchestrator.budgets.book import Claim, Scope
 from nearfar.orchestrator.budgets.opening import open_budgets
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
 claims = [Claim(Scope("user", "ana"), Caps(tokens=100))]
@@ -43,7 +43,7 @@ import sys
 from nearfar.orchestrator.budgets.amounts import Caps, Units
 from nearfar.orchestrator.budgets.book import Claim, Reservation, Scope
 from nearfar.orchestrator.budgets.opening import open_budgets
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 
 book = open_budgets(RunsConfig.model_validate_json(sys.argv[1]))
 claims, amount, granted = [Claim(Scope("user", "ana"), Caps(tokens=300))], Units(tokens=5), 0

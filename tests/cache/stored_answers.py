@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.settings import CacheSettings
-from nearfar.orchestrator.embedding.embedder import Embedder
+from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import Message, Prices, StepRequest
 from nearfar.protocols.messages import Sensitivity
 

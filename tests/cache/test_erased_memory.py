@@ -9,11 +9,11 @@ import pytest
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.clearing import ErasedMemory
-from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.memory import MemoryStore
+from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.sync.peer import Peer
-from nearfar.orchestrator.task_memory import TaskMemory
+from nearfar.orchestrator.task.task.sections.cache import CacheSettings
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, StoreUnavailable
 from nearfar.protocols.fakes import Reply
 

@@ -18,7 +18,7 @@ from tiny_gguf import TinyModel, write_tiny_gguf
 from nearfar.device.store import ModelStore, redirects
 from nearfar.device.store.places import HubSettings
 from nearfar.device.store.redirects import PublicTransport, is_public
-from nearfar.orchestrator.certificate import ensure_certificate
+from nearfar.orchestrator.util.certificate import ensure_certificate
 from nearfar.protocols import Unavailable
 
 REFERENCE = f"hf:{REPOSITORY}:Q8_0"

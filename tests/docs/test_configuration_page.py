@@ -12,24 +12,24 @@ from pydantic.fields import FieldInfo
 
 from nearfar.cloud.admission.settings import GatewayLimits
 from nearfar.cloud.config import ProviderConfig
-from nearfar.orchestrator.cache.settings import CacheSettings, CategorySettings
-from nearfar.orchestrator.compose import GatewayConfig, LocalFarConfig, NearConfig
-from nearfar.orchestrator.compression.policy import CompressionPolicy
-from nearfar.orchestrator.config import Config
-from nearfar.orchestrator.guarding.settings import GuardPolicy
-from nearfar.orchestrator.hub import HubConfig, WorkerConfig
-from nearfar.orchestrator.memory.settings import MemoryConfig, PeerConfig, RecallConfig
-from nearfar.orchestrator.memory.sleep.policy import SleepPolicy
-from nearfar.orchestrator.privacy.settings import PrivacyPolicy
-from nearfar.orchestrator.resilience.settings import BreakerPolicy, HedgePolicy
-from nearfar.orchestrator.routing.rules import Rule, When
-from nearfar.orchestrator.routing.settings import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
-from nearfar.orchestrator.runs.settings import RunsConfig
-from nearfar.orchestrator.selection.settings import AutoPolicy
-from nearfar.orchestrator.strategies.minions_policy import MinionsPolicy
-from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
-from nearfar.orchestrator.strategies.supervision import Supervision
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.compose.agents.agents import GatewayConfig, LocalFarConfig, NearConfig
+from nearfar.orchestrator.compose.agents.config import Config
+from nearfar.orchestrator.compose.agents.hub import HubConfig, WorkerConfig
+from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.task.sections.cache import CacheSettings, CategorySettings
+from nearfar.orchestrator.task.task.sections.compression import CompressionPolicy
+from nearfar.orchestrator.task.task.sections.consolidation import SleepPolicy
+from nearfar.orchestrator.task.task.sections.guard import GuardPolicy
+from nearfar.orchestrator.task.task.sections.memory import MemoryConfig, PeerConfig, RecallConfig
+from nearfar.orchestrator.task.task.sections.minions import MinionsPolicy
+from nearfar.orchestrator.task.task.sections.privacy import PrivacyPolicy
+from nearfar.orchestrator.task.task.sections.resilience import BreakerPolicy, HedgePolicy
+from nearfar.orchestrator.task.task.sections.routing import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
+from nearfar.orchestrator.task.task.sections.rules import Rule, When
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.sections.subtasks import SubtasksPolicy
+from nearfar.orchestrator.task.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import Prices
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")

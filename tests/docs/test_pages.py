@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pages import ROOT, Block, anchors_of, blocks, links_of, pages
 
-from nearfar.orchestrator.config import parse_config
-from nearfar.orchestrator.study.study import parse_study_file
+from nearfar.orchestrator.compose.agents.config import parse_config
+from nearfar.orchestrator.lab.study.study import parse_study_file
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)

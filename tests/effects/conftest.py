@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from ledgers import Run
 
-from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
-from nearfar.orchestrator.effects.ledger import EffectLedger, ledger_of
-from nearfar.orchestrator.effects.occurrences import Occurrences
+from nearfar.orchestrator.runs.ledger.ledger import EffectLedger, ledger_of
+from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task import Task
-from nearfar.orchestrator.tool_calls import Approver
-from nearfar.orchestrator.tools import Tool
+from nearfar.orchestrator.strategies.tool_calls import Approver
+from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.task.tools import Tool
 from nearfar.protocols import Message, ToolCall, ToolResult
 
 RUN = "run-1"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ledgers import Run
 
 from nearfar.orchestrator import effect_key, effect_transaction, tool
-from nearfar.orchestrator.effects.ledger import EffectLedger
-from nearfar.orchestrator.effects.occurrences import Made, Occurrences
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.runs.ledger.ledger import EffectLedger
+from nearfar.orchestrator.runs.ledger.occurrences import Made, Occurrences
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.protocols import ToolCall, ToolResult
 
 Action = tuple[str, str]

@@ -9,10 +9,10 @@ from ledgers import Run, made
 from pydantic_core import CoreSchema, core_schema
 
 from nearfar.orchestrator import tool
-from nearfar.orchestrator.effects import effect_key
-from nearfar.orchestrator.effects.occurrences import Occurrences
-from nearfar.orchestrator.effects.records import EffectRecords
-from nearfar.orchestrator.tools import Tool
+from nearfar.orchestrator.runs.ledger import effect_key
+from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
+from nearfar.orchestrator.runs.ledger.records import EffectRecords
+from nearfar.orchestrator.task.task.tools import Tool
 from nearfar.protocols import ApprovalRequest, LedgerConflict, RunBusy, ToolCall
 
 pytestmark = pytest.mark.anyio

@@ -7,11 +7,11 @@ import anyio
 import pytest
 
 from nearfar.orchestrator import Hybrid, Tool, tool
-from nearfar.orchestrator.events import ToolFinished, ToolStarted
 from nearfar.orchestrator.memory import MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory_tools import memory_tools
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.memory.tools import memory_tools
+from nearfar.orchestrator.task.task.events import ToolFinished, ToolStarted
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, ToolCall
 from nearfar.protocols.fakes import Reply
 

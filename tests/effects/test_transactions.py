@@ -13,13 +13,13 @@ import pytest
 from ledgers import Run, made
 
 from nearfar.orchestrator import tool
-from nearfar.orchestrator.effects import effect_key, effect_transaction, transactions
-from nearfar.orchestrator.effects.overdue import Overdue
-from nearfar.orchestrator.effects.running import RunningCall, run_unrecorded
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.runs.ledger import effect_key, effect_transaction, transactions
+from nearfar.orchestrator.runs.ledger.overdue import Overdue
+from nearfar.orchestrator.runs.ledger.running import RunningCall, run_unrecorded
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.tables import Session
-from nearfar.orchestrator.tools import Tool
+from nearfar.orchestrator.storage.tables import Session
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.tools import Tool
 from nearfar.protocols import InvalidRequest, ToolCall
 
 pytestmark = pytest.mark.anyio

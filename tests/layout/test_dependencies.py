@@ -11,7 +11,7 @@ ALLOWED = {
     "cloud": {"protocols"},
     "orchestrator": {"protocols"},
 }
-COMPOSITION_ROOT = "orchestrator/compose.py"
+COMPOSITION_ROOT = "orchestrator/compose/agents.py"
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)

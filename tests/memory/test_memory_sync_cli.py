@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.cache.scope import Scope
-from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
+from nearfar.orchestrator.task.task.scope import Scope
+from nearfar.orchestrator.task.task.sections.cache import CacheSettings
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
 from nearfar.protocols.token_keeping import add_token
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from nearfar.orchestrator.policy import Strategy
-from nearfar.orchestrator.selection.arm import Arm
-from nearfar.orchestrator.selection.outcomes import Outcome
-from nearfar.orchestrator.selection.profile import TaskProfile
-from nearfar.orchestrator.study.records import RunRecord, run_key
-from nearfar.orchestrator.task import Policy
-from nearfar.orchestrator.worlds.apps import AppsWorld
-from nearfar.orchestrator.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.study.records import RunRecord, run_key
+from nearfar.orchestrator.lab.worlds.apps import AppsWorld
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.routing.auto.outcomes import Outcome
+from nearfar.orchestrator.routing.auto.profile import TaskProfile
+from nearfar.orchestrator.task.task.arm import Arm
+from nearfar.orchestrator.task.task.modes import Strategy
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import Sensitivity
 
 SEARCH_TOOLS = ("search", "open")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
-from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.routing.policy_file import PolicyFile
-from nearfar.orchestrator.routing.settings import Fallback, FallbackTrigger
-from nearfar.orchestrator.strategies.supervision import Supervision
+from nearfar.orchestrator.task.task.modes import Strategy
+from nearfar.orchestrator.task.task.sections.routing import Fallback, FallbackTrigger
+from nearfar.orchestrator.task.task.sections.supervision import Supervision
 from nearfar.protocols import (
     Capabilities,
     DeadlineExceeded,

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.selection.outcomes import read_outcomes
-from nearfar.orchestrator.selection.settings import AutoPolicy
-from nearfar.orchestrator.study.records import RunRecord
-from nearfar.orchestrator.task import Policy
-from nearfar.orchestrator.tools import Tool
+from nearfar.orchestrator.lab.study.records import RunRecord
+from nearfar.orchestrator.routing.auto.outcomes import read_outcomes
+from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.task.tools import Tool
 from nearfar.protocols import ConfigError, InvalidRequest, Message, NotFound, ScriptedAgent, Sensitivity, Side
 
 pytestmark = pytest.mark.anyio

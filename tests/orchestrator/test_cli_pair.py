@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("segno", reason="pairing draws QR codes: pip install 'nearfar[hub]'")
 import segno
 
-from nearfar.orchestrator.certificate import ensure_certificate
 from nearfar.orchestrator.cli import app, console
 from nearfar.orchestrator.cli.qr import qr_code
+from nearfar.orchestrator.util.certificate import ensure_certificate
 from nearfar.protocols import ConfigError
 from nearfar.protocols.channel import ServerTls
 from nearfar.protocols.hub import Hub, serve_hub

@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from nearfar.orchestrator import Hybrid, Result
-from nearfar.orchestrator.compose import LocalFarConfig, NearConfig, parse_far
-from nearfar.orchestrator.gateway_process import GatewayProcess
-from nearfar.orchestrator.routing.settings import Amounts, Fallback, Limits
-from nearfar.orchestrator.socket_folder import SocketFolder
-from nearfar.orchestrator.task import Policy
-from nearfar.orchestrator.worlds.search import SearchWorld
+from nearfar.orchestrator.agents.gateway_process import GatewayProcess
+from nearfar.orchestrator.agents.socket_folder import SocketFolder
+from nearfar.orchestrator.compose.agents.agents import LocalFarConfig, NearConfig, parse_far
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.task.task.sections.routing import Amounts, Fallback, Limits
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import (
     DeadlineExceeded,
     IdempotencyConflict,
@@ -139,8 +139,8 @@ async def test_a_far_model_that_does_not_exist_is_reported_as_such() -> None:
 
 PARENT = """
 import asyncio
-from nearfar.orchestrator.compose import LocalFarConfig
-from nearfar.orchestrator.gateway_process import GatewayProcess
+from nearfar.orchestrator.compose.agents import LocalFarConfig
+from nearfar.orchestrator.agents.gateway_process import GatewayProcess
 async def main():
     gateway = await GatewayProcess.start(LocalFarConfig(threads=1))
     print(gateway.process_id, flush=True)

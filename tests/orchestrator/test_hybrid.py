@@ -13,9 +13,9 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.memory import InMemoryStore
 
 from nearfar.orchestrator import Hybrid, Tool, tool
-from nearfar.orchestrator.events import AttemptEnded, AttemptStarted, TaskFinished
-from nearfar.orchestrator.task import Policy, Task
-from nearfar.orchestrator.team import Member, Team
+from nearfar.orchestrator.agents.pool import Member, Team
+from nearfar.orchestrator.task.task.events import AttemptEnded, AttemptStarted, TaskFinished
+from nearfar.orchestrator.task.task.task import Policy, Task
 from nearfar.protocols import (
     Capabilities,
     ConfigError,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nearfar.orchestrator.json_lines import append_line, drop_lines
+from nearfar.orchestrator.util.json_lines import append_line, drop_lines
 
 
 def test_lines_are_dropped_in_place_and_what_others_append_is_kept(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.labels import Integrity, Label, joined
 from nearfar.orchestrator.memory.item import TIERS, Tier
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task.task.labels import Integrity, Label, joined
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Sensitivity, Side, ToolCall
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.protocols import ConfigError, Message, ScriptedAgent
 
 _TASK = """
@@ -29,7 +29,7 @@ import asyncio, sys
 from pathlib import Path
 from langchain_core.tracers.langchain import wait_for_all_tracers
 from nearfar.orchestrator import Hybrid
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent
 
 async def main(way: str) -> None:

@@ -9,16 +9,16 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import JsonValue
 
 from nearfar.orchestrator import Hybrid, tool
+from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.keys import exact_key
-from nearfar.orchestrator.cache.scope import Scope
-from nearfar.orchestrator.labels import Label
-from nearfar.orchestrator.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.privacy.settings import PrivacyPolicy
-from nearfar.orchestrator.privacy.texts import with_texts
-from nearfar.orchestrator.runs.settings import RunsConfig
-from nearfar.orchestrator.task import Policy
-from nearfar.orchestrator.team import Member
+from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.safety.privacy.texts import with_texts
+from nearfar.orchestrator.task.task.labels import Label
+from nearfar.orchestrator.task.task.scope import Scope
+from nearfar.orchestrator.task.task.sections.privacy import PrivacyPolicy
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import (
     Finished,

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_runs import APPS_TOOLS, PUBLIC, SEARCH_TOOLS, outcome, outcomes, runs
 
-from nearfar.orchestrator.policy import Mode, Strategy
-from nearfar.orchestrator.selection.application import applied
-from nearfar.orchestrator.selection.arm import Arm
-from nearfar.orchestrator.selection.chooser import Chooser
-from nearfar.orchestrator.selection.decision import SelectionDecision
-from nearfar.orchestrator.selection.estimates import Estimate, mixed
-from nearfar.orchestrator.selection.outcomes import outcomes_of
-from nearfar.orchestrator.selection.profile import TaskProfile
-from nearfar.orchestrator.selection.settings import AutoPolicy
-from nearfar.orchestrator.selection.unmeasured import unmeasured_dollars
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.routing.auto.application import applied
+from nearfar.orchestrator.routing.auto.chooser import Chooser
+from nearfar.orchestrator.routing.auto.estimates import Estimate, mixed
+from nearfar.orchestrator.routing.auto.outcomes import outcomes_of
+from nearfar.orchestrator.routing.auto.profile import TaskProfile
+from nearfar.orchestrator.routing.auto.unmeasured import unmeasured_dollars
+from nearfar.orchestrator.task.task.arm import Arm
+from nearfar.orchestrator.task.task.auto_decision import SelectionDecision
+from nearfar.orchestrator.task.task.modes import Mode, Strategy
+from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 
 SEARCH = TaskProfile.of("What is the mentor of the ceo of Orbix Labs?", SEARCH_TOOLS)

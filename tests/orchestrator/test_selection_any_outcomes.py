@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from measured_runs import PUBLIC, outcome
 
 from nearfar.orchestrator import Hybrid, Strategy, tool
-from nearfar.orchestrator.policy import Mode
-from nearfar.orchestrator.selection.chooser import Chooser
-from nearfar.orchestrator.selection.outcomes import Outcome, ReportLog
-from nearfar.orchestrator.selection.profile import TaskProfile
-from nearfar.orchestrator.selection.settings import AutoPolicy
-from nearfar.orchestrator.selection.tallies import Tallies
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.routing.auto.chooser import Chooser
+from nearfar.orchestrator.routing.auto.outcomes import Outcome, ReportLog
+from nearfar.orchestrator.routing.auto.profile import TaskProfile
+from nearfar.orchestrator.routing.auto.tallies import Tallies
+from nearfar.orchestrator.task.task.modes import Mode
+from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import ScriptedAgent, Sensitivity, Side
 
 TOOLS = ("send_mail", "search", "frobnicate", "")

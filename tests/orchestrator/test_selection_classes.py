@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import APPS_TOOLS, SEARCH_TOOLS, WORLDS
 
-from nearfar.orchestrator.selection.classes import UNKNOWN, TaskClasses, lineage
-from nearfar.orchestrator.selection.profile import NAME, NUMBER, Shape, TaskProfile, changes_something, last_words
+from nearfar.orchestrator.routing.auto.classes import UNKNOWN, TaskClasses, lineage
+from nearfar.orchestrator.routing.auto.profile import NAME, NUMBER, Shape, TaskProfile, changes_something, last_words
 from nearfar.protocols import Message
 
 

@@ -3,9 +3,9 @@
 import pytest
 from measured_runs import DOLLARS, run, runs
 
-from nearfar.orchestrator.selection.replay import replay
-from nearfar.orchestrator.selection.settings import AutoPolicy
-from nearfar.orchestrator.study.records import RunRecord
+from nearfar.orchestrator.lab.auto_replay import replay
+from nearfar.orchestrator.lab.study.records import RunRecord
+from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
 from nearfar.protocols import ConfigError
 
 

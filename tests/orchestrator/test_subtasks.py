@@ -11,17 +11,17 @@ from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
-from nearfar.orchestrator.policy import Mode, Strategy
 from nearfar.orchestrator.strategies import nodes, turn
-from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
 from nearfar.orchestrator.strategies.subtasks_prompts import (
     SubtaskResult,
     aggregate_request,
     plan_subtasks_request,
     with_results,
 )
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task.task.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
+from nearfar.orchestrator.task.task.modes import Mode, Strategy
+from nearfar.orchestrator.task.task.sections.subtasks import SubtasksPolicy
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import (
     Capabilities,
     ConfigError,

@@ -10,12 +10,12 @@ from linked import LINKS
 from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, working
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
-from nearfar.orchestrator.policy import Mode, Needs, Strategy
-from nearfar.orchestrator.results import Call
+from nearfar.orchestrator.agents.pool import Member, Team
 from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan
-from nearfar.orchestrator.team import Member, Team
+from nearfar.orchestrator.task.task.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
+from nearfar.orchestrator.task.task.modes import Mode, Needs, Strategy
+from nearfar.orchestrator.task.task.results import Call
 from nearfar.protocols import (
     ConfigError,
     DeadlineExceeded,

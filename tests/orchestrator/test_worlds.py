@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from nearfar.orchestrator.lab.worlds.apps import AppsWorld
+from nearfar.orchestrator.lab.worlds.names import SPLITS, names, split_of
+from nearfar.orchestrator.lab.worlds.oracle import OracleAgent, Solution, parse_work, verdict_on_plan, verdict_on_progress
+from nearfar.orchestrator.lab.worlds.program import Program
+from nearfar.orchestrator.lab.worlds.search import SearchWorld
+from nearfar.orchestrator.lab.worlds.world import Episode, SolvableWorld, Split, World, WorldTask
 from nearfar.orchestrator.strategies.prompts import plan_request, transcript, verify_plan_request, verify_progress_request
-from nearfar.orchestrator.worlds.apps import AppsWorld
-from nearfar.orchestrator.worlds.names import SPLITS, names, split_of
-from nearfar.orchestrator.worlds.oracle import OracleAgent, Solution, parse_work, verdict_on_plan, verdict_on_progress
-from nearfar.orchestrator.worlds.program import Program
-from nearfar.orchestrator.worlds.search import SearchWorld
-from nearfar.orchestrator.worlds.world import Episode, SolvableWorld, Split, World, WorldTask
 from nearfar.protocols import InvalidRequest, Message, StepRequest, ToolCall, ToolResult, complete
 
 KINDS = ("person", "company", "city", "country", "thing", "event", "note")

@@ -9,19 +9,19 @@ import pytest
 from typer.testing import CliRunner
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.cache.settings import CacheSettings
+from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.labels import Label
+from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Tier
-from nearfar.orchestrator.privacy.audit import Departure
-from nearfar.orchestrator.privacy.placeholders import Placeholder
-from nearfar.orchestrator.privacy.records import PrivacyRecords
-from nearfar.orchestrator.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
-from nearfar.orchestrator.runs.settings import RunsConfig
-from nearfar.orchestrator.task import Policy
-from nearfar.orchestrator.task_options import TaskOptions
-from nearfar.orchestrator.team import Member
+from nearfar.orchestrator.safety.privacy.audit import Departure
+from nearfar.orchestrator.safety.privacy.placeholders import Placeholder
+from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
+from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
+from nearfar.orchestrator.task.task.labels import Label
+from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.privacy.detection import accounts, internet, keys, national_ids, people, phones, postal, readings
-from nearfar.orchestrator.privacy.detection.composite import Detectors
-from nearfar.orchestrator.privacy.detection.finding import Finding, resolved
-from nearfar.orchestrator.privacy.detection.phones import PhoneDetector
-from nearfar.orchestrator.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.privacy.detection import accounts, internet, keys, national_ids, people, phones, postal, readings
+from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
+from nearfar.orchestrator.safety.privacy.detection.finding import Finding, resolved
+from nearfar.orchestrator.safety.privacy.detection.phones import PhoneDetector
+from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
 
 EMAIL, CARD, SSN = "jane.doe@example.com", "4111111111111111", "460-89-9847"
 _WAYS = 15_000

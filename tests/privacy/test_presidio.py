@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.privacy.detection.composite import Detectors
-from nearfar.orchestrator.privacy.detection.offline import NetworkRefused, without_network
-from nearfar.orchestrator.privacy.detection.presidio import PresidioDetector
-from nearfar.orchestrator.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
+from nearfar.orchestrator.safety.privacy.detection.offline import NetworkRefused, without_network
+from nearfar.orchestrator.safety.privacy.detection.presidio import PresidioDetector
+from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
 from nearfar.protocols import ConfigError
 
 

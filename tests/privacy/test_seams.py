@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.privacy.detection.composite import Detectors
-from nearfar.orchestrator.privacy.detection.finding import Finding
-from nearfar.orchestrator.privacy.detection.standard import standard_detectors
-from nearfar.orchestrator.privacy.gate import Found, Gate
-from nearfar.orchestrator.privacy.seams import joins
-from nearfar.orchestrator.privacy.settings import OnFinding, PrivacyPolicy
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
+from nearfar.orchestrator.safety.privacy.detection.finding import Finding
+from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
+from nearfar.orchestrator.safety.privacy.gate import Found, Gate
+from nearfar.orchestrator.safety.privacy.seams import joins
+from nearfar.orchestrator.task.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moved_clock import MovedClock
 
-from nearfar.orchestrator.resilience.health import Health
-from nearfar.orchestrator.resilience.settings import BreakerPolicy
+from nearfar.orchestrator.agents.health import Health
+from nearfar.orchestrator.task.task.sections.resilience import BreakerPolicy
 from nearfar.protocols import (
     BudgetExceeded,
     Cancelled,

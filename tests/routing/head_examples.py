@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy
 
-from nearfar.orchestrator.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.examples import Examples
+from nearfar.orchestrator.util.embedding.embedder import Embedder
 
 AGENTS = ("near", "far")
 SUM, BOOK = "What is {0} plus {1}?", "Who wrote the novel of the {0} and the {1} castles?"

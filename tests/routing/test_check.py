@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.routing.check import findings, require_usable
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task.task.modes import Strategy
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import ConfigError, Side
 
 AGENTS = {"near": Side.NEAR, "far": Side.FAR}

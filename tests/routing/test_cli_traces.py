@@ -13,7 +13,7 @@ pytest.importorskip("onnx", reason="training needs the extra 'train'")
 
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.routing.replay.report import REPORT, SUMMARY
+from nearfar.orchestrator.lab.replay.report import REPORT, SUMMARY
 from nearfar.protocols import ScriptedAgent, Side
 
 NAMES = ("Ines", "Mira", "Tom", "Ada", "Noor", "Ben", "Lea", "Sam")

@@ -7,7 +7,7 @@ numpy = pytest.importorskip("numpy")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.routing.replay.curve import (
+from nearfar.orchestrator.lab.replay.curve import (
     QUANTILES,
     Point,
     RoutingCurve,

@@ -16,10 +16,10 @@ from head_examples import AGENTS, BOOK, BOOKS, SUM, SUMS, asked, examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.embedding.embedder import Embedder
-from nearfar.orchestrator.routing.learned.export import write_head
+from nearfar.orchestrator.lab.training.export import write_head
+from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.head import CARD, LIKENESS, WORDS, Head, read_card
-from nearfar.orchestrator.routing.learned.training import train_head
+from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import ConfigError
 
 ROUTE_ALONE = """
@@ -36,13 +36,13 @@ def refuse(*arguments, **named):
 sys.meta_path.insert(0, NoTorch())
 socket.socket = socket.create_connection = socket.getaddrinfo = refuse
 from pathlib import Path
-from nearfar.orchestrator.embedding.embedder import Embedder
+from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.orchestrator.routing.learned.head import Head
 
-from nearfar.orchestrator.policy import Mode
-from nearfar.orchestrator.routing.replay.recording import RecordedAgent
+from nearfar.orchestrator.task.modes import Mode
+from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task import Policy, Task
+from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.protocols import Message, Side
 
 folder = Path(sys.argv[1])

@@ -15,16 +15,16 @@ from head_examples import AGENTS, BOOK, BOOKS, SUM, SUMS, asked, examples
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.embedding.embedder import Embedder
+from nearfar.orchestrator.lab.training.export import write_head
+from nearfar.orchestrator.lab.training.from_traces import train_on_traces
+from nearfar.orchestrator.lab.training.likeness import fit_likeness
+from nearfar.orchestrator.lab.training.report import calibration, loaded
+from nearfar.orchestrator.lab.training.training import train_head
+from nearfar.orchestrator.lab.training.words import Features, words_logits
 from nearfar.orchestrator.routing.learned.examples import Examples, examples_of, folds_of
-from nearfar.orchestrator.routing.learned.export import write_head
-from nearfar.orchestrator.routing.learned.from_traces import train_on_traces
 from nearfar.orchestrator.routing.learned.head import CARD, LIKENESS, WORDS, Head
-from nearfar.orchestrator.routing.learned.likeness import fit_likeness
-from nearfar.orchestrator.routing.learned.report import calibration, loaded
-from nearfar.orchestrator.routing.learned.training import train_head
-from nearfar.orchestrator.routing.learned.words import Features, words_logits
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import ConfigError
 
 

@@ -9,10 +9,10 @@ import pytest
 from situations import priced
 
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.routing.decision import Source
+from nearfar.orchestrator.agents.pool import Member, Team
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task import Task
-from nearfar.orchestrator.team import Member, Team
+from nearfar.orchestrator.task.task.route_decision import Source
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.protocols import (
     Agent,
     BudgetExceeded,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.hybrid import Hybrid
+from nearfar.orchestrator.hybrid.hybrid.hybrid import Hybrid
 from nearfar.orchestrator.routing.policy_file import PolicyFile
 from nearfar.protocols import ConfigError, ScriptedAgent, Side
 

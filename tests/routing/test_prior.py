@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nearfar.orchestrator.routing.learned import prior_training
+from nearfar.orchestrator.lab.training import prior_training
 from nearfar.orchestrator.routing.learned.adaptive import LEVEL, WEIGHT, AdaptivePrior
 from nearfar.orchestrator.routing.learned.measures import MEASURES, measures
 from nearfar.orchestrator.routing.learned.prior import TRAFFIC, Impression, Prior, PriorNumbers, shipped

@@ -11,10 +11,10 @@ pytest.importorskip("matplotlib")
 
 from recorded_tasks import FAR, NEAR, PUBLIC, SIDES, recorded
 
-from nearfar.orchestrator.routing.replay.online import Online
-from nearfar.orchestrator.routing.replay.replayed import Replayed, ReplayedTask
-from nearfar.orchestrator.routing.replay.report import FIGURES, REPORT, SUMMARY, render, write_report
-from nearfar.orchestrator.routing.replay.simulation import Simulation, simulation
+from nearfar.orchestrator.lab.replay.online import Online
+from nearfar.orchestrator.lab.replay.replayed import Replayed, ReplayedTask
+from nearfar.orchestrator.lab.replay.report import FIGURES, REPORT, SUMMARY, render, write_report
+from nearfar.orchestrator.lab.replay.simulation import Simulation, simulation
 
 TRUE_COLOUR = (2, 6)
 """Colour types of PNG: red, green and blue, with or without transparency."""

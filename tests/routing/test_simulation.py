@@ -11,18 +11,18 @@ pytest.importorskip("torch")
 
 from recorded_tasks import FAR, FAR_DOLLARS, NEAR, PUBLIC, SIDES, recorded, with_outcomes, without
 
-from nearfar.orchestrator.policy import Strategy
+from nearfar.orchestrator.lab.replay.held_out import held_out
+from nearfar.orchestrator.lab.replay.recording import Recording, with_router
+from nearfar.orchestrator.lab.replay.replayed import Replayed, replay
+from nearfar.orchestrator.lab.replay.simulation import Simulation, simulate, simulation, thresholds
+from nearfar.orchestrator.lab.training.export import write_head
+from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.examples import examples_of
-from nearfar.orchestrator.routing.learned.export import write_head
-from nearfar.orchestrator.routing.learned.training import train_head
-from nearfar.orchestrator.routing.replay.held_out import held_out
-from nearfar.orchestrator.routing.replay.recording import Recording, with_router
-from nearfar.orchestrator.routing.replay.replayed import Replayed, replay
-from nearfar.orchestrator.routing.replay.simulation import Simulation, simulate, simulation, thresholds
-from nearfar.orchestrator.routing.rules import Rule
-from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.routing.traces import AgentOutcome
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.task.task.modes import Strategy
+from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.task.sections.rules import Rule
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import ConfigError, Sensitivity, Side
 
 TASKS = 160

@@ -9,10 +9,10 @@ from situations import priced
 
 from nearfar.orchestrator import Hybrid, Policy, tool
 from nearfar.orchestrator.routing.budget import DollarRateController
-from nearfar.orchestrator.routing.decision import Estimate, Source
-from nearfar.orchestrator.routing.settings import RouterPolicy
 from nearfar.orchestrator.routing.steering import Steering
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.task.task.route_decision import Estimate, Source
+from nearfar.orchestrator.task.task.sections.routing import RouterPolicy
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.protocols import InvalidOutput, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

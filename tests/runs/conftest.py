@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from run_stores import Opener
 
-from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

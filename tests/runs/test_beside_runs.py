@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.memory import MemoryStore
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import ConfigError, ScriptedAgent, StoreCorrupt, StoreUnavailable
 

@@ -18,11 +18,11 @@ from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.routing.settings import Amounts, Limits
 from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
-from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Script
 

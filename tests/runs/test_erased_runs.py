@@ -13,24 +13,24 @@ from run_stores import Opener
 from typer.testing import CliRunner
 
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.cache.settings import CacheSettings
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.erased_runs import ErasedRuns
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.erasing import Erased
+from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.item import Address, Tier
-from nearfar.orchestrator.memory.settings import RecallConfig
+from nearfar.orchestrator.memory.recollection import recalled_item
+from nearfar.orchestrator.memory.tools import memory_tools
 from nearfar.orchestrator.memory.wording import Wording
-from nearfar.orchestrator.memory_tools import memory_tools
-from nearfar.orchestrator.postgres.database import PostgresDatabase
-from nearfar.orchestrator.recollection import recalled_item
+from nearfar.orchestrator.runs.erased import ErasedRuns
 from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
 from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
-from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import NAMING, RunStore
-from nearfar.orchestrator.sqlite.database import Database
-from nearfar.orchestrator.task import Task
-from nearfar.orchestrator.task_memory import TaskMemory
+from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
+from nearfar.orchestrator.storage.sqlite.database import Database
+from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.task.sections.memory import RecallConfig
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -258,7 +258,7 @@ def test_rewriting_leaves_nothing_of_deleted_rows_in_the_tables_of_postgres(
 
 
 def test_a_reader_of_an_older_state_keeps_a_rewrite_from_calling_itself_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.database.PATIENCE", 0.0)
     path = tmp_path / "runs.db"
     with closing(Database(path, NAMING)) as database, closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.owners import Owner
+from nearfar.orchestrator.storage.owners import Owner
 from nearfar.protocols import StoreUnavailable
 
 OTHER = """
 import sys
 from pathlib import Path
-from nearfar.orchestrator.owners import Owner
+from nearfar.orchestrator.storage.owners import Owner
 owner = Owner(Path(sys.argv[1]))
 print(owner.name, flush=True)
 sys.stdin.read()

@@ -14,12 +14,12 @@ import anyio.lowlevel
 import pytest
 
 from nearfar.orchestrator import Hybrid
-from nearfar.orchestrator.postgres.database import PostgresDatabase
 from nearfar.orchestrator.runs.leases import SharedOwners
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
-from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.protocols import Message, RunBusy, ScriptedAgent, StoreUnavailable
 
 pytestmark = pytest.mark.anyio
@@ -42,9 +42,9 @@ OTHER = """
 import sys, anyio
 from pathlib import Path
 from nearfar.orchestrator.runs.run import KeptTask, digest
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message
 store = RunStore.open(RunsConfig(folder=Path(sys.argv[1])))
 task = Task(messages=(Message.user("Hi"),), idempotency_key="k")

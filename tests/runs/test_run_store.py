@@ -13,10 +13,10 @@ from run_stores import Opener
 from nearfar.orchestrator.runs.fencing import held
 from nearfar.orchestrator.runs.run import Failure, KeptTask, Lease, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.sqlite.database import Database
-from nearfar.orchestrator.tables import Session
-from nearfar.orchestrator.task import Task
-from nearfar.orchestrator.threads import in_thread
+from nearfar.orchestrator.storage.sqlite.database import Database
+from nearfar.orchestrator.storage.tables import Session
+from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.util.threads import in_thread
 from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
 
 pytestmark = pytest.mark.anyio

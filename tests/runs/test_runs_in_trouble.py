@@ -10,12 +10,12 @@ import anyio
 import pytest
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, tool
-from nearfar.orchestrator.effects.approvals import waiting
 from nearfar.orchestrator.runs.details import details
+from nearfar.orchestrator.runs.ledger.approvals import waiting
 from nearfar.orchestrator.runs.run import KeptTask, RunState, digest
-from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task import Task
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task.task import Task
 from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, StoreCorrupt, StoreUnavailable, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.sqlite.database import Database
-from nearfar.orchestrator.tables import Session
+from nearfar.orchestrator.storage.sqlite.database import Database
+from nearfar.orchestrator.storage.tables import Session
+from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.protocols import StoreUnavailable
 
 

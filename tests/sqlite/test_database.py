@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.sqlite import files
-from nearfar.orchestrator.sqlite.database import Database
-from nearfar.orchestrator.sqlite.errors import Naming
-from nearfar.orchestrator.tables import Tables
+from nearfar.orchestrator.storage.sqlite import files
+from nearfar.orchestrator.storage.sqlite.database import Database
+from nearfar.orchestrator.storage.sqlite.errors import Naming
+from nearfar.orchestrator.storage.tables import Tables
 from nearfar.protocols import StoreCorrupt, StoreUnavailable
 
 NAMING = Naming("runs", recovery="name another folder")
@@ -108,7 +108,7 @@ def test_a_file_that_another_process_is_just_making_is_waited_for(path: Path, mo
             waited.append(seconds)
             other.execute("ROLLBACK")
 
-        monkeypatch.setattr("nearfar.orchestrator.sqlite.patience.time.sleep", wait)
+        monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.patience.time.sleep", wait)
         with closing(Database(path, NAMING)) as database:
             database.require(NOTES)
             assert notes(database) == []

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.sqlite.database import Database
-from nearfar.orchestrator.sqlite.disk import Disk
-from nearfar.orchestrator.sqlite.errors import Naming
+from nearfar.orchestrator.storage.sqlite.database import Database
+from nearfar.orchestrator.storage.sqlite.disk import Disk
+from nearfar.orchestrator.storage.sqlite.errors import Naming
 from nearfar.protocols import StoreUnavailable
 
 NAMING = Naming(what="store", recovery="remove it")

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 
 from nearfar.orchestrator import Tool, tool
+from nearfar.orchestrator.lab.worlds.world import Grade, WorldTask
 from nearfar.orchestrator.strategies.prompts import PLAN, VERIFY_PLAN, VERIFY_PROGRESS
-from nearfar.orchestrator.worlds.world import Grade, WorldTask
 from nearfar.protocols import NotFound, ScriptedAgent, Side, StepRequest, ToolCall
 
 GATE = "SECRETS_GATE"

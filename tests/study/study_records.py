@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nearfar.orchestrator.study.records import RunRecord, run_key
+from nearfar.orchestrator.lab.study.records import RunRecord, run_key
 from nearfar.protocols import Usage
 
 KNOBS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from study_records import record
 
-from nearfar.orchestrator.study.findings import Finding, findings
-from nearfar.orchestrator.study.outcomes import Outcomes
-from nearfar.orchestrator.study.records import RunRecord
+from nearfar.orchestrator.lab.study.findings import Finding, findings
+from nearfar.orchestrator.lab.study.outcomes import Outcomes
+from nearfar.orchestrator.lab.study.records import RunRecord
 
 pytest.importorskip("numpy")
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from study_records import record
 
-from nearfar.orchestrator.study.records import RecordLog, read_records, run_key
+from nearfar.orchestrator.lab.study.records import RecordLog, read_records, run_key
 from nearfar.protocols import ConfigError
 
 RECORDS = [record(task=number, answer=f"line\nbreak {number} — ünïcode") for number in range(4)]

@@ -5,11 +5,11 @@ from typing import Literal
 import pytest
 from study_records import record
 
-from nearfar.orchestrator.study.headline import auto_headline, headline
-from nearfar.orchestrator.study.outcomes import Outcomes
-from nearfar.orchestrator.study.paces import plan_only
-from nearfar.orchestrator.study.records import Check, RunRecord
-from nearfar.orchestrator.study.statistics import Estimate
+from nearfar.orchestrator.lab.study.headline import auto_headline, headline
+from nearfar.orchestrator.lab.study.outcomes import Outcomes
+from nearfar.orchestrator.lab.study.paces import plan_only
+from nearfar.orchestrator.lab.study.records import Check, RunRecord
+from nearfar.orchestrator.lab.study.statistics import Estimate
 
 pytest.importorskip("numpy")
 

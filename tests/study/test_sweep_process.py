@@ -15,11 +15,11 @@ import psutil
 import pytest
 from secrets_world import GATE, GATED_FROM
 
-from nearfar.orchestrator.study.pools import LocalPool
-from nearfar.orchestrator.study.records import RunRecord, read_records
-from nearfar.orchestrator.study.study import StudyFile, make_study
-from nearfar.orchestrator.study.workbench import Item
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.lab.study.pools import LocalPool
+from nearfar.orchestrator.lab.study.records import RunRecord, read_records
+from nearfar.orchestrator.lab.study.study import StudyFile, make_study
+from nearfar.orchestrator.lab.study.workbench import Item
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import WorkerCrashed
 
 SECRETS = ("--world", "secrets_world:SecretsWorld", "--agents", "secrets_world:agents", "--public")

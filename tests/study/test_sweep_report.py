@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from study_records import KNOBS, record
 
-from nearfar.orchestrator.study.records import Check, RunRecord
-from nearfar.orchestrator.study.report import write_report
+from nearfar.orchestrator.lab.study.records import Check, RunRecord
+from nearfar.orchestrator.lab.study.report import write_report
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.timeout(400)

@@ -10,13 +10,13 @@ import anyio.lowlevel
 import pytest
 from study_records import record
 
-from nearfar.orchestrator.study.pools import as_error
-from nearfar.orchestrator.study.records import RecordLog, RunRecord, read_records
-from nearfar.orchestrator.study.study import Study, StudyFile, make_study
-from nearfar.orchestrator.study.sweep import Budget, Sweep
-from nearfar.orchestrator.study.workbench import Item, Workbench
-from nearfar.orchestrator.study.worker import answer_of
-from nearfar.orchestrator.task import Policy
+from nearfar.orchestrator.lab.study.pools import as_error
+from nearfar.orchestrator.lab.study.records import RecordLog, RunRecord, read_records
+from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
+from nearfar.orchestrator.lab.study.sweep import Budget, Sweep
+from nearfar.orchestrator.lab.study.workbench import Item, Workbench
+from nearfar.orchestrator.lab.study.worker import answer_of
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import ConfigError, Unavailable, WorkerCrashed
 
 RUNS = ("device cloud cascade", "pevr/1", "eva/1+shadow")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.study import statistics
-from nearfar.orchestrator.study.statistics import pareto_front
+from nearfar.orchestrator.lab.study import statistics
+from nearfar.orchestrator.lab.study.statistics import pareto_front
 
 numpy = pytest.importorskip("numpy")
 

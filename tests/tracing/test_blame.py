@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.policy import Strategy
-from nearfar.orchestrator.strategies.subtasks_policy import SubtasksPolicy
-from nearfar.orchestrator.strategies.supervision import Supervision
-from nearfar.orchestrator.task import Policy
-from nearfar.orchestrator.team import Member
-from nearfar.orchestrator.tracing.blame.correction import Reference, StrongerAgent, same
-from nearfar.orchestrator.tracing.blame.record import RecordedRun
-from nearfar.orchestrator.tracing.blame.search import Blame, blame
+from nearfar.orchestrator.agents.pool import Member
+from nearfar.orchestrator.lab.blame.correction import Reference, StrongerAgent, same
+from nearfar.orchestrator.lab.blame.record import RecordedRun
+from nearfar.orchestrator.lab.blame.search import Blame, blame
+from nearfar.orchestrator.task.task.modes import Strategy
+from nearfar.orchestrator.task.task.sections.subtasks import SubtasksPolicy
+from nearfar.orchestrator.task.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.task.task import Policy
 from nearfar.orchestrator.tracing.entries import EntriesLost
 from nearfar.orchestrator.tracing.store import TraceStore
 from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import orjson
 
-from ...postgres.connections import Connections
-from ...postgres.scrubbing import scrub
+from ...storage.postgres.connections import Connections
+from ...storage.postgres.scrubbing import scrub
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded
 from ..item import Address, Namespace
@@ -26,7 +26,7 @@ from .transaction import PostgresTransaction
 from .vectors import SETTINGS, Vectors
 
 if TYPE_CHECKING:
-    from ...postgres.connections import Connection
+    from ...storage.postgres.connections import Connection
     from ..engine import Vector
 
 _CLAIM_SECONDS: Final = 120

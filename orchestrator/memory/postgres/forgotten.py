@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ..engine import MOST_FORGOTTEN, Forgotten, check_told
 
 if TYPE_CHECKING:
-    from ...postgres.connections import Connection
+    from ...storage.postgres.connections import Connection
 
 _OLDEST = ""
 """In the place of a tag: the position of the last entry that was dropped."""

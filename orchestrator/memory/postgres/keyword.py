@@ -15,7 +15,7 @@ from .selecting import Where, is_small
 from .words import words_asked
 
 if TYPE_CHECKING:
-    from ...postgres.connections import Connection
+    from ...storage.postgres.connections import Connection
 
 _MOST_RANKED: Final = 3_000
 """In a larger selection, only what has the rarest of the words is ranked: as many words as are not in more items than this together. Where

@@ -9,7 +9,7 @@ from ..selection import Comparison, Condition, Selection
 from .encoding import as_json, number_of
 
 if TYPE_CHECKING:
-    from ...postgres.connections import Connection
+    from ...storage.postgres.connections import Connection
 
 _Term = tuple[str, list[object]]
 """A condition with its parameters."""

@@ -18,7 +18,7 @@ from .vectors import Vectors, VectorTable
 from .words import words_of
 
 if TYPE_CHECKING:
-    from ...postgres.connections import Connection
+    from ...storage.postgres.connections import Connection
     from ..engine import Vector
 
 _LOCK: Final = "SELECT sequence, clock, position, documents, words FROM replica FOR UPDATE"

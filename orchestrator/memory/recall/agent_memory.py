@@ -3,11 +3,11 @@
 from typing import Final
 
 from ...compression.tokens import TokenCounter, estimated_tokens
-from ...threads import in_thread
+from ...task.sections.memory import BUDGET_TOKENS
+from ...util.threads import in_thread
 from ..item import Namespace
 from ..memory_item import MemoryItem
 from ..rendering import Rendered, render
-from ..settings import BUDGET_TOKENS
 from ..store import MemoryStore
 from .episodic import EpisodicMemory
 from .semantic import SemanticMemory

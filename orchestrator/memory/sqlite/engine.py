@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from ...sqlite import driver, files
-from ...sqlite.connections import Connection, Connections
+from ...storage.sqlite import driver, files
+from ...storage.sqlite.connections import Connection, Connections
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Unembedded
 from ..item import Address, Namespace

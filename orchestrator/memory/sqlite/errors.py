@@ -3,7 +3,7 @@
 from typing import Final
 
 from ....protocols import StoreCorrupt
-from ...sqlite.errors import Naming
+from ...storage.sqlite.errors import Naming
 
 STORE: Final = Naming(
     "memory store",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 from ..engine import MOST_FORGOTTEN, Forgotten, check_told
 
 _OLDEST = ""

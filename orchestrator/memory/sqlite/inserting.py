@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 
 _ROWS: Final = 32
 """That one statement puts in: to run one costs as much as to insert a small row, and holds up all other threads when it begins and ends."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 from ..engine import Hit
 from .selecting import Where
 from .words import phrases

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 from ..encoding import Sealer, Subject, decode, encode, subjects_of
 from ..engine import Change, Logged
 from ..item import Address

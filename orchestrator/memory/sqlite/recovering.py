@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any, Final
 
 from ....protocols import StoreCorrupt
-from ...sqlite import driver, files
-from ...sqlite.connections import Connection
-from ...sqlite.driver import Driver
+from ...storage.sqlite import driver, files
+from ...storage.sqlite.connections import Connection
+from ...storage.sqlite.driver import Driver
 from ..encoding import Sealer
 from ..engine import Change, Row, Transaction
 from ..indexing import WHOLE

@@ -3,7 +3,7 @@
 from typing import Final
 
 from ....protocols import StoreCorrupt, SyncRefused
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 from .errors import damaged
 
 APPLICATION: Final = 0x4E665253

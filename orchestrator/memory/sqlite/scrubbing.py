@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from ...sqlite.connections import Connection
-from ...sqlite.log import empty_log
+from ...storage.sqlite.connections import Connection
+from ...storage.sqlite.log import empty_log
 
 PATIENCE: Final = 30.0
 """Seconds that readers of older states have, to finish."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 from ..item import Namespace, Principal, Tier
 from ..matching import meets
 from ..selection import Condition, Selection

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 from ..clock import tick
 from ..engine import Change, Forgotten, Unembedded
 from ..item import Address, Namespace, address_tag

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ....protocols import InvalidRequest
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 from .errors import damaged
 from .inserting import insert
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ...sqlite.connections import Connection
+from ...storage.sqlite.connections import Connection
 
 _UNSPACED: Final = (
     "\u0e00-\u0eff"  # Thai, Lao

@@ -11,7 +11,7 @@ from ....protocols import InvalidRequest
 from ....protocols.security import IDENTITY
 from ....protocols.status import Context
 from ....protocols.v1 import memory_pb2 as pb
-from ...threads import in_thread
+from ...util.threads import in_thread
 from . import wire
 from .ahead import ahead
 from .limits import IDLE_LIMIT, UNARY_LIMIT, Calls, in_time

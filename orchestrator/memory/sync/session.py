@@ -12,7 +12,7 @@ import anyio
 
 from ....protocols import NearfarError, Unavailable
 from ....protocols.channel import ClientTls
-from ...threads import in_thread
+from ...util.threads import in_thread
 from ..item import Namespace
 from .ahead import ahead
 from .client import Link, connected

@@ -6,7 +6,7 @@ from typing import Final
 
 import anyio
 
-from ...threads import in_thread
+from ...util.threads import in_thread
 from ..watching import Watchers
 from .replica import Replica
 

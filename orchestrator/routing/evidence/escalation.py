@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from ..settings import Objective
+from ...task.sections.routing import Objective
 from .answers import Answer
 from .signals import CROWD, DRAFT, Cost, Finding, Look, crowd
 

@@ -62,7 +62,7 @@ def fit_blend(parts: "Mapping[Part, Floats]", outcomes: "Floats") -> Blend:
     import numpy
     import torch
 
-    from .words import errors, minimise
+    from ...lab.training.words import errors, minimise
 
     inputs, wanted = torch.from_numpy(numpy.stack(list(parts.values()), axis=-1)), torch.from_numpy(outcomes)
     logarithms = torch.zeros(len(parts), requires_grad=True)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ...selection.classes import lineage
+from ..auto.classes import lineage
 
 if TYPE_CHECKING:
     from .examples import Floats

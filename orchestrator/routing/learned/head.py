@@ -16,9 +16,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from ...embedding.embedder import NAME
-from ...embedding.runtime import session
-from ...selection.classes import lineage
+from ...util.embedding.embedder import NAME
+from ...util.embedding.runtime import session
+from ..auto.classes import lineage
 from .blend import Blend, Part
 from .features import VERSION, hashed, surface
 

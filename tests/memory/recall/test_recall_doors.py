@@ -14,9 +14,9 @@ from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.rendering import render
-from nearfar.orchestrator.memory.settings import RecallConfig
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.memory_tools import memory_tools
+from nearfar.orchestrator.memory.tools import memory_tools
+from nearfar.orchestrator.task.task.sections.memory import RecallConfig
 from nearfar.protocols import ScriptedAgent, ToolCall
 
 WORDS = ("badger", "potato", "shed", "roof", "harbour", "sedum", "kettle", "violin", "June", "Gdynia", "lamp", "?")

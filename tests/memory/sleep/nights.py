@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+from nearfar.orchestrator.memory.consolidation.journal import CONSOLIDATION
+from nearfar.orchestrator.memory.consolidation.sleeper import Sleeper
 from nearfar.orchestrator.memory.item import Source, Tier
 from nearfar.orchestrator.memory.memory_item import MemoryItem
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import TEXT, Granularity, episodic
 from nearfar.orchestrator.memory.recall.semantic import Fact
 from nearfar.orchestrator.memory.recall.turn import Turn
-from nearfar.orchestrator.memory.sleep.journal import CONSOLIDATION
-from nearfar.orchestrator.memory.sleep.policy import SleepPolicy
-from nearfar.orchestrator.memory.sleep.sleeper import Sleeper
 from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.orchestrator.task.task.sections.consolidation import SleepPolicy
 from nearfar.protocols import Agent, DeviceStateSource
 
 HOUR = 3600.0

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nights import CATS, TRAVELS, Clock, Night
 
+from nearfar.orchestrator.memory.consolidation.journal import BatchState, Deed, Entry
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.item import Address, Source, Tier
 from nearfar.orchestrator.memory.recall.granularity import TEXT
-from nearfar.orchestrator.memory.sleep.journal import BatchState, Deed, Entry
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidRequest, NotFound
 

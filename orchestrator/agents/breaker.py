@@ -1,0 +1,171 @@
+"""`Breaker`: one agent, one kind of error. Closed while all is well, open while nobody asks, half-open while one call finds out."""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ...protocols import (
+    AgentError,
+    ContentFiltered,
+    ContextOverflow,
+    DeadlineExceeded,
+    InternalError,
+    InvalidOutput,
+    ModelError,
+    NoSuchModel,
+    ProviderAuthError,
+    QuotaExceeded,
+    RateLimited,
+    RequestRefused,
+    Stalled,
+    Unavailable,
+)
+from ..task.sections.resilience import BreakerPolicy
+
+_SPREAD: Final = 0.2
+"""Share by which the time that a breaker is open varies, so that those who failed together do not come back together."""
+_DOUBLINGS: Final = 30
+"""After which no bound is longer anyway."""
+
+
+class ErrorKind(StrEnum):
+    """What an agent's failures are told apart by. Each kind says something of its own: a provider out of credit can be reached."""
+
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    STALL = "stall"
+    RATE = "rate"
+    QUOTA = "quota"
+    KEY = "key"
+    """The provider refuses the gateway's key."""
+    DEFECT = "defect"
+
+
+_KINDS: Final[tuple[tuple[type[AgentError], ErrorKind], ...]] = (
+    (Unavailable, ErrorKind.UNREACHABLE),
+    (DeadlineExceeded, ErrorKind.TIMEOUT),
+    (Stalled, ErrorKind.STALL),
+    (RateLimited, ErrorKind.RATE),
+    (QuotaExceeded, ErrorKind.QUOTA),
+    (ProviderAuthError, ErrorKind.KEY),
+    (NoSuchModel, ErrorKind.DEFECT),
+    (ModelError, ErrorKind.DEFECT),
+    (InternalError, ErrorKind.DEFECT),
+)
+ANSWERED: Final = (ContentFiltered, ContextOverflow, InvalidOutput, RequestRefused)
+"""Failures of a request, not of the agent, which was there and at work."""
+
+
+def kind_of(error: BaseException) -> ErrorKind | None:
+    """The kind of failure that an error is; None for those that say nothing of the agent's health."""
+    return next((kind for cls, kind in _KINDS if isinstance(error, cls)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A call that failed."""
+
+    why: str
+    is_probe: bool
+    is_costly: bool
+    """It took so long that nobody should wait for the next one."""
+    retry_after: float | None
+    """Seconds, where the other side has said when to come back."""
+
+    @property
+    def is_enough(self) -> bool:
+        """It opens the breaker by itself."""
+        return self.is_probe or self.is_costly or self.retry_after is not None
+
+
+class Breaker:
+    """The books of one breaker. Times are seconds of a clock that never runs backwards; whoever keeps it sees to threads."""
+
+    def __init__(self) -> None:
+        self._latest: deque[bool] = deque()
+        """Whether each of the latest calls failed."""
+        self._in_a_row = 0
+        self._level = 0
+        """How often it has opened without a long time of calm in between."""
+        self._calm = 0
+        """Successes since it closed."""
+        self._successes = 0
+        """Of probes, since it is half-open."""
+        self.open_until: float | None = None
+        """None while it is closed; once the time is over, it is half-open."""
+        self.openings = 0
+        """Tells probes of this time from those of earlier ones, which say nothing any more."""
+        self.probe: object | None = None
+        """The call that is finding out, and of which nothing was heard yet."""
+        self.probe_until = 0.0
+        """How long others wait for it."""
+        self.reason = ""
+        """Why it opened."""
+
+    def is_half_open(self, now: float) -> bool:
+        return self.open_until is not None and now >= self.open_until
+
+    def is_of(self, openings: int) -> bool:
+        """It is still half-open after that opening, so that a probe of that time says something."""
+        return self.open_until is not None and self.openings == openings
+
+    def succeeded(self, settings: BreakerPolicy, *, is_probe: bool) -> None:
+        """Take in a call that went well. While the breaker is not closed, only that of a probe says anything."""
+        if self.open_until is None:
+            self._count(False, settings)
+            self._in_a_row = 0
+            self._calm += 1
+            self._level = 0 if self._calm >= settings.window else self._level
+        elif is_probe:
+            self._successes += 1
+            if self._successes >= settings.successes_to_close:
+                self._close()
+
+    def failed(self, settings: BreakerPolicy, failure: Failure, *, now: float, chance: float) -> None:
+        """Take in a failure. `chance`, 0 to 1, spreads the time that the breaker is open."""
+        if self.open_until is None:
+            self._count(True, settings)
+            self._in_a_row += 1
+        if self.open_until is not None and not failure.is_probe:
+            self._wait_as_told(now, failure.retry_after)
+        elif failure.is_enough or self._has_failed_enough(settings):
+            self.reason = failure.why if failure.is_enough else f"{self._extent(settings)}: {failure.why}"
+            self._open(settings, now=now, retry_after=failure.retry_after, chance=chance)
+
+    def _count(self, failed: bool, settings: BreakerPolicy) -> None:
+        self._latest.append(failed)
+        while len(self._latest) > settings.window:
+            self._latest.popleft()
+
+    def _has_failed_enough(self, settings: BreakerPolicy) -> bool:
+        return self._in_a_row >= settings.failures_in_a_row or self._has_failed_often(settings)
+
+    def _has_failed_often(self, settings: BreakerPolicy) -> bool:
+        calls = len(self._latest)
+        return 2 * calls >= settings.window and sum(self._latest) >= settings.failure_share * calls
+
+    def _extent(self, settings: BreakerPolicy) -> str:
+        if self._in_a_row >= settings.failures_in_a_row:
+            return f"{self._in_a_row} failures in a row"
+        return f"{sum(self._latest)} failures in {len(self._latest)} calls"
+
+    def _open(self, settings: BreakerPolicy, *, now: float, retry_after: float | None, chance: float) -> None:
+        seconds = min(settings.open_seconds * 2 ** min(self._level, _DOUBLINGS), settings.longest_open_seconds)
+        spread = 1 - _SPREAD + 2 * _SPREAD * chance
+        self.open_until = now + (min(seconds * spread, settings.longest_open_seconds) if retry_after is None else retry_after)
+        self._level += retry_after is None
+        self._successes = 0
+        self.openings += 1
+        self.probe = None
+
+    def _wait_as_told(self, now: float, retry_after: float | None) -> None:
+        """A call that began before the breaker opened may still learn when to come back."""
+        if retry_after is not None and self.open_until is not None:
+            self.open_until = max(self.open_until, now + retry_after)
+
+    def _close(self) -> None:
+        self._latest.clear()
+        self._in_a_row = self._calm = self._successes = 0
+        self.open_until = None
+        self.reason = ""

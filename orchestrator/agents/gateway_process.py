@@ -1,0 +1,205 @@
+"""A gateway of this `Hybrid`'s own: a child process, for users who have configured no gateway.
+
+It listens on a unix socket in a private folder, or on a loopback port behind a fresh token. Parent and child speak JSON lines over
+the child's standard streams: the far configuration goes in, then either the address or an error comes out. The child serves until
+its standard input closes, so it never outlives its parent.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import anyio
+import anyio.abc
+from anyio.streams.buffered import BufferedByteReceiveStream
+from pydantic import TypeAdapter
+
+from ...protocols import AgentCard, DeadlineExceeded, NearfarError, StepEvent, StepRequest, Unavailable, stream
+from ...protocols.client import RemoteAgent
+from ...protocols.errors import BY_REASON
+from ...protocols.event_loop import LoopBound
+from ...protocols.open_files import ask_for_open_files
+from ..compose.agents import FarConfig, GatewayLimits, open_far_in_process, serve_far
+from .socket_folder import SocketFolder, remove_abandoned
+
+_START_SECONDS = 120.0
+"""Loading a large model from a slow disk takes this long at most."""
+_STOP_SECONDS = 5.0
+_MAXIMUM_LINE = 65_536
+_RESUME_SECONDS = 2.0
+"""A broken private socket means a dead child, so resuming is given up soon."""
+_ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
+"""The parent is the only caller, and may queue up as much as it likes."""
+_CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
+
+
+class GatewayProcess:
+    """The far agent behind a gateway in a child process; an `Agent` that starts the child anew when it has died."""
+
+    def __init__(self, config: FarConfig, *, address: str | None = None) -> None:
+        self._config = config
+        self._folder = SocketFolder() if address is None else None
+        self._address = address if self._folder is None else f"unix:{self._folder.path}/gateway"
+        self._token = secrets.token_urlsafe()
+        self._process: anyio.abc.Process | None = None
+        self._remote: RemoteAgent | None = None
+        self._card: AgentCard | None = None
+        """Known from the first connection on, also while a child that died is replaced."""
+        self._starting = anyio.Lock()
+        self._is_closed = False
+        self._home = LoopBound()
+
+    @classmethod
+    async def start(cls, config: FarConfig, *, address: str | None = None) -> "GatewayProcess":
+        """Start the child and connect.
+
+        Args:
+            config: the far agent that the child opens.
+            address: `HOST:PORT` on loopback; None: a unix socket in a private folder.
+
+        Raises what opening the far agent raises in the child, `Unavailable` where the child dies or hangs while it starts.
+        """
+        gateway = cls(config, address=address)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(gateway.aclose)
+            await gateway._connected()
+            stack.pop_all()
+        return gateway
+
+    @property
+    def card(self) -> AgentCard:
+        assert self._card is not None, "start() has connected"
+        return self._card
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the child that serves now; None where it has died or was closed."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def step(self, request: StepRequest) -> AsyncIterator[StepEvent]:
+        with anyio.move_on_after(request.timeout) as starting:
+            remote = await self._connected()
+        if starting.cancelled_caught:
+            raise DeadlineExceeded("the step's time was over before the gateway process had started again", hint="give it a longer timeout")
+        async with stream(remote, request) as events:
+            async for event in events:
+                yield event
+
+    async def aclose(self) -> None:
+        """Stop the child: it gets a few seconds to end by itself."""
+        self._is_closed = True
+        await self._stop()
+        self._remove_folder()
+
+    def abandon(self) -> None:
+        """End the child where the event loop that it belongs to is closed."""
+        self._is_closed = True
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+
+    async def _connected(self) -> RemoteAgent:
+        self._home.require("the gateway process")
+        async with self._starting:
+            if self._remote is not None and self.process_id is not None:
+                return self._remote
+            if self._is_closed:
+                raise Unavailable("the gateway process is closed")
+            await self._stop()
+            self._process = await anyio.open_process(
+                [sys.executable, "-m", "nearfar.orchestrator.agents.gateway_process"], stderr=None, start_new_session=True
+            )
+            address = await self._handshake(self._process)
+            remote = await RemoteAgent.connect(address, token=self._token, resume_timeout=_RESUME_SECONDS)
+            self._remote, self._card = remote, remote.card
+            return remote
+
+    async def _handshake(self, process: anyio.abc.Process) -> str:
+        assert process.stdin is not None, "a pipe by default"
+        assert process.stdout is not None, "a pipe by default"
+        order = {"far": self._config.model_dump(mode="json"), "address": self._address, "token": self._token}
+        try:
+            with anyio.fail_after(_START_SECONDS):
+                await process.stdin.send(json.dumps(order).encode() + b"\n")
+                line = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", _MAXIMUM_LINE)
+        except TimeoutError:
+            raise Unavailable(f"the gateway process did not start within {_START_SECONDS:g} s") from None
+        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise Unavailable("the gateway process died while it started", hint="its error is printed above") from None
+        answer: dict[str, str] = json.loads(line)
+        if "error" in answer:
+            raise BY_REASON[answer["error"]](answer["message"], hint=answer["hint"])
+        return answer["address"]
+
+    async def _stop(self) -> None:
+        remote, self._remote = self._remote, None
+        process, self._process = self._process, None
+        # Shielded, since nobody else knows the two any more; it takes a few seconds at most.
+        with anyio.CancelScope(shield=True):
+            if remote is not None:
+                await remote.aclose()
+            if process is not None:
+                await _end(process)
+
+
+async def _end(process: anyio.abc.Process) -> None:
+    assert process.stdin is not None, "a pipe by default"
+    await process.stdin.aclose()
+    with anyio.move_on_after(_STOP_SECONDS):
+        await process.wait()
+    if process.returncode is None:
+        process.kill()
+    await process.aclose()
+
+
+async def serve_until_parent_leaves() -> None:
+    """The child: open the far agent, serve it, and stop when standard input closes."""
+    reader = await _standard_input()
+    order = json.loads(await reader.readline())
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            agent = await open_far_in_process(_CONFIG.validate_python(order["far"]))
+            stack.push_async_callback(agent.aclose)
+            serving = serve_far(agent, order["address"], limits=_ALONE, tokens={"parent": order["token"]})
+            server = await stack.enter_async_context(serving)
+        except NearfarError as error:
+            _answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
+            return
+        _answer({"address": server.address})
+        await reader.read()
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+def _answer(message: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Entry point of the child process."""
+    logging.basicConfig(level=logging.WARNING, format="nearfar gateway: %(message)s")
+    # Ctrl-C reaches the whole terminal; the parent decides when the gateway stops.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ask_for_open_files()
+    asyncio.run(serve_until_parent_leaves())
+    remove_abandoned()  # a parent that was killed has left its own
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""The agents of one `Hybrid`, each opened when it is first needed."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+
+import anyio
+
+from ...protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, NearfarError, Prices, Side, Unavailable
+from ...protocols.defects import log_defect
+from ..routing.running import Pace
+from ..util.cancellation import end
+from ..util.event_loops import HomeLoop
+from .health import Health, Trial
+
+logger = logging.getLogger(__name__)
+
+
+class Member:
+    """An agent of the team, by name.
+
+    `source` is either an agent that somebody else opened and closes, or a function that opens one: until it is first needed a
+    model is not loaded, a gateway not started, a key not read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        side: Side,
+        source: Agent | Callable[[], Awaitable[Agent]],
+        *,
+        pace: Callable[[], Pace | None] | None = None,
+        is_elsewhere: bool = False,
+        prices: Callable[[], Prices | None] | None = None,
+        model: str = "",
+    ) -> None:
+        """`pace`: looks for what was measured of its model on this device; `prices`, `model`: those that its card will tell."""
+        self.name = name
+        self.side = side
+        self.is_elsewhere = is_elsewhere
+        """It runs on another machine, so that what must never leave this device is not for it, on whichever side it is."""
+        self.health = Health(name)
+        """Whether it may be asked now."""
+        self._pace = pace
+        self._expected_prices = prices
+        self._expected_model = model
+        self._source = source
+        self._agent: Agent | None = source if isinstance(source, Agent) else None
+        self._unwrapped = self._agent
+        self._looking: asyncio.Task[None] | None = None
+        self._opening = anyio.Lock()
+        self._failed_to_open: list[AgentError] = []
+        """The last failure, for those who waited for it; a new list each time."""
+        self._is_closed = False
+        self._wrapper: Callable[[Agent], Agent] = _as_it_is
+        self.entering: Callable[[], Awaitable[None]] | None = None
+        """Makes the running event loop the one that agents are opened in; None: the member has no team."""
+
+    def wrap(self, wrapper: Callable[[Agent], Agent]) -> None:
+        """Put a wrapper in front of the agent, which closes the agent with itself. To be called before the first task."""
+        self._wrapper = wrapper
+        if self._agent is not None:
+            self._agent = wrapper(self._agent)
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """None until the agent was opened."""
+        return self.card.capabilities if self.card is not None else None
+
+    @property
+    def prices(self) -> Prices | None:
+        """None where they are unknown, and until the agent was opened where no configuration tells.
+
+        Raises `ConfigError` where an imported table of prices cannot be read.
+        """
+        if self.card is not None:
+            return self.card.prices
+        return None if self._expected_prices is None else self._expected_prices()
+
+    @property
+    def is_unpriced(self) -> bool:
+        """It is of the far side, and nobody knows its price; False while that cannot be told. Raises as `prices` does."""
+        can_be_told = self.card is not None or self._expected_prices is not None
+        return self.side is Side.FAR and can_be_told and self.prices is None
+
+    @property
+    def model(self) -> str:
+        """Its model's name; "" where it was not opened yet and no configuration tells."""
+        return self._expected_model if self.card is None else self.card.model
+
+    @property
+    def card(self) -> AgentCard | None:
+        """None until the agent was opened."""
+        return self._agent.card if self._agent is not None else None
+
+    @property
+    def pace(self) -> Pace | None:
+        """What was measured of its model on this device before this process began; None: nothing, or it is of the far side."""
+        return None if self._pace is None else self._pace()
+
+    async def open(self) -> Agent:
+        """The agent, opened on first use.
+
+        Raises what loading or connecting raises, and `Unavailable` while it is left alone after failures, and once the team was closed.
+        """
+        if self._agent is not None and not self._is_closed:
+            return self._agent
+        if self.entering is not None:
+            await self.entering()
+        before = self._failed_to_open
+        async with self._opening:
+            if self._is_closed:
+                raise Unavailable(f"agent {self.name!r} is closed with its Hybrid", hint="run tasks inside `async with Hybrid(...)`")
+            if self._agent is None:
+                if self._failed_to_open is not before:
+                    raise _again(self._failed_to_open[0])
+                self._keep(await self._opened())
+            assert self._agent is not None, "it was kept"
+            return self._agent
+
+    def _keep(self, agent: Agent) -> None:
+        self._unwrapped, self._agent = agent, self._wrapper(agent)
+
+    async def _opened(self) -> Agent:
+        assert not isinstance(self._source, Agent), "a borrowed agent is open from the start"
+        try:
+            with self.health.trying():
+                return await self._source()
+        except AgentError as error:
+            self._failed_to_open = [error]
+            raise
+
+    @property
+    def is_worth_a_look(self) -> bool:
+        """It could not be reached, may be back by now, and can be looked for without giving it a task."""
+        return (self._agent is None or self._description is not None) and self.health.is_worth_a_look
+
+    def look(self) -> None:
+        """Find out in the background whether it is back, so that no task has to wait for that."""
+        with suppress(Unavailable):  # somebody else has just begun to
+            self._looking = asyncio.create_task(self._look(self.health.admit()))
+
+    async def _look(self, trial: Trial) -> None:
+        with suppress(NearfarError), self.health.trying(trial):
+            if (describe := self._description) is not None:
+                await describe()
+                return
+            async with self._opening:
+                if self._agent is None and not self._is_closed and not isinstance(self._source, Agent):
+                    self._keep(await self._source())
+
+    @property
+    def _description(self) -> Callable[[], Awaitable[object]] | None:
+        """Asks an agent on the other side of a connection who it is; None: it is not open, or not there."""
+        return getattr(self._unwrapped, "describe", None)
+
+    async def aclose(self) -> None:
+        """Close the agent if this member opened it; a failure to do so is logged, since nobody could act on it."""
+        self._is_closed = True
+        await self.release()
+
+    def forget(self) -> None:
+        """Drop what belongs to an event loop that is closed: what this member opened is ended, and opened anew by the next task."""
+        self._looking, self._opening, self._failed_to_open = None, anyio.Lock(), []
+        if isinstance(self._source, Agent):
+            self._keep(self._source)
+        elif self._unwrapped is not None:
+            abandon: Callable[[], None] | None = getattr(self._unwrapped, "abandon", None)
+            self._unwrapped = self._agent = None
+            if abandon is not None:
+                abandon()
+
+    async def release(self) -> None:
+        """The same as `aclose`, but the next task opens the agent anew."""
+        if self._looking is not None:
+            await end(self._looking)
+        async with self._opening:
+            if self._agent is None or isinstance(self._source, Agent):
+                return
+            agent, self._agent, self._unwrapped = self._agent, None, None
+            try:
+                await agent.aclose()
+            except Exception as defect:  # a task boundary: the other agents are still to be closed
+                log_defect(logger, f"agent {self.name!r} could not be closed in order", defect)
+
+
+def _as_it_is(agent: Agent) -> Agent:
+    return agent
+
+
+def _again(error: AgentError) -> AgentError:
+    """The same error for somebody else, who may add notes of his own."""
+    return type(error)(error.message, hint=error.hint, retry_after=error.retry_after)
+
+
+class Team:
+    """The agents that tasks may be given to, by name. Raises `ConfigError` where two share one."""
+
+    def __init__(self, members: tuple[Member, ...]) -> None:
+        self._members = {member.name: member for member in members}
+        if len(self._members) < len(members):
+            names = [member.name for member in members]
+            taken = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"two agents are called {taken!r}", hint="give them different names")
+        self.home = HomeLoop(self._release, self._forget)
+        for member in members:
+            member.entering = self.home.enter
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, name: str) -> Member:
+        return self._members[name]
+
+    def pace(self, name: str) -> Pace | None:
+        """What was measured of an agent's model; None where there is no such agent either."""
+        member = self._members.get(name)
+        return None if member is None else member.pace
+
+    def health(self, name: str) -> Health | None:
+        """Whether an agent may be asked now; None where there is no such agent."""
+        member = self._members.get(name)
+        return None if member is None else member.health
+
+    async def _release(self) -> None:
+        async with anyio.create_task_group() as closing:
+            for member in self:
+                closing.start_soon(member.release)
+
+    def _forget(self) -> None:
+        for member in self:
+            member.forget()
+
+    async def aclose(self) -> None:
+        """Close every agent that was opened."""
+        async with anyio.create_task_group() as closing:
+            for member in self:
+                closing.start_soon(member.aclose)
+        await self.home.leave()

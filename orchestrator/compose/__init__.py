@@ -1,0 +1,1 @@
+"""The one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""

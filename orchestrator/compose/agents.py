@@ -1,0 +1,479 @@
+"""The composition root: the one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, closing
+from datetime import date
+from functools import partial
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypedDict, Unpack
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ...cloud.admission.settings import GatewayLimits as GatewayLimits
+from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
+from ...cloud.keys import StoredKey
+from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
+from ...protocols.messages import Value
+from ..agents.pool import Member
+from .hub import AttachedConfig, open_attached
+
+if TYPE_CHECKING:
+    from langgraph.store.base import TTLConfig
+
+    from ...cloud.prices import PriceLine as PriceLine
+    from ...device.hardware.components import Accelerator as Accelerator
+    from ...device.hardware.components import Cpu as Cpu
+    from ...device.hardware.components import Engine as Engine
+    from ...device.hardware.components import EngineProvider as EngineProvider
+    from ...device.hardware.components import Hardware as Hardware
+    from ...device.hardware.components import Memory as Memory
+    from ...device.profiles import Profile as Profile
+    from ...device.store import ModelStore
+    from ...device.store import StoredModel as StoredModel
+    from ...device.store.fit import Fit as Fit
+    from ...device.store.fit import Fits
+    from ...protocols.channel import ServerTls
+    from ...protocols.server import Server
+    from ...protocols.tokens import Tokens
+    from ..memory.sqlite.recovering import Recovery
+    from ..memory.store import MemoryStore
+    from ..task.sections.memory import MemoryConfig
+
+EMBEDDED = ("near", "far")
+"""The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
+EMBEDDED_ADAPTERS = ("near-text", "near-calls")
+"""What ships for `near` to plan for itself: one adapter for what it says, one for what it calls (docs/adapters.md)."""
+EMBEDDED_CONFIDENCE = 0.98
+"""What a cascade of the two asks of a draft: the lowest hundredth at which it keeps nine tenths of far's right answers to 300 questions
+that neither demo nor study uses (docs/models.md)."""
+
+
+class LlamaConfig(Value):
+    """A model on this machine: a GGUF file run by llama.cpp, or a folder run by onnxruntime-genai."""
+
+    model: str = "near"
+    """Path of a GGUF file or of a folder with a genai_config.json, a name in the store, or `near` / `far`, which ship with nearfar."""
+    context_tokens: int | None = Field(default=None, gt=0)
+    """Of prompt and output together; None: what the model was trained for, at most 8192."""
+    parallel: int = Field(default=4, gt=0, le=64)
+    """Steps that are decoded in one batch."""
+    threads: int | None = Field(default=None, gt=0)
+    """None: one for tiny models, else half of the CPUs, and for batches all cores where that is faster."""
+    compute: str = Field(default="fastest", pattern="^[a-z][a-z0-9_]*$")
+    """What to compute on: `fastest`, `lowest_power`, or a provider such as `cpu`, `cuda` or `metal`."""
+    allow_fallback: bool = False
+    """Where that provider is absent, take another one instead of failing."""
+    gpu_layers: int | None = Field(default=None, ge=-1)
+    """Layers kept on the GPU, where `compute` is one; -1: all; None: as many as fit its memory."""
+    adapters: Mapping[str, str] = {}
+    """LoRA adapters of the model by name: paths of GGUF files, for a folder of .onnx_adapter files, or `near-text` / `near-calls`, which
+    ship with nearfar for `near`."""
+    adapter: str | None = None
+    """The adapter of steps that name none: for the prompt, for reasoning and for text."""
+    call_adapter: str | None = None
+    """The same for what is written inside tool calls; None: that of text."""
+    prices: Prices | None = None
+    """None: 0, since nobody is paid for it."""
+
+
+class NearConfig(LlamaConfig):
+    """The `[near]` section."""
+
+
+class LocalFarConfig(LlamaConfig):
+    """A `[far]` section whose model is a GGUF too, served by a gateway process on this machine: offline and without a key."""
+
+    provider: Literal["llama"] = "llama"
+    model: str = "far"
+
+
+class GatewayConfig(Value):
+    """A `[far]` section that names a gateway which runs elsewhere."""
+
+    provider: Literal["gateway"]
+    address: str = Field(min_length=1)
+    """`host:port` or `unix:/path`."""
+    agent: str = ""
+    """Name of the agent there; empty means the gateway's first."""
+    token_variable: str = "NEARFAR_TOKEN"
+    """Environment variable, or keyring entry, that holds the bearer token."""
+    certificate: Path | None = None
+    """PEM file of the authority that signed the gateway's certificate; None: the system's authorities."""
+    client_certificate: Path | None = None
+    """PEM file of this device's own certificate, where the gateway demands one."""
+    client_key: Path | None = None
+    """PEM file of its private key."""
+
+
+class ServeOptions(TypedDict, total=False):
+    """How a server guards its address."""
+
+    tokens: "Tokens"
+    """Caller name -> bearer token, or what a token file holds; empty: anybody who reaches the address."""
+    tls: "ServerTls | None"
+    insecure: bool
+
+
+class LocalOptions(TypedDict):
+    """What the agents of all engines on this machine are loaded with."""
+
+    name: str
+    side: Side
+    context_tokens: int | None
+    parallel: int
+    threads: int | None
+    compute: str
+    allow_fallback: bool
+    adapters: Mapping[str, Path | str]
+    adapter: str | None
+    call_adapter: str | None
+    prices: Prices | None
+
+
+FarConfig = Annotated[ProviderConfig | LocalFarConfig | GatewayConfig, Field(discriminator="provider")]
+FAR_CONFIGS: Final = (ProviderConfig, LocalFarConfig, GatewayConfig)
+
+
+def sends_key_in_plain_text(config: FarConfig) -> bool:
+    """Return whether an agent's key leaves this machine without TLS."""
+    return isinstance(config, ProviderConfig) and config.sends_key_in_plain_text
+
+
+"""The classes that `FarConfig` stands for."""
+_PROVIDERS: tuple[Literal["openai", "anthropic", "gemini"], ...] = ("openai", "anthropic", "gemini")
+_FAR: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
+
+
+def model_path(name: str) -> Path:
+    """The file of an embedded model or adapter, or of a model in the store, or the path that `name` is.
+
+    Raises `ModelNotFound` for a model of the hub that was not pulled, and `ModelError` for one in quarantine.
+    """
+    if name in (*EMBEDDED, *EMBEDDED_ADAPTERS):
+        with as_file(files("nearfar.device") / "models" / f"{name}.gguf") as path:
+            return path
+    return model_store().path_of(name) if _is_stored(name) else Path(name).expanduser()
+
+
+def anchored_model(name: str, folder: Path) -> str:
+    """`name` as an absolute path, relative to `folder`; an embedded model or adapter, or a model in the store, stays a name."""
+    return name if name in (*EMBEDDED, *EMBEDDED_ADAPTERS) or _is_stored(name) else str(folder / Path(name).expanduser())
+
+
+def model_store() -> "ModelStore":
+    """The models of this user on this device."""
+    from ...device.store import ModelStore
+    from ...device.store import StoredModel as StoredModel
+    from ...device.store.fit import Fit as Fit
+
+    return ModelStore()
+
+
+def model_fits(name: str | None, *, context: int | None, parallel: int) -> "Fits":
+    """Whether a model, or each on this device, fits into the free memory. Raises `ModelNotFound`, `ModelError` or `ConfigError`."""
+    from ...device.hardware.memory import free_memory_bytes
+    from ...device.store.fit import fits, local_candidate, stored_candidates
+
+    store = model_store()
+    shipped = [local_candidate(embedded, model_path(embedded)) for embedded in EMBEDDED if name in (None, embedded)]
+    others = [] if name in EMBEDDED else stored_candidates(store, name)
+    return fits([*shipped, *others], free_memory_bytes(), context=context, parallel=parallel)
+
+
+def _is_stored(name: str) -> bool:
+    """Whether the store is to say where the model is: it is one of the hub, or the store has one of that name."""
+    is_name = "/" not in name and not name.endswith(".gguf")
+    return name.startswith("hf:") or (is_name and model_store().find(name) is not None)
+
+
+def memory_path(config: "MemoryConfig") -> Path | None:
+    """The file that a `[memory]` section names; None: it names a database."""
+    from ...device.store.places import data_folder
+
+    if config.postgres_variable is not None:
+        return None
+    return config.path or data_folder() / "memory" / "memory.db"
+
+
+def open_memory(config: "MemoryConfig", *, database: str | None = None) -> "MemoryStore":
+    """Open the store of a `[memory]` section; `database` is a `postgres://` address in its place.
+
+    Raises `ConfigError` where a secret is not set, `StoreUnavailable` or `StoreCorrupt`.
+    """
+    from ..memory.store import MemoryStore
+
+    if database is None and config.postgres_variable is not None:
+        database = secret(config.postgres_variable)
+    where = database or memory_path(config)
+    assert where is not None, "it is a file or a database"
+    ttl: TTLConfig | None = None if config.ttl is None else {"default_ttl": config.ttl / 60, "refresh_on_read": True}
+    key = None if config.key_variable is None or database is not None else partial(secret, config.key_variable)
+    embedder: Literal["shipped"] | None = "shipped" if config.embed else None
+    return MemoryStore.open(where, user=config.user, tier=config.tier, ttl=ttl, embedder=embedder, key=key)
+
+
+def recover_memory(config: "MemoryConfig") -> "Recovery":
+    """Put what can be read of the file of a `[memory]` section in its place. Raises `StoreCorrupt` where nothing can be read."""
+    from ..memory.opening import open_keys
+    from ..memory.sqlite.recovering import recover
+
+    path = memory_path(config)
+    assert path is not None, "only files are recovered"
+    with closing(open_keys(path)) as keys:
+        return recover(path, key=None if config.key_variable is None else partial(secret, config.key_variable), sealer=keys)
+
+
+def secret(variable: str) -> str:
+    """What an environment variable, or the keyring under the same name, holds. Raises `ConfigError` where there is nothing."""
+    stored = StoredKey(variable)
+    if not stored.is_set():
+        raise ConfigError(f"{variable} is not set", hint=stored.how_to_set)
+    return stored.reveal()
+
+
+def find_secret(variable: str) -> str | None:
+    """The same where it may be absent."""
+    return StoredKey(variable).find()
+
+
+def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:
+    """The near side, opened on first use."""
+    if near is None:
+        return None
+    if isinstance(near, (str, Path)):
+        near = NearConfig(model=str(near))
+    return other_member("near", near) if isinstance(near, NearConfig) else _borrowed(near, Side.NEAR)
+
+
+def far_member(far: Agent | FarConfig | str | Path | None) -> Member | None:
+    """The far side, always met through gRPC; where no gateway is named, one is started as a child process on first use."""
+    if far is None:
+        return None
+    if isinstance(far, (str, Path)):
+        far = parse_far(str(far))
+    return other_member("far", far) if isinstance(far, FAR_CONFIGS) else _borrowed(far, Side.FAR)
+
+
+def other_member(name: str, other: Agent | NearConfig | FarConfig | AttachedConfig) -> Member:
+    """An agent under the name that the policy knows it by, opened on first use. Its side is that of its kind, or of its card."""
+    if isinstance(other, NearConfig):
+        config = other
+        opener = partial(open_local, config, name=name, side=Side.NEAR)
+        return Member(name, Side.NEAR, opener, pace=partial(find_profile, config))
+    if isinstance(other, FAR_CONFIGS):
+        if isinstance(other, ProviderConfig):
+            return Member(name, Side.FAR, _far_opener(other), prices=partial(prices_of, other), model=other.model)
+        prices = partial(_local_prices, other) if isinstance(other, LocalFarConfig) else None
+        return Member(name, Side.FAR, _far_opener(other), prices=prices)
+    if isinstance(other, AttachedConfig):
+        return Member(name, other.side, partial(open_attached, other), is_elsewhere=True)
+    return Member(name, other.card.side, other, is_elsewhere=_is_elsewhere(other))
+
+
+def parse_far(text: str) -> FarConfig:
+    """The short form of a far side: `PROVIDER:MODEL`, `gateway:ADDRESS`, `far`, or the path of a GGUF file."""
+    provider, _, rest = text.partition(":")
+    fields: dict[str, object]
+    if provider == "gateway":
+        fields = {"provider": provider, "address": rest}
+    elif text in EMBEDDED or text.endswith(".gguf") or _is_stored(text):
+        fields = {"provider": "llama", "model": text}
+    else:
+        fields = {"provider": provider, "model": rest}
+    try:
+        return _FAR.validate_python(fields)
+    except ValidationError as error:
+        hint = 'write "openai:MODEL", "anthropic:MODEL", "gemini:MODEL", "gateway:HOST:PORT", "far", a stored model or a .gguf file'
+        raise ConfigError(f"{text!r} does not name a far agent", hint=hint) from error
+
+
+async def open_local(config: LlamaConfig, *, name: str, side: Side) -> Agent:
+    """Load a model that runs on this machine: a GGUF file in llama.cpp, a folder in onnxruntime-genai.
+
+    Raises `ModelNotFound` or `ModelError`, and `ConfigError` where the engine is not installed.
+    """
+    path = model_path(config.model)
+    options: LocalOptions = {
+        "name": name,
+        "side": side,
+        "context_tokens": config.context_tokens,
+        "parallel": config.parallel,
+        "threads": config.threads,
+        "compute": config.compute,
+        "allow_fallback": config.allow_fallback,
+        "adapters": {adapter: model_path(file) for adapter, file in config.adapters.items()},
+        "adapter": config.adapter,
+        "call_adapter": config.call_adapter,
+        "prices": config.prices,
+    }
+    if not path.is_dir():
+        from ...device.llama import LlamaAgent
+
+        return await LlamaAgent.load(path, gpu_layers=config.gpu_layers, **options)
+    from ...device.onnx import OnnxAgent
+
+    if config.gpu_layers is not None:
+        raise ConfigError(f"gpu_layers is set, and {path} is no GGUF file", hint="leave gpu_layers out: onnxruntime moves whole models")
+    return await OnnxAgent.load(path, **options)
+
+
+def find_profile(config: NearConfig) -> "Profile | None":
+    """What `nearfar models bench` measured of a model on this device, on the processor that it would run on."""
+    from ...device.compute import FASTEST, LOWEST_POWER
+    from ...device.profiles import profiles_of
+
+    try:
+        profiles = profiles_of(model_path(config.model))
+    except NearfarError:
+        return None  # What is wrong with the model is said when it is opened.
+    is_open = config.compute in (FASTEST, LOWEST_POWER)
+    return next((profile for profile in profiles if is_open or profile.execution.provider == config.compute), None)
+
+
+async def bench_model(config: NearConfig, *, watts: float | None, progress: Callable[[int, int], None]) -> tuple["Profile", Path]:
+    """Measure a model on this device; returns its profile, and where it is kept. Raises what opening the model raises."""
+    from ...device.bench import bench
+    from ...device.profiles import save_profile
+    from ...device.worker import LocalAgent
+
+    async def load() -> LocalAgent:
+        agent = await open_local(config, name=config.model, side=Side.NEAR)
+        assert isinstance(agent, LocalAgent), "it runs on this machine"
+        return agent
+
+    profile = await bench(load, model_path(config.model), watts=watts, progress=progress)
+    return profile, save_profile(profile)
+
+
+async def open_far_in_process(config: FarConfig) -> Agent:
+    """The far agent itself, as the gateway process runs it. A `GatewayConfig` has none: it is somewhere else."""
+    if isinstance(config, GatewayConfig):
+        raise ConfigError("a gateway cannot forward to another gateway", hint="name a provider or a model in [far]")
+    if isinstance(config, LocalFarConfig):
+        return await open_local(config, name="far", side=Side.FAR)
+    return build_provider(config)
+
+
+def serve_near(agent: Agent, address: str, **options: Unpack[ServeOptions]) -> "AbstractAsyncContextManager[Server]":
+    """Serve a near agent to other processes."""
+    from ...protocols.server import serve
+
+    return serve(agent, address, **options)
+
+
+def serve_far(
+    agent: Agent, address: str, *, limits: GatewayLimits | None = None, **options: Unpack[ServeOptions]
+) -> "AbstractAsyncContextManager[Server]":
+    """Serve a far agent as a gateway does: callers are known by their tokens, and each step is logged without its content."""
+    from ...cloud.gateway import serve_gateway
+
+    return serve_gateway({agent.card.name: agent}, address, limits=limits, **options)
+
+
+def caller_tokens(path: Path | None) -> "Tokens":
+    """The tokens of callers: from the file, else from NEARFAR_GATEWAY_TOKENS. Raises `ConfigError` for what cannot be used."""
+    from ...cloud.tokens import environment_tokens
+    from ...protocols.token_file import load_tokens
+
+    return load_tokens(path) if path is not None else environment_tokens()
+
+
+def reference_price() -> tuple[str, Prices]:
+    """The real model, and its price, at which the demo states what its far tokens would cost."""
+    from ...cloud.prices import reference_price as read
+
+    return read()
+
+
+def known_prices() -> "Iterator[PriceLine]":
+    """Yield the lines of the price tables, imported ones first. Raises `ConfigError` where an imported table cannot be read."""
+    from ...cloud.prices import price_lines
+
+    return price_lines()
+
+
+def imported_prices_day() -> date | None:
+    """The day on which prices were imported, or None if none were."""
+    from ...cloud.prices import imported_table
+
+    table = imported_table()
+    return None if table is None else table.imported
+
+
+def import_price_table(file: Path, *, source: str, as_of: date) -> tuple[int, Path]:
+    """Keep the prices of LiteLLM's public table; return the number of models and where they are kept. Raises `ConfigError`."""
+    from ...cloud.price_import import read_public_table
+    from ...cloud.prices import keep_imported
+
+    lines = read_public_table(file, source=source, as_of=as_of)
+    return len(lines), keep_imported(lines)
+
+
+def read_device_state() -> DeviceState:
+    """What this machine says of itself at the moment."""
+    from ...device.state import read_device_state as read
+
+    return read()
+
+
+async def probe_hardware() -> "Hardware":
+    """What this machine has, and what its engines can compute on."""
+    from ...device.probe import probe_hardware as probe
+
+    return await probe()
+
+
+def provider_keys() -> dict[str, Callable[[], bool]]:
+    """For the usual key variable of each provider, a function that tells whether there is a key in the environment or the keyring.
+
+    The function raises `ConfigError` where the keyring cannot be read.
+    """
+    keys = [usual_key(provider) for provider in _PROVIDERS]
+    return {key.variable: key.is_set for key in keys}
+
+
+def usual_variable(provider: str) -> str | None:
+    """The variable of the key that a provider's own API takes; None for what is no provider."""
+    return next((usual_key(known).variable for known in _PROVIDERS if known == provider), None)
+
+
+def how_to_set(variable: str) -> str:
+    """For people, how a variable gets its secret."""
+    return StoredKey(variable).how_to_set
+
+
+def _local_prices(config: LocalFarConfig) -> Prices:
+    return config.prices or Prices.free("runs on this machine")
+
+
+def _far_opener(config: FarConfig) -> Callable[[], Awaitable[Agent]]:
+    async def connect() -> Agent:
+        import anyio.to_thread
+
+        from ...protocols.channel import client_tls
+        from ...protocols.client import RemoteAgent
+
+        assert isinstance(config, GatewayConfig), "chosen below"
+        token = await anyio.to_thread.run_sync(find_secret, config.token_variable)
+        tls = client_tls(config.certificate, config.client_certificate, config.client_key)
+        return await RemoteAgent.connect(config.address, agent=config.agent, token=token, tls=tls)
+
+    async def start() -> Agent:
+        from ..agents.gateway_process import GatewayProcess
+
+        return await GatewayProcess.start(config)
+
+    return connect if isinstance(config, GatewayConfig) else start
+
+
+def _borrowed(agent: Agent, side: Side) -> Member:
+    """A member for an agent that somebody else opened and will close."""
+    if agent.card.side is not side:
+        raise ConfigError(f"agent {agent.card.name!r} says that it is on the {agent.card.side} side, not the {side} side")
+    return Member(agent.card.name, side, agent, is_elsewhere=_is_elsewhere(agent))
+
+
+def _is_elsewhere(agent: Agent) -> bool:
+    """Whether an agent is the way to another process, which may be on another machine."""
+    return bool(getattr(agent, "is_elsewhere", False))

@@ -1,0 +1,208 @@
+"""`nearfar.toml`: read, validated, and explained where it is wrong."""
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self, TypeVar
+
+from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from ...protocols import ConfigError, Side
+from ...protocols.messages import Value
+from ..task.sections.cache import CacheSettings
+from ..task.sections.memory import MemoryConfig
+from ..task.sections.runs import RunsConfig
+from ..task.task import Policy
+from ..util.arguments import as_path
+from .agents import FarConfig, GatewayConfig, GatewayLimits, LlamaConfig, LocalFarConfig, NearConfig, anchored_model
+from .config_keys import fields_at
+from .config_lines import line_of
+from .config_secrets import literal_secrets
+from .hub import AgentName, AttachedConfig, HubConfig
+
+Section = TypeVar("Section", bound=Value)
+
+_MODEL_HINT = 'name a GGUF file, a folder with an ONNX model or a stored model; "near" and "far" are small demonstration models'
+_PROVIDERS = "openai, anthropic, gemini, llama, gateway"
+
+
+class Config(Value):
+    """The whole file. Every section may be left out."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)  # a secret may stand in the wrong place
+
+    near: NearConfig | None = None
+    far: FarConfig | None = None
+    other_near: Mapping[AgentName, NearConfig] = {}
+    """Further agents on this device, by the names that rules use."""
+    other_far: Mapping[AgentName, FarConfig] = {}
+    """Further agents in the cloud."""
+    hub: HubConfig | None = None
+    """Further agents that other devices lend."""
+    gateway: GatewayLimits = GatewayLimits()
+    """What callers may ask of `nearfar serve gateway`."""
+    cache: CacheSettings | None = None
+    """Answers that are kept; None: every task is computed."""
+    memory: MemoryConfig | None = None
+    """What tasks remember and recall; None: nothing."""
+    runs: RunsConfig | None = None
+    """Where tasks are kept such that another process can go on with them; None: a task ends with its process."""
+    policy: Policy = Policy()
+
+    @property
+    def others(self) -> dict[str, NearConfig | FarConfig | AttachedConfig]:
+        """All further agents."""
+        return {**self.other_near, **self.other_far, **self._attached}
+
+    @property
+    def agents(self) -> dict[str, Side]:
+        """The side of every agent, by name."""
+        near = {"near": Side.NEAR} if self.near is not None else {}
+        far = {"far": Side.FAR} if self.far is not None else {}
+        attached = {name: agent.side for name, agent in self._attached.items()}
+        return {**near, **far, **dict.fromkeys(self.other_near, Side.NEAR), **dict.fromkeys(self.other_far, Side.FAR), **attached}
+
+    @property
+    def _attached(self) -> dict[str, AttachedConfig]:
+        return {} if self.hub is None else self.hub.agents
+
+    @model_validator(mode="after")
+    def _names_each_agent_once(self) -> Self:
+        names = ["near", "far", *self.other_near, *self.other_far, *self._attached]
+        taken = sorted(name for name in set(names) if names.count(name) > 1)
+        if taken:
+            raise ValueError(f"two agents are called {taken[0]!r}")
+        return self
+
+
+def load_config(path: str | os.PathLike[str]) -> Config:
+    """Read and validate a file.
+
+    Paths in it are relative to its own folder. Raises `ConfigError` that names the file, the line, the key, what is wrong with it and,
+    for an unknown key, the nearest known one.
+    """
+    path = as_path("path", path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # editors on Windows put a mark before it
+    except FileNotFoundError:
+        raise ConfigError(f"there is no {path}", hint="create it, or name another with --config") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint="save it as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return _anchored(parse_config(text, str(path)), path.absolute().parent)
+
+
+def parse_config(text: str, source: str) -> Config:
+    """Validate the text of a file; `source` names it in errors. Raises `ConfigError` as `load_config` does."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}") from error
+    if secrets := [_at(text, source, secret.path, secret.advice) for secret in literal_secrets(document, Config)]:
+        raise ConfigError("\n".join(dict.fromkeys(secrets)), hint="whoever could read the file may know it: get a new one")
+    try:
+        # As JSON: where pydantic is strict with Python's own values, it also refuses a list for a tuple and a string for a path.
+        config = Config.model_validate_json(json.dumps(document, default=str), strict=True)
+    except ValidationError as error:
+        problems = [_describe(text, source, item) for item in error.errors(include_url=False)]
+        raise ConfigError("\n".join(problems)) from error
+    _require_models(document, text, source)
+    return config
+
+
+def _require_models(document: Mapping[str, object], text: str, source: str) -> None:
+    """Raise `ConfigError` for a section of a local model that names none: the models that ship with nearfar are no default."""
+    sections: dict[tuple[str, ...], object] = {(name,): document.get(name) for name in ("near", "far")}
+    for kind in ("other_near", "other_far"):
+        agents = document.get(kind)
+        sections |= {(kind, name): section for name, section in agents.items()} if isinstance(agents, dict) else {}
+    for path, section in sections.items():
+        if isinstance(section, dict) and "model" not in section and ("near" in path[0] or section.get("provider") == "llama"):
+            raise ConfigError(_at(text, source, [*path, "model"]) + " is missing", hint=_MODEL_HINT)
+
+
+def _anchored(config: Config, folder: Path) -> Config:
+    """The configuration with its relative paths made absolute."""
+    anchored = {
+        "near": None if config.near is None else _anchored_near(config.near, folder),
+        "far": None if config.far is None else _anchored_far(config.far, folder),
+        "other_near": {name: _anchored_near(near, folder) for name, near in config.other_near.items()},
+        "other_far": {name: _anchored_far(far, folder) for name, far in config.other_far.items()},
+        "hub": None if config.hub is None else config.hub.anchored(folder),
+        "cache": None if config.cache is None else config.cache.anchored(folder),
+        "memory": None if config.memory is None else config.memory.anchored(folder),
+        "runs": None if config.runs is None else config.runs.anchored(folder),
+        "policy": _anchored_policy(config.policy, folder),
+    }
+    return config.model_copy(update=anchored)
+
+
+def _anchored_near(near: NearConfig, folder: Path) -> NearConfig:
+    return near.model_copy(update=_anchored_models(near, folder))
+
+
+def _anchored_far(far: FarConfig, folder: Path) -> FarConfig:
+    if isinstance(far, LocalFarConfig):
+        return far.model_copy(update=_anchored_models(far, folder))
+    return _anchored_files(far, ("certificate", "client_certificate", "client_key"), folder) if isinstance(far, GatewayConfig) else far
+
+
+def _anchored_models(config: LlamaConfig, folder: Path) -> dict[str, object]:
+    adapters = {name: anchored_model(adapter, folder) for name, adapter in config.adapters.items()}
+    return {"model": anchored_model(config.model, folder), "adapters": adapters}
+
+
+def _anchored_policy(policy: Policy, folder: Path) -> Policy:
+    auto = _anchored_files(policy.auto, ("outcomes", "reports"), folder)
+    evidence = _anchored_files(policy.evidence, ("escalation",), folder)
+    router = _anchored_files(policy.router, ("head", "log"), folder)
+    return policy.model_copy(update={"auto": auto, "evidence": evidence, "router": router})
+
+
+def _anchored_files(section: Section, names: Sequence[str], folder: Path) -> Section:
+    files = {name: getattr(section, name) for name in names}
+    return section.model_copy(update={name: folder / path.expanduser() for name, path in files.items() if path is not None})
+
+
+def _describe(text: str, source: str, error: ErrorDetails) -> str:
+    """What is wrong, where. Text about far agents, or in place of a variable's name, is never quoted: it may be a secret."""
+    tag, path = _split_union_tag([str(part) for part in error["loc"]])
+    kind = error["type"]
+    if kind.startswith("union_tag"):
+        path = [*path, "provider"]
+    where = _at(text, source, path)
+    if kind == "extra_forbidden":
+        return f"{where}: unknown key{_suggestion(path, tag)}"
+    if kind in ("missing", "union_tag_not_found"):
+        return f"{where} is missing" + (f"; choose one of {_PROVIDERS}" if kind.startswith("union_tag") else "")
+    if kind == "union_tag_invalid":
+        return f"{where}: there is no provider {error['ctx']['tag']!r}; choose one of {_PROVIDERS}"
+    if kind == "model_type" or kind.endswith("_attributes_type"):
+        return f"{where} must be a section: [{'.'.join(path)}]"
+    may_be_secret = path[:1] in (["far"], ["other_far"]) or "".join(path[-1:]).endswith("_variable")
+    is_quotable = not may_be_secret or isinstance(error["input"], (int, float))
+    quoted = f", not {error['input']!r}" if is_quotable else ""
+    return f"{where}: {error['msg'].removeprefix('Value error, ')}{quoted}"
+
+
+def _at(text: str, source: str, path: Sequence[str], problem: str = "") -> str:
+    """Where a key stands, and what is wrong with it."""
+    where = f"{source}, line {line_of(text, path)}: {'.'.join(path) or 'the file'}"
+    return f"{where}: {problem}" if problem else where
+
+
+def _split_union_tag(path: list[str]) -> tuple[str, list[str]]:
+    """The branch of a far agent that pydantic tried, which it names in the path, and the keys as written."""
+    depth = {"far": 1, "other_far": 2}.get(path[0] if path else "")
+    return (path[depth], [*path[:depth], *path[depth + 1 :]]) if depth is not None and len(path) > depth + 1 else ("", path)
+
+
+def _suggestion(path: Sequence[str], tag: str) -> str:
+    known = sorted(fields_at(Config, path[:-1], tag))
+    near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; known keys here: {', '.join(known)}"

@@ -1,0 +1,172 @@
+"""Agents that other devices lend: the `[hub]` section, the hub's own process, and how tasks reach what it holds."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+from pydantic import Field
+
+from ...protocols import Agent, AgentCard, DeviceState, NotFound, Side, Unavailable
+from ...protocols.messages import Value
+
+if TYPE_CHECKING:
+    import grpc
+
+    from ...protocols.hub import Hub, WorkerPolicy
+    from ..memory.store import MemoryStore
+
+
+AgentName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+
+_LIST_LIMIT = 5.0
+_START_HINT = "start `nearfar serve hub` here, and `nearfar worker attach` or the thin worker on the device"
+
+
+class WorkerConfig(Value):
+    """A `[hub.workers.NAME]` section: a device that lends its model, by the name that its token has."""
+
+    trust: Side = Side.FAR
+    """`near` says that the device is your own, so that private text may be sent to it; `far`, that it is somebody else's."""
+    minimum_battery: float | None = Field(default=None, ge=0, le=1)
+    """Share of a full charge below which the device gets no steps while it runs on its battery."""
+    user: str | None = Field(default=None, min_length=1, max_length=200)
+    """Whose device it is: it is brought into step with what of the hub's memory is theirs or shared. None: it sees no memory."""
+
+
+class HubConfig(Value):
+    """The `[hub]` section: where `nearfar serve hub` accepts workers, and which of them tasks may use."""
+
+    address: str = "127.0.0.1:7445"
+    """`host:port` at which devices reach the hub."""
+    tokens: Path = Path("workers.toml")
+    """File with a token for each worker. It is read again when it changes; a worker whose line is gone is shut out at once."""
+    certificate: Path | None = None
+    """PEM file of the hub's certificate; needed for any address that other devices can reach."""
+    key: Path | None = None
+    """PEM file of the certificate's private key."""
+    client_authority: Path | None = None
+    """PEM file of the authorities of which every worker must show a certificate; None: its token is enough."""
+    socket: Path = Path("hub.sock")
+    """Where tasks on this machine reach the hub; only your own user can open it."""
+    memory: bool = False
+    """Bring the memory of this machine, `[memory]`, into step with that of workers whose user is known."""
+    workers: Mapping[AgentName, WorkerConfig] = {}
+    """The workers that tasks may use, as further agents under these names."""
+
+    @property
+    def agents(self) -> dict[str, "AttachedConfig"]:
+        """The workers as agents that tasks may be given to."""
+        return {name: AttachedConfig(socket=self.socket, worker=name, side=worker.trust) for name, worker in self.workers.items()}
+
+    def anchored(self, folder: Path) -> "HubConfig":
+        """The same with its relative paths made absolute."""
+        files = {name: getattr(self, name) for name in ("tokens", "certificate", "key", "client_authority", "socket")}
+        return self.model_copy(update={name: folder / file.expanduser() for name, file in files.items() if file is not None})
+
+
+class AttachedConfig(Value):
+    """An agent of a worker that is attached to this machine's hub."""
+
+    socket: Path
+    worker: str
+    side: Side
+
+
+async def open_attached(config: AttachedConfig) -> Agent:
+    """Raises `Unavailable` while there is no hub, or the worker is not attached to it."""
+    from ...protocols.client import RemoteAgent
+
+    try:
+        return await RemoteAgent.connect(f"unix:{config.socket.absolute()}", agent=config.worker)
+    except NotFound as error:
+        raise Unavailable(f"worker {config.worker!r} has not been attached to the hub yet", hint=_START_HINT) from error
+    except Unavailable as error:
+        raise Unavailable(f"no hub answers at {config.socket}", hint=_START_HINT) from error
+
+
+class KnownWorker(Value):
+    """What this machine's hub knows of one worker."""
+
+    name: str
+    is_attached: bool
+    is_draining: bool
+    agents: tuple[AgentCard, ...]
+    """As last registered, with the side that the hub gives them; empty if the worker was never attached."""
+    state: DeviceState
+    live_steps: int
+
+
+async def list_workers(socket: Path) -> list[KnownWorker]:
+    """The workers of the hub at `socket`. Raises `Unavailable` where there is none."""
+    import grpc
+
+    from ...protocols.address import Address
+    from ...protocols.channel import open_channel
+    from ...protocols.hub_wire import device_state_from_proto
+    from ...protocols.v1 import hub_pb2 as pb
+    from ...protocols.v1.hub_pb2_grpc import HubServiceStub
+    from ...protocols.wire import card_from_proto
+
+    async with open_channel(Address(path=str(socket.absolute())), None) as channel:
+        try:
+            reply: pb.ListResponse = await HubServiceStub(channel).List(pb.ListRequest(), timeout=_LIST_LIMIT)
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"no hub answers at {socket}", hint="start `nearfar serve hub` here") from error
+    return [
+        KnownWorker(
+            name=worker.name,
+            is_attached=worker.is_attached,
+            is_draining=worker.is_draining,
+            agents=tuple(map(card_from_proto, worker.agents)),
+            state=device_state_from_proto(worker.state),
+            live_steps=worker.live_steps,
+        )
+        for worker in reply.workers
+    ]
+
+
+@asynccontextmanager
+async def accept_workers(
+    config: HubConfig,
+    *,
+    memory: "MemoryStore | None" = None,
+    insecure: bool = False,
+) -> AsyncIterator[tuple["Hub", str]]:
+    """Run the hub until the context ends: workers attach at its address, tasks of this machine reach them at its socket. Workers whose user
+    is known synchronise with `memory`.
+
+    Yields the hub and the address where it really listens. Raises `ConfigError` for tokens, files or addresses that cannot be used.
+    """
+    from ...protocols.channel import server_tls
+    from ...protocols.hub import Hub, serve_hub
+    from ...protocols.hub_service import SERVICE, HubService
+    from ...protocols.server import serve
+    from ...protocols.token_file import read_tokens
+    from ...protocols.token_following import follow_tokens
+
+    tls = server_tls(config.certificate, config.key, config.client_authority)
+    hub = Hub(read_tokens(config.tokens), policies={name: _policy(worker) for name, worker in config.workers.items()})
+    further = {} if memory is None else _memory_handlers(memory, config)
+    serving = serve_hub(hub, config.address, tls=tls, insecure=insecure, further=further)
+    local = serve(hub.agents, f"unix:{config.socket.absolute()}", further={SERVICE: HubService(hub).local_handlers()})
+    async with local, serving as address, anyio.create_task_group() as tasks:
+        tasks.start_soon(follow_tokens, config.tokens, hub.replace_tokens)
+        yield hub, address
+        tasks.cancel_scope.cancel()
+
+
+def _memory_handlers(memory: "MemoryStore", config: HubConfig) -> "dict[str, grpc.GenericRpcHandler]":
+    """Let workers synchronise with the memory, each as the user whose device it is."""
+    from ..memory.sync.service import SERVICE, MemoryService
+    from ..memory.sync.serving import peers_of
+
+    users = {name: worker.user for name, worker in config.workers.items() if worker.user is not None}
+    return {SERVICE: MemoryService(memory, peers_of(users), is_hub=True).handlers()}
+
+
+def _policy(config: WorkerConfig) -> "WorkerPolicy":
+    from ...protocols.hub import WorkerPolicy
+
+    return WorkerPolicy(side=config.trust, minimum_battery=config.minimum_battery)

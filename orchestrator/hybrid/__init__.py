@@ -1,0 +1,1 @@
+"""`Hybrid`: prepare a task, route it, serve it, settle its bill, record it."""

@@ -1,0 +1,1 @@
+"""The research bench: sweeps, worlds, replays, simulation, calibration and blame. The core never imports it."""

@@ -1,0 +1,135 @@
+"""Who says what an agent should have done."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ....protocols import Message, Sensitivity, Side, StepRequest, ToolCall, complete
+from ...agents.pool import Member
+from ...safety.privacy.run_privacy import RunPrivacy
+from ...safety.privacy.texts import changed_message
+from .record import RecordedRun, RecordedStep, action_of
+
+
+class Corrector(Protocol):
+    """Knows better than the agents of a run."""
+
+    @property
+    def name(self) -> str:
+        """As a report names it."""
+        ...
+
+    async def correct(self, step: RecordedStep) -> Message | None:
+        """What the agent should have replied; None: what it replied is right, or nothing is known of such a step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What does the task. Who was asked the very same there should have said the same; else any order of the calls will do."""
+
+    name: str
+    calls: Sequence[ToolCall]
+    answer: str
+    run: RecordedRun | None = None
+    """One that went well; it also knows what others than executors should have said."""
+
+    @classmethod
+    def of(cls, run: RecordedRun) -> "Reference":
+        """A run that went well."""
+        return cls(f"run {run.name}", run.solutions.get("", ()), run.answer or "", run)
+
+    async def correct(self, step: RecordedStep) -> Message | None:
+        known = self._known(step)
+        if step.role == "execute" and not step.scope:
+            return _corrected(step, self.calls, self.answer)
+        if known is None:
+            return None
+        if step.role == "execute":
+            return _corrected(step, *self._part(step.scope))
+        return None if _says_the_same(step.reply, known) else known
+
+    def _known(self, step: RecordedStep) -> Message | None:
+        """What was said to the very same; of an executor, to the same opening."""
+        steps = () if self.run is None else self.run.steps
+        if step.role == "execute":
+            fitting = (each for each in steps if (each.scope, each.role, _opening(each)) == (step.scope, step.role, _opening(step)))
+        else:
+            fitting = (each for each in steps if (each.role, each.messages, each.error) == (step.role, step.messages, None))
+        return next((each.reply for each in fitting), None)
+
+    def _part(self, scope: str) -> tuple[Sequence[ToolCall], str]:
+        assert self.run is not None, "it knows the part"
+        last = [each for each in self.run.steps if each.scope == scope][-1]
+        return self.run.solutions.get(scope, ()), last.reply.text
+
+
+def _corrected(step: RecordedStep, calls: Sequence[ToolCall], answer: str) -> Message | None:
+    """What an executor should have replied, on the way to the answer by these calls, in whatever order; None: it did."""
+    left = _left(step.done, calls)
+    wanted = Counter(map(action_of, left))
+    made = Counter(map(action_of, step.reply.tool_calls))
+    if made and made <= wanted:
+        return None
+    if not made and not left and same(step.reply.text, answer):
+        return None
+    if not left:
+        return Message.assistant(answer)
+    return Message.assistant("", (left[0].model_copy(update={"id": f"corrected-{step.number}"}),))
+
+
+def _left(made: Sequence[ToolCall], wanted: Sequence[ToolCall]) -> list[ToolCall]:
+    """Those of the wanted that were not made yet."""
+    done = Counter(map(action_of, made))
+    left = []
+    for call in wanted:
+        if done[action_of(call)]:
+            done[action_of(call)] -= 1
+        else:
+            left.append(call)
+    return left
+
+
+def _opening(step: RecordedStep) -> Sequence[Message]:
+    """What the agent was asked in the first place."""
+    return tuple(itertools.takewhile(lambda message: message.role in ("system", "user"), step.messages))
+
+
+class StrongerAgent:
+    """An agent that is asked what each agent of the run was asked, as far as that may go."""
+
+    def __init__(self, member: Member, run: RecordedRun) -> None:
+        self._member = member
+        self._label = run.label
+        self._tools = tuple(traced.spec for traced in run.tools)
+        self._privacy = RunPrivacy.of(run.task)
+
+    @property
+    def name(self) -> str:
+        return f"agent {self._member.name}"
+
+    async def correct(self, step: RecordedStep) -> Message | None:
+        """Raises `PrivacyViolation` where the agent may not be told what the run has seen."""
+        is_kept_here = step.sensitivity is Sensitivity.PRIVATE and self._label.sensitivity is Sensitivity.PUBLIC
+        if is_kept_here and self._member.side is Side.FAR:
+            return None  # of a long context that stays here it knows nothing
+        tools = self._tools if step.role == "execute" else ()
+        asked = StepRequest(messages=step.messages, tools=tools, sensitivity=Sensitivity.PUBLIC)
+        departing = await self._privacy.departing(self._member, asked, self._label, role="correct")
+        with departing.watched():
+            reply = await departing.accepted(await complete(await self._member.open(), departing.request))
+        said = changed_message(reply.message, self._privacy.placeholders.filled)
+        return None if _says_the_same(said, step.reply) else said
+
+
+def _says_the_same(first: Message, second: Message) -> bool:
+    calls = [[action_of(call) for call in message.tool_calls] for message in (first, second)]
+    return first.text.strip() == second.text.strip() and calls[0] == calls[1]
+
+
+def same(answer: str, expected: str) -> bool:
+    """Whether two answers agree but for case, spacing and a final full stop."""
+    first, second = (" ".join(text.split()).casefold().removesuffix(".") for text in (answer, expected))
+    return first == second

@@ -1,0 +1,272 @@
+"""`calibrate`: the threshold with which a policy keeps to a budget, or to a quality, on recorded tasks.
+
+The threshold is chosen on all tasks. What to expect of it is measured apart: for each part of the tasks with a threshold that was chosen on
+the other parts.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pydantic import Field
+
+from ....protocols import ConfigError, Sensitivity
+from ....protocols.messages import Value
+from ...task.modes import Mode, Strategy
+from ...task.task import Policy
+from .curve import Interval
+from .replayed import Replayed
+from .simulation import Served, served
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Floats = NDArray[numpy.float64]
+    Rows = NDArray[numpy.intp]
+
+_AMOUNT: Final = re.compile(r"(?P<dollars>\$)?(?P<number>\d+(\.\d*)?([eE][+-]?\d+)?|\.\d+)(?P<percent>\s*%)?")
+_DIGITS: Final = 6
+"""Of a threshold, as it is written into a file."""
+_MARGIN: Final = 0.01
+"""Of a threshold beyond all advantages, over their spread."""
+_ROUNDING: Final = 1e-9
+
+
+class Measure(StrEnum):
+    """What is to be kept to."""
+
+    FAR_SHARE = "far_share"
+    """At most this share of the tasks goes far."""
+    DOLLARS = "dollars"
+    """At most so many dollars per task are spent."""
+    SCORE_SHARE = "score_share"
+    """At least this share of the far side's mean score is reached."""
+    SCORE = "score"
+    """At least this mean score is reached."""
+
+
+class Target(Value):
+    """A budget or a quality to keep to."""
+
+    measure: Measure
+    amount: float = Field(ge=0, allow_inf_nan=False)
+
+    def __str__(self) -> str:
+        return {
+            Measure.FAR_SHARE: f"at most {self.amount:.4g} of the tasks far",
+            Measure.DOLLARS: f"at most ${self.amount:.4g} per task",
+            Measure.SCORE_SHARE: f"at least {self.amount:.1%} of the far side's score",
+            Measure.SCORE: f"a score of at least {self.amount:.4g}",
+        }[self.measure]
+
+
+class Calibration(Value):
+    """A threshold, and what to expect of it."""
+
+    target: Target
+    threshold: float
+    toml: str
+    """Lines for nearfar.toml."""
+    expected: Served
+    """On tasks that the threshold was not chosen on."""
+    wanted: float
+    """What `target` comes to, in the unit of `reached`."""
+    reached: Interval
+    """Far share, dollars per task or score, whichever is to be kept to: on tasks that the threshold was not chosen on."""
+    misses: tuple[float, ...]
+    """By how much each part of the tasks went beyond the target, or fell short of a quality; negative where there was room left."""
+    notes: tuple[str, ...]
+
+    @property
+    def worst_miss(self) -> float:
+        """Of all parts."""
+        return max(self.misses)
+
+    def summary(self) -> dict[str, Any]:
+        """All of it, as JSON can hold it."""
+        return self.model_dump(mode="json") | {"worst_miss": self.worst_miss}
+
+
+def budget_target(text: str) -> Target:
+    """`30%` or `0.3` of the tasks may go far, or `$0.002` may be spent per task. Raises `ConfigError` for anything else."""
+    number, is_dollars, _ = _amount(text, "a budget", hint="a share of far tasks such as 30%, or dollars per task such as $0.002")
+    if not is_dollars and number > 1:
+        raise ConfigError(f"a share of far tasks lies between 0 and 100 %, not at {text}", hint="dollars per task begin with $")
+    return Target(measure=Measure.DOLLARS if is_dollars else Measure.FAR_SHARE, amount=number)
+
+
+def quality_target(text: str) -> Target:
+    """`95%` of the far side's score, or a mean score of `0.82`. Raises `ConfigError` for anything else."""
+    hint = "a share of the far side's score such as 95%, or a score such as 0.82"
+    number, is_dollars, is_share = _amount(text, "a quality", hint=hint)
+    if is_dollars or (not is_share and number > 1):
+        raise ConfigError(f"{text} is no quality", hint=hint)
+    return Target(measure=Measure.SCORE_SHARE if is_share else Measure.SCORE, amount=number)
+
+
+def calibrate(replayed: Replayed, *, budget: str | None = None, quality: str | None = None, seed: int = 0) -> Calibration:
+    """Find the threshold.
+
+    A budget is spent as far as possible, on the tasks with the highest advantage. A quality is kept to with as few far tasks as possible.
+
+    Args:
+        replayed: recorded tasks, as the router sees them.
+        budget: as `budget_target` reads it.
+        quality: as `quality_target` reads it; give one of the two.
+        seed: of the intervals.
+
+    Raises `ConfigError` for none or both of them, dollars where prices are unknown, and a target that no threshold keeps to.
+    """
+    import numpy
+
+    if (budget is None) == (quality is None):
+        raise ConfigError("a threshold is found for a budget or for a quality", hint="give one of --budget and --quality")
+    target = budget_target(budget) if budget is not None else quality_target(quality or "")
+    if target.measure is Measure.DOLLARS and not replayed.knows_dollars:
+        raise ConfigError("the traces do not tell what every far outcome cost", hint="record dollars, or give a share such as 30%")
+    search = _Search.of(replayed, target)
+    everything = numpy.arange(len(replayed.tasks))
+    threshold, miss = search.threshold_on(everything)
+    if miss > _ROUNDING:
+        raise _unreachable(search, miss, search.wanted(everything))
+    return _calibration(replayed, search, threshold, seed)
+
+
+def _amount(text: str, what: str, *, hint: str) -> tuple[float, bool, bool]:
+    """The number, whether it is in dollars, and whether it is in per cent."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or (found["dollars"] and found["percent"]):
+        raise ConfigError(f"{text!r} is not {what}", hint=f"give {hint}")
+    is_share = found["percent"] is not None
+    return float(found["number"]) / (100 if is_share else 1), found["dollars"] is not None, is_share
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What the target looks at, per task: which side brings how much."""
+
+    target: Target
+    advantages: "Floats"
+    near: "Floats"
+    far: "Floats"
+    """Equal to `near` where the threshold does not decide."""
+
+    @classmethod
+    def of(cls, replayed: Replayed, target: Target) -> Self:
+        import numpy
+
+        measure = {Measure.FAR_SHARE: replayed.is_far, Measure.DOLLARS: replayed.dollars}.get(target.measure, replayed.scores)
+        advantages = numpy.array([task.advantage for task in replayed.tasks])
+        return cls(target, advantages, measure(replayed.near), measure(replayed.far))
+
+    @property
+    def is_budget(self) -> bool:
+        return self.target.measure in (Measure.FAR_SHARE, Measure.DOLLARS)
+
+    def wanted(self, rows: "Rows") -> float:
+        """What the target comes to on some tasks."""
+        if self.target.measure is Measure.SCORE_SHARE:
+            return self.target.amount * float(self.far[rows].mean())
+        return self.target.amount
+
+    def miss(self, rows: "Rows", threshold: float) -> float:
+        """By how much a threshold goes beyond the budget, or falls short of the quality."""
+        import numpy
+
+        value = float(numpy.where(self.advantages[rows] > threshold, self.far[rows], self.near[rows]).mean())
+        return value - self.wanted(rows) if self.is_budget else self.wanted(rows) - value
+
+    def threshold_on(self, rows: "Rows") -> tuple[float, float]:
+        """The threshold that keeps to the target on some tasks, else the one that misses it least; and its miss there."""
+        import numpy
+
+        candidates = _candidates(self.advantages[rows])
+        misses = self._misses(rows)
+        kept = numpy.flatnonzero(misses <= _ROUNDING)
+        if not len(kept):
+            place = int(misses.argmin())
+        else:
+            place = int(kept[-1] if self.is_budget else kept[0])
+        return float(f"{candidates[place]:.{_DIGITS}g}"), float(misses[place])
+
+    def _misses(self, rows: "Rows") -> "Floats":
+        """Of all candidates."""
+        import numpy
+
+        order = numpy.argsort(-self.advantages[rows], kind="stable")
+        gains = numpy.cumsum([0.0, *(self.far[rows] - self.near[rows])[order]])
+        falls = numpy.flatnonzero(numpy.diff(self.advantages[rows][order])) + 1
+        values = self.near[rows].mean() + gains[[0, *falls, len(order)]] / len(order)
+        over: Floats = values - self.wanted(rows)
+        return over if self.is_budget else -over
+
+
+def _candidates(advantages: "Floats") -> list[float]:
+    """Thresholds between the advantages, from above the highest to below the lowest."""
+    import numpy
+
+    known = numpy.unique(advantages)[::-1]
+    margin = max(float(known[0] - known[-1]), 1.0) * _MARGIN
+    return [float(known[0]) + margin, *map(float, (known[:-1] + known[1:]) / 2), float(known[-1]) - margin]
+
+
+def _calibration(replayed: Replayed, search: _Search, threshold: float, seed: int) -> Calibration:
+    import numpy
+
+    parts = numpy.array([task.part for task in replayed.tasks])
+    agents, misses = list(replayed.near), []
+    for part in numpy.unique(parts):
+        held = parts == part
+        learned, _ = search.threshold_on(numpy.flatnonzero(~held))
+        for place in numpy.flatnonzero(held):
+            agents[place] = replayed.tasks[place].served_by(learned)
+        misses.append(search.miss(numpy.flatnonzero(held), learned))
+    (expected,) = served(replayed, {"expected": agents}, seed=seed)
+    reached = {Measure.FAR_SHARE: expected.far_share, Measure.DOLLARS: expected.dollars}.get(search.target.measure) or expected.score
+    return Calibration(
+        target=search.target,
+        threshold=threshold,
+        toml=_toml(replayed.policy, threshold),
+        expected=expected,
+        wanted=search.wanted(numpy.arange(len(parts))),
+        reached=reached,
+        misses=tuple(misses),
+        notes=tuple(_notes(replayed.policy)),
+    )
+
+
+def _unreachable(search: _Search, miss: float, wanted: float) -> ConfigError:
+    if search.is_budget:
+        return ConfigError(f"{search.target}: no threshold keeps to that on these tasks", hint=f"the least is {wanted + miss:.4g}")
+    share = f", which is {wanted:.4g}," if search.target.measure is Measure.SCORE_SHARE else ""
+    return ConfigError(
+        f"{search.target}{share} cannot be reached on these tasks",
+        hint=f"the highest score that a threshold reaches is {wanted - miss:.4g}",
+    )
+
+
+def _toml(policy: Policy, threshold: float) -> str:
+    """The lines that let the threshold decide."""
+    lines = [f'strategy = "{Strategy.ROUTE}"'] if policy.strategy is not Strategy.ROUTE else []
+    lines += [f'mode = "{Mode.AUTO}"'] if policy.mode is not Mode.AUTO else []
+    head = ["[policy]", *lines, ""] if lines else []
+    return "\n".join([*head, "[policy.router]", f"threshold = {threshold!r}", ""])
+
+
+def _notes(policy: Policy) -> Iterator[str]:
+    router = policy.router
+    if router.head is None:
+        yield (
+            "The policy names no head, so heads were trained for this calibration. The threshold is for a head of the same traces: "
+            "make it with nearfar router train, and name it in [policy.router]."
+        )
+    else:
+        yield f"If the head in {router.head} was trained on these tasks, the expectation flatters it."
+    for name in ("far_share", "dollars_per_hour"):
+        if getattr(router, name) is not None:
+            yield f"Take {name} out of [policy.router]: it would move the threshold."
+    if policy.sensitivity is not Sensitivity.PUBLIC:
+        yield "Tasks are private unless they say otherwise, and stay on this device whatever the threshold."

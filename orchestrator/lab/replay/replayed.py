@@ -1,0 +1,222 @@
+"""Recorded tasks, put to the real router one by one: what it thinks of each, and whom it would have asked."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from ....protocols import ConfigError, Side
+from ...routing.router import Router
+from ...routing.traces import Trace
+from ...task.route_decision import RouteDecision
+from ...task.task import Policy
+from ...util.embedding.embedder import Embedder
+from .held_out import Part, Progress, held_out
+from .online import Online, stream
+from .recording import REFUSALS, RecordedAgent, Recording, freed, learn_costs, task_of, with_router
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Floats = NDArray[numpy.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedTask:
+    """One task, and what the router thinks of it."""
+
+    trace: Trace
+    part: int
+    """Of the recording, that it belongs to."""
+    near: str
+    """Whom the near side would send: the most useful of its agents."""
+    far: str
+    """The same of the far side; the same agent where something else than the threshold settles who serves."""
+    advantage: float
+    """By how much the far agent is expected to be more useful."""
+    chosen: str
+    """Whom the policy as it is written asks first."""
+
+    @property
+    def is_free(self) -> bool:
+        """The threshold decides."""
+        return self.near != self.far
+
+    def served_by(self, threshold: float) -> str:
+        """Whom the policy would ask first under another threshold."""
+        return self.far if self.advantage > threshold else self.near
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """All tasks of a replay; at least one was free to go to either side."""
+
+    tasks: tuple[ReplayedTask, ...]
+    """In the order in which they were recorded."""
+    sides: Mapping[str, Side]
+    """Of each agent."""
+    parts: int
+    policy: Policy
+    """As it is written."""
+    incomplete: int
+    """Traces that lack the score of an agent, and were left out."""
+    refused: Mapping[str, int]
+    """Tasks that the policy turns away, by the reason; left out too."""
+    online: Online | None = None
+    """The tasks as a stream over which a budget is held; None where the policy has none."""
+
+    @property
+    def near(self) -> list[str]:
+        """Whom the near side would send, per task."""
+        return [task.near for task in self.tasks]
+
+    @property
+    def far(self) -> list[str]:
+        """Whom the far side would send."""
+        return [task.far for task in self.tasks]
+
+    @property
+    def chosen(self) -> list[str]:
+        """Whom the policy as it is written asks first."""
+        return [task.chosen for task in self.tasks]
+
+    @property
+    def advantages(self) -> "Floats":
+        """Of the tasks that were free to go to either side."""
+        import numpy
+
+        return numpy.array([task.advantage for task in self.tasks if task.is_free])
+
+    @property
+    def knows_dollars(self) -> bool:
+        """The price of every far outcome was recorded."""
+        outcomes = (item for task in self.tasks for item in task.trace.outcomes.items())
+        return all(outcome.dollars is not None for agent, outcome in outcomes if self.sides[agent] is Side.FAR)
+
+    def served_by(self, threshold: float) -> list[str]:
+        """Who serves each task under a threshold."""
+        return [task.served_by(threshold) for task in self.tasks]
+
+    def scores(self, agents: Sequence[str]) -> "Floats":
+        """What one agent for each task came to."""
+        import numpy
+
+        scores = (task.trace.outcomes[agent].score for task, agent in zip(self.tasks, agents, strict=True))
+        return numpy.array(list(scores), dtype=numpy.float64)
+
+    def dollars(self, agents: Sequence[str]) -> "Floats":
+        """What one agent for each task cost; a near agent without a price costs nothing."""
+        import numpy
+
+        return numpy.array([task.trace.outcomes[agent].dollars or 0.0 for task, agent in zip(self.tasks, agents, strict=True)])
+
+    def is_far(self, agents: Sequence[str]) -> "Floats":
+        """1 for a far agent, 0 for a near one."""
+        import numpy
+
+        return numpy.array([float(self.sides[agent] is Side.FAR) for agent in agents])
+
+
+def replay(
+    traces: Sequence[Trace],
+    policy: Policy,
+    *,
+    sides: Mapping[str, Side],
+    embedder: Embedder | None,
+    folds: int = 5,
+    seed: int = 0,
+    far_share: float | None = None,
+    progress: Progress = lambda _: None,
+) -> Replayed:
+    """Ask the router about every task that all agents were tried on.
+
+    What agents take, and where the policy names no head also how well they do, is learned from other parts of the tasks.
+
+    Args:
+        policy: as it is written. Its threshold is varied as strategy `route` with mode `auto` has it, for tasks that may leave the device.
+        sides: of the agents that take part, by name; outcomes of others are passed over.
+        embedder: of the heads that are trained where the policy names none; None: they look at words and classes alone.
+        folds: parts of the tasks; at least 2.
+        seed: of the split into parts, and of exploration.
+        far_share: budget to hold over the stream, instead of the policy's.
+        progress: is told in a sentence what is being done.
+
+    Raises `ConfigError` where there is an agent without outcomes, a side without agents, too few tasks with an outcome of every agent, or
+    no task that may go to either side; and what training a head raises.
+    """
+    recording = Recording.of(traces, sides)
+    with held_out(recording, head=policy.router.head, embedder=embedder, folds=folds, seed=seed, progress=progress) as parts:
+        replayed = _ask(recording, parts, policy, progress)
+        share = policy.router.far_share if far_share is None else far_share
+        if share is None:
+            return replayed
+        progress(f"holding {share:.0%} of far tasks over a stream of {len(recording.cases):,}")
+        return replace(replayed, online=stream(recording, parts, policy, far_share=share, seed=seed))
+
+
+def _ask(recording: Recording, parts: Sequence[Part], policy: Policy, progress: Progress) -> Replayed:
+    """The replay proper. Raises `ConfigError` where no task may go to either side."""
+    asked: dict[int, ReplayedTask] = {}
+    refused: Counter[str] = Counter()
+    for number, part in enumerate(parts):
+        progress(f"part {number + 1} of {len(parts)}: asking the router about {len(part.places):,} tasks")
+        panel = _Panel.of(recording, part, policy)
+        for place in part.places:
+            try:
+                asked[place] = panel.asked(recording.cases[place], number)
+            except REFUSALS as error:
+                refused[error.message] += 1
+    tasks = tuple(asked[place] for place in sorted(asked))
+    if not any(task.is_free for task in tasks):
+        raise ConfigError("no recorded task is free to go to either side", hint="rules or limits of the policy settle them all")
+    return Replayed(tasks, recording.sides, len(parts), policy, len(recording.incomplete), dict(refused))
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """The router, and the agents between which it decides."""
+
+    router: Router
+    agents: Sequence[RecordedAgent]
+    written: Policy
+    """As it is written, but with the part's head, and with nothing that changes from one task to the next or writes to a file."""
+    freed: Policy
+    """The same, with the choice between the sides left to the threshold."""
+
+    @classmethod
+    def of(cls, recording: Recording, part: Part, policy: Policy) -> Self:
+        router = Router()
+        for place in part.others:
+            learn_costs(router.running, recording.cases[place], recording.sides)
+        written = with_router(policy, head=part.head, far_share=None, dollars_per_hour=None, explore_share=0.0, shadow=False, log=None)
+        return cls(router, recording.agents, written, freed(written))
+
+    def asked(self, case: Trace, part: int) -> ReplayedTask:
+        """What the router thinks of a task."""
+        decision = self._explained(case, self.freed)
+        first = decision.candidates[0]
+        chosen = first if self.written == self.freed else self._explained(case, self.written).candidates[0]
+        if not self._is_free(case, decision):
+            return ReplayedTask(case, part, near=first, far=first, advantage=0.0, chosen=chosen)
+        near, far = (_most_useful(decision, side) for side in (Side.NEAR, Side.FAR))
+        return ReplayedTask(case, part, near, far, decision.advantage or 0.0, chosen)
+
+    def _explained(self, case: Trace, policy: Policy) -> RouteDecision:
+        task = self.router.ruled(task_of(case, policy), tools=case.tools)
+        return self.router.explain(task, self.agents, tools=case.tools)
+
+    def _is_free(self, case: Trace, decision: RouteDecision) -> bool:
+        """Another threshold would let the other side go first. Without rules that is so wherever both sides remain."""
+        if decision.advantage is None or not self.freed.rules:
+            return decision.advantage is not None
+        is_far = decision.considered[0].side is Side.FAR
+        threshold = decision.advantage + (1 if is_far else -1)
+        moved = self._explained(case, with_router(self.freed, threshold=threshold))
+        return moved.considered[0].side is not decision.considered[0].side
+
+
+def _most_useful(decision: RouteDecision, side: Side) -> str:
+    """Of the candidates of a side, of which there is at least one."""
+    known = [(each.utility, each.agent) for each in decision.considered if each.side is side and each.utility is not None]
+    return max(known, key=lambda pair: pair[0])[1]

@@ -1,0 +1,252 @@
+"""`simulate`: what a policy would have come to on recorded tasks, beside what else could have been done with them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import Field
+
+from ....protocols import Sensitivity, Side
+from ....protocols.messages import Value
+from ...routing.traces import Trace
+from ...task.modes import Mode, Strategy
+from ...task.task import Policy
+from ...util.embedding.embedder import Embedder
+from .curve import CurveFigures, Interval, Point, curve_figures, estimated_means, quantiles
+from .held_out import Progress
+from .online import Online
+from .replayed import Replayed, replay
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Floats = NDArray[numpy.float64]
+
+_SINGLE: Final = frozenset({Strategy.ROUTE, Strategy.DEVICE, Strategy.CLOUD})
+"""Strategies whose first agent alone answers, unless it fails."""
+_ORACLE_POINTS: Final = 41
+
+
+class Served(Value):
+    """What one way to serve the tasks comes to, as means per task with their 95 % intervals."""
+
+    name: str
+    far_share: Interval
+    """Share of the tasks that a far agent serves."""
+    score: Interval
+    dollars: Interval | None
+    """None where a far outcome was recorded without its price."""
+    threshold: float | None = None
+    """Advantage above which tasks go far; None where that is not how they are served."""
+
+
+class ClassResult(Value):
+    """The tasks of one class."""
+
+    task_class: str
+    """Empty: unknown."""
+    tasks: int
+    far_share: float
+    """That the policy sends far."""
+    score: Interval
+    """Of the policy."""
+    near: float
+    """Mean score where all of them go to the near side."""
+    far: float
+
+
+class Simulation(Value):
+    """A policy on recorded tasks."""
+
+    tasks: int
+    settled: int
+    """Of the tasks, where something else than the threshold decides: a rule, or a limit."""
+    sides: Mapping[str, Side]
+    incomplete: int
+    """Traces that lack the score of an agent; they are no part of any figure."""
+    refused: Mapping[str, int]
+    """Tasks that the policy turns away, by the reason; no part either."""
+    front: tuple[Served, ...]
+    """The router under thresholds from the highest to the lowest: ever more tasks go far."""
+    figures: CurveFigures | None
+    """Of the tasks that the threshold decides; None where the sides do equally well on them."""
+    policy: Served
+    """As it is written."""
+    random: Served
+    """As many tasks to the far side as under the policy, but drawn by lot."""
+    singles: tuple[Served, ...]
+    """Every agent alone, the best one first."""
+    oracle: Served
+    """The best agent for each task, known only in hindsight."""
+    oracle_front: tuple[Point, ...]
+    """The best that any router could do with each share of far tasks."""
+    classes: tuple[ClassResult, ...]
+    """The largest first."""
+    online: Online | None = Field(exclude=True)
+    """The tasks as a stream over which a budget is held; None where the policy has none."""
+    warnings: tuple[str, ...]
+    """What a reader has to know to read the figures rightly."""
+
+    @property
+    def best_single(self) -> Served:
+        """The agent that alone scores highest; of several, the one that costs least."""
+        return self.singles[0]
+
+    def summary(self) -> dict[str, Any]:
+        """All figures, as JSON can hold them."""
+        found = self.model_dump(mode="json")
+        if self.online is not None:
+            found["online"] = self.online.model_dump(mode="json", exclude={"running", "chosen"}) | {"worst_miss": self.online.worst_miss}
+        return found
+
+
+def simulate(
+    traces: Sequence[Trace],
+    policy: Policy,
+    *,
+    sides: Mapping[str, Side],
+    embedder: Embedder | None,
+    folds: int = 5,
+    seed: int = 0,
+    far_share: float | None = None,
+    progress: Progress = lambda _: None,
+) -> Simulation:
+    """Replay recorded tasks through the router. Arguments and errors are those of `replay`; the seed is that of the resamples too."""
+    replayed = replay(traces, policy, sides=sides, embedder=embedder, folds=folds, seed=seed, far_share=far_share, progress=progress)
+    return simulation(replayed, seed=seed)
+
+
+def simulation(replayed: Replayed, *, seed: int = 0) -> Simulation:
+    """What the policy came to in a replay, and what else could have been done with the same tasks. `seed` is that of the resamples."""
+    ways = {agent: [agent] * len(replayed.tasks) for agent in replayed.sides}
+    *found, policy, oracle = served(replayed, {**ways, "the policy": replayed.chosen, "oracle": _best_agents(replayed)}, seed=seed)
+    return Simulation(
+        tasks=len(replayed.tasks),
+        settled=sum(not task.is_free for task in replayed.tasks),
+        sides=replayed.sides,
+        incomplete=replayed.incomplete,
+        refused=replayed.refused,
+        front=_front(replayed, seed),
+        figures=_figures(replayed, seed),
+        policy=policy,
+        random=_random(replayed, seed),
+        singles=tuple(sorted(found, key=lambda way: (-way.score.value, way.dollars.value if way.dollars else 0.0))),
+        oracle=oracle,
+        oracle_front=_oracle_front(replayed),
+        classes=_classes(replayed, seed),
+        online=replayed.online,
+        warnings=tuple(_warnings(replayed)),
+    )
+
+
+def thresholds(replayed: Replayed) -> list[float]:
+    """The thresholds of a front, from the one above which nothing goes far to the one above which everything does."""
+    import numpy
+
+    highest, *lower = quantiles(replayed.advantages)[::-1]
+    return [float(highest), *(float(numpy.nextafter(edge, -numpy.inf)) for edge in lower or [highest])]
+
+
+def served(replayed: Replayed, ways: Mapping[str, Sequence[str]], *, seed: int) -> list[Served]:
+    """What ways to serve the tasks come to, each given by its name and an agent for each task."""
+    return _estimated(replayed, {name: _columns(replayed, agents) for name, agents in ways.items()}, seed)
+
+
+def _front(replayed: Replayed, seed: int) -> tuple[Served, ...]:
+    ways = {threshold: _columns(replayed, replayed.served_by(threshold)) for threshold in thresholds(replayed)}
+    found = _estimated(replayed, {f"threshold {threshold!r}": columns for threshold, columns in ways.items()}, seed)
+    return tuple(way.model_copy(update={"threshold": threshold}) for way, threshold in zip(found, ways, strict=True))
+
+
+def _columns(replayed: Replayed, agents: Sequence[str]) -> "Floats":
+    """Of shape (3, tasks): whether a far agent serves, its score, its dollars."""
+    import numpy
+
+    return numpy.stack([replayed.is_far(agents), replayed.scores(agents), replayed.dollars(agents)])
+
+
+def _estimated(replayed: Replayed, ways: "Mapping[str, Floats]", seed: int) -> list[Served]:
+    found = estimated_means([column for columns in ways.values() for column in columns], seed=seed)
+    knows_dollars = replayed.knows_dollars
+    return [
+        Served(name=name, far_share=found[3 * place], score=found[3 * place + 1], dollars=found[3 * place + 2] if knows_dollars else None)
+        for place, name in enumerate(ways)
+    ]
+
+
+def _figures(replayed: Replayed, seed: int) -> CurveFigures | None:
+    free = [place for place, task in enumerate(replayed.tasks) if task.is_free]
+    near, far = (replayed.scores(agents)[free] for agents in (replayed.near, replayed.far))
+    return None if near.mean() == far.mean() else curve_figures(replayed.advantages, near, far, seed=seed)
+
+
+def _random(replayed: Replayed, seed: int) -> Served:
+    """What the threshold decides is drawn by lot instead."""
+    import numpy
+
+    free = numpy.array([task.is_free for task in replayed.tasks])
+    share = replayed.is_far(replayed.chosen)[free].mean()
+    near, far = (_columns(replayed, agents) for agents in (replayed.near, replayed.far))
+    return _estimated(replayed, {"random": (1 - share) * near + share * far}, seed)[0]
+
+
+def _best_agents(replayed: Replayed) -> list[str]:
+    """The agent with the highest score for each task; of several a near one, and then the cheapest."""
+
+    def merit(trace: Trace, agent: str) -> tuple[float, bool, float]:
+        outcome = trace.outcomes[agent]
+        return (-(outcome.score or 0.0), replayed.sides[agent] is Side.FAR, outcome.dollars or 0.0)
+
+    return [min(task.trace.outcomes, key=lambda agent: merit(task.trace, agent)) for task in replayed.tasks]
+
+
+def _oracle_front(replayed: Replayed) -> tuple[Point, ...]:
+    import numpy
+
+    near, far = (
+        numpy.max([replayed.scores([agent] * len(replayed.tasks)) for agent, known in replayed.sides.items() if known is side], axis=0)
+        for side in (Side.NEAR, Side.FAR)
+    )
+    gained = near.mean() + numpy.cumsum([0.0, *numpy.sort(far - near)[::-1]]) / len(near)
+    places = numpy.unique(numpy.linspace(0, len(near), _ORACLE_POINTS).round().astype(int))
+    return tuple(Point(far_share=float(place / len(near)), quality=float(gained[place])) for place in places)
+
+
+def _classes(replayed: Replayed, seed: int) -> tuple[ClassResult, ...]:
+    import numpy
+
+    scores, is_far = replayed.scores(replayed.chosen), replayed.is_far(replayed.chosen)
+    near, far = (replayed.scores(agents) for agents in (replayed.near, replayed.far))
+    places: dict[str, list[int]] = {}
+    for place, task in enumerate(replayed.tasks):
+        places.setdefault(task.trace.task_class, []).append(place)
+    return tuple(
+        ClassResult(
+            task_class=name,
+            tasks=len(rows),
+            far_share=float(numpy.mean(is_far[rows])),
+            score=estimated_means([scores[rows]], seed=seed)[0],
+            near=float(near[rows].mean()),
+            far=float(far[rows].mean()),
+        )
+        for name, rows in sorted(places.items(), key=lambda item: (-len(item[1]), item[0]))
+    )
+
+
+def _warnings(replayed: Replayed) -> Iterator[str]:
+    policy = replayed.policy
+    if policy.router.head is not None:
+        yield f"The head in {policy.router.head} was used as it is. If it was trained on these tasks, the figures flatter it."
+    if policy.strategy not in _SINGLE:
+        yield (
+            f"Under strategy {policy.strategy} more than the first agent takes part in a task, which recorded outcomes do not show: "
+            "the policy's point counts the first agent alone. The front and the stream are those of strategy route."
+        )
+    if policy.sensitivity is not Sensitivity.PUBLIC:
+        yield "Tasks are private under this policy and stay on the device. The front and the stream are those of tasks that may leave it."
+    if policy.mode is not Mode.AUTO:
+        yield f"The policy has mode {policy.mode}. The front and the stream are those of mode auto."
+    if policy.router.dollars_per_hour is not None:
+        yield "When the tasks came is not recorded, so dollars_per_hour is left aside, and the policy's threshold stands."
+    if policy.rules:
+        yield "Rules that ask for the device find its state unknown, and those that ask for the time see that of the simulation."

@@ -1,0 +1,204 @@
+"""The sweep itself: which runs are left, handing them out under the cost ceiling, and recording each as it ends."""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import anyio
+
+from ....protocols import NearfarError, WorkerCrashed
+from ..worlds.world import WorldTask
+from .pools import Pool
+from .records import RecordLog, RunRecord
+from .study import Study
+from .workbench import Item, failed_record
+from .world_loading import draw_tasks, open_world
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[RunRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of the study, made or not."""
+
+    key: str
+    item: Item
+    task: WorldTask
+
+
+def all_runs(study: Study) -> list[Run]:
+    """Every run of a study, such that one stopped early has compared all configurations on as many tasks.
+
+    Raises `ConfigError` where a world cannot be opened or draws no tasks.
+    """
+    worlds = {name: open_world(name) for name in study.worlds}
+    drawn = {(name, seed): draw_tasks(worlds[name], study.tasks, seed) for name in study.worlds for seed in study.seeds}
+    longest = max(len(tasks) for tasks in drawn.values())
+    places = itertools.product(range(longest), study.seeds, study.worlds)
+    return [run for index, seed, world in places for run in _runs_at(study, drawn, world, seed, index)]
+
+
+def _runs_at(study: Study, drawn: Mapping[tuple[str, int], Sequence[WorldTask]], world: str, seed: int, index: int) -> Iterator[Run]:
+    tasks = drawn[world, seed]
+    for configuration in study.configurations if index < len(tasks) else ():
+        task = tasks[index]
+        item = Item(world=world, seed=seed, index=index, configuration=configuration.label)
+        yield Run(configuration.key(world=world, task=task.identifier, seed=seed), item, task)
+
+
+class Budget:
+    """What may still be spent. A run is let through when the dearest one like it so far would still fit.
+
+    Until one run of a configuration in a world has ended its price is unknown, and it is taken to need all that is left; so the
+    ceiling is passed by at most the last runs' distance from the dearest before them.
+    """
+
+    def __init__(self, ceiling: float | None, spent: Sequence[RunRecord]) -> None:
+        self._ceiling = ceiling
+        self._dearest: dict[tuple[str, str], float] = {}
+        self._reserved = 0.0
+        self.spent = 0.0
+        """US dollars of all runs that ended."""
+        for record in spent:
+            self._count(record)
+
+    def reserve(self, item: Item) -> float | None:
+        """The dollars set aside for a run; None where they are not left."""
+        if self._ceiling is None:
+            return 0.0
+        left = self._ceiling - self.spent - self._reserved
+        needed = self._dearest.get((item.world, item.configuration), left)
+        if left <= 0 or needed > left:
+            return None
+        self._reserved += needed
+        return needed
+
+    def settle(self, reserved: float, record: RunRecord) -> None:
+        """Replace what was set aside by what was spent."""
+        self._reserved -= reserved
+        self._count(record)
+
+    def lose(self, reserved: float, item: Item) -> None:
+        """The same for a run that was lost with its process, and what it spent with it."""
+        self._reserved -= reserved
+        self._spend((item.world, item.configuration), None)
+
+    def _count(self, record: RunRecord) -> None:
+        self._spend((record.world, record.configuration), record.dollars)
+
+    def _spend(self, kind: tuple[str, str], dollars: float | None) -> None:
+        if dollars is None:  # taken for as dear as the dearest like it; where there is none, the price is as unknown as before
+            self.spent += self._dearest.get(kind, 0.0)
+            return
+        self._dearest[kind] = max(self._dearest.get(kind, 0.0), dollars)
+        self.spent += dollars
+
+
+class Sweep:
+    """Makes the runs of a study that are not recorded yet."""
+
+    def __init__(self, study: Study, log: RecordLog) -> None:
+        self._study = study
+        self._log = log
+        self.runs = all_runs(study)
+        """All of them, made or not."""
+        keys = {run.key for run in self.runs}
+        self.budget = Budget(study.ceiling, [record for record in log.records if record.key in keys])
+
+    @property
+    def missing(self) -> list[Run]:
+        """The runs that are left."""
+        return [run for run in self.runs if run.key not in self._log.keys]
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """The runs of this study that are made, under its labels; the log may hold those of others."""
+        labels = {run.key: run.item.configuration for run in self.runs}
+        made = (record for record in self._log.records if record.key in labels)
+        return [record.model_copy(update={"configuration": labels[record.key]}) for record in made]
+
+    async def make(self, pool: Pool, listener: Listener) -> Literal["complete", "ceiling"]:
+        """Hand out what is left; `listener` hears each record. Raises what keeps the study from being run, with all ended runs recorded."""
+        first = _Handout(iter(self.missing), listener)
+        await self._work_off(first, pool, at_once=pool.capacity)
+        # A process takes all its runs with it when it dies, and one of them may be to blame: each has its second try alone.
+        await self._work_off(_Handout(iter(first.crashed), listener, is_last=True), pool, at_once=1)
+        return "complete" if not self.missing else "ceiling"
+
+    async def _work_off(self, handout: "_Handout", pool: Pool, *, at_once: int) -> None:
+        async def hand_out() -> None:
+            while (handed := await self._next(handout)) is not None:
+                run, reserved = handed
+                try:
+                    record = await self._made(pool, run, is_last=handout.is_last)
+                except NearfarError as error:
+                    handout.failure = error
+                    running.cancel_scope.cancel()
+                    return
+                await self._settle(handout, run, reserved, record)
+
+        async with anyio.create_task_group() as running:
+            for _ in range(at_once):
+                running.start_soon(hand_out)
+        if handout.failure is not None:
+            raise handout.failure
+
+    async def _next(self, handout: "_Handout") -> tuple[Run, float] | None:
+        """The next run that the budget allows; waits while those under way may still free some of it."""
+        async with handout.ended:
+            while True:
+                handout.waiting = handout.waiting or next(handout.left, None)
+                if handout.waiting is None:
+                    return None
+                reserved = self.budget.reserve(handout.waiting.item)
+                if reserved is not None:
+                    run, handout.waiting = handout.waiting, None
+                    handout.under_way += 1
+                    return run, reserved
+                if handout.under_way == 0:
+                    return None
+                await handout.ended.wait()
+
+    async def _made(self, pool: Pool, run: Run, *, is_last: bool) -> RunRecord | None:
+        """The record of a run; None where its process died, unless this was its last try."""
+        try:
+            return await pool.run(run.item)
+        except WorkerCrashed as error:
+            logger.warning("%s under %s: %s", run.task.identifier, run.item.configuration, error)
+            configuration = next(each for each in self._study.configurations if each.label == run.item.configuration)
+            return failed_record(run.item, run.task, configuration, f"{type(error).__name__}: {error.message}") if is_last else None
+
+    async def _settle(self, handout: "_Handout", run: Run, reserved: float, record: RunRecord | None) -> None:
+        if record is None:
+            self.budget.lose(reserved, run.item)
+            handout.crashed.append(run)
+        else:
+            self.budget.settle(reserved, record)
+            self._log.append(record)
+            handout.listener(record)
+        async with handout.ended:
+            handout.under_way -= 1
+            handout.ended.notify_all()
+
+
+@dataclass(slots=True)
+class _Handout:
+    """What those who hand out runs share."""
+
+    left: Iterator[Run]
+    listener: Listener
+    is_last: bool = False
+    """No run has another try after this one."""
+    ended: anyio.Condition = field(default_factory=anyio.Condition)
+    """That some run has."""
+    waiting: Run | None = None
+    """The next run, for which the budget does not suffice yet."""
+    under_way: int = 0
+    crashed: list[Run] = field(default_factory=list)
+    """Runs whose process died."""
+    failure: NearfarError | None = None
+    """What keeps the study from being run."""

@@ -1,0 +1,254 @@
+"""Running single tasks of a study: one process's agents, worlds and `Hybrid`s, and the record of each run."""
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, closing
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Literal, Self
+
+from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usage
+from ....protocols.messages import Value
+from ...compose.agents import far_member, near_member, reference_price
+from ...hybrid.hybrid import Hybrid
+from ...task.events import CallEnded, TaskEvent, TaskFinished
+from ...task.results import Call
+from ...task.sections.supervision import Verdict
+from ..worlds.world import Episode, Grade, SolvableWorld, World, WorldTask
+from .configurations import Configuration
+from .costs import EXECUTE, Reference, context_tokens, dollars, joules, peak_kv_bytes
+from .records import Check, RunRecord
+from .study import Study
+from .world_loading import draw_tasks, open_factory, open_world
+
+logger = logging.getLogger(__name__)
+
+Serve = Callable[..., AsyncGenerator[TaskEvent, None]]
+"""Streams a task: `Hybrid.stream` with its policy."""
+
+
+class Item(Value):
+    """One run to be made: a task of a world under a configuration."""
+
+    world: str
+    """As the study names it."""
+    seed: int
+    index: int
+    """Of the task among those drawn with the seed."""
+    configuration: str
+    """A label of the study."""
+
+
+@dataclass(slots=True)
+class Course:
+    """What is known of a run while it is under way, so that it can be recorded however it ends."""
+
+    calls: list[Call] = field(default_factory=list)
+    answer: str = ""
+    seconds: float = 0.0
+    tools: tuple[str, ...] = ()
+    error: str | None = None
+    grade: Grade = Grade(success=False, score=0)
+
+
+class Workbench:
+    """The agents of one process and the worlds that they work in; an async context manager that closes the agents it opened."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._configurations = {configuration.label: configuration for configuration in study.configurations}
+        model, prices = reference_price()
+        self._reference = Reference(model=model, prices=prices)
+        self._worlds: dict[str, World] = {}
+        self._tasks: dict[tuple[str, int], Sequence[WorldTask]] = {}
+        self._hybrids: dict[str, Hybrid] = {}
+        self._near: Agent | None = None
+        self._far: Agent | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Open the agents that the study needs. Raises what opening raises."""
+        async with AsyncExitStack() as stack:
+            if self._study.agents is not None:
+                self._near, self._far = self._users_agents(stack, self._study.agents)
+            else:
+                self._near = await self._opened(stack, Side.NEAR) if self._study.needs_near else None
+                self._far = await self._opened(stack, Side.FAR) if self._study.needs_far else None
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    async def run(self, item: Item) -> RunRecord:
+        """Make one run. Whatever fails in it, in the agents or in the world, becomes part of its record."""
+        configuration = self._configurations[item.configuration]
+        task = self._task(item)
+        hybrid = self._hybrid(item, configuration)
+        course = Course()
+        try:
+            episode = self._world(item.world).reset(task)
+        except Exception as error:  # a task boundary: the world may be the user's own program
+            course.error = _described(error, "the world could not start over on the task", task)
+        else:
+            await self._work(partial(hybrid.stream, policy=configuration.policy), task, episode, course)
+        return self._record(item, task, configuration, course)
+
+    async def _work(self, stream: Serve, task: WorldTask, episode: Episode, course: Course) -> None:
+        try:
+            with closing(episode):
+                await self._serve(stream, task, episode, course)
+                _grade(episode, task, course)
+        except Exception as error:  # a task boundary, as above
+            course.error = _described(error, "the episode could not be closed", task)
+
+    async def _serve(self, stream: Serve, task: WorldTask, episode: Episode, course: Course) -> None:
+        """Let the agents work on the task; where they fail, what their tools did still stands to be graded."""
+        course.tools = tuple(tool.name for tool in episode.tools)
+        started = time.monotonic()
+        try:
+            given = {"context": task.context} if task.context is not None else {}
+            async with aclosing(stream(task.prompt, tools=episode.tools, timeout=self._study.timeout, **given)) as events:
+                async for event in events:
+                    if isinstance(event, CallEnded):
+                        course.calls.append(event.call)
+                    elif isinstance(event, TaskFinished):
+                        course.answer = event.result.text
+        except NearfarError as error:
+            course.error = f"{type(error).__name__}: {error.message}"
+        except Exception as error:  # a task boundary: an agent may be the user's own program
+            course.error = _described(error, "an agent or a tool broke", task)
+        finally:
+            course.seconds = time.monotonic() - started
+
+    def _record(self, item: Item, task: WorldTask, configuration: Configuration, course: Course) -> RunRecord:
+        calls = course.calls
+        near, far = ([call for call in calls if call.side is side] for side in Side)
+        near_usage = sum((call.usage for call in near), Usage())
+        near_card, far_card = (_card(agent) for agent in (self._near, None if configuration.oracle else self._far))
+        spent, source = dollars(calls, far_card, self._reference)
+        energy = joules(near_usage, near_card.parameters if near_card else None)
+        checks = tuple(
+            Check(turn=call.turn, trigger=call.trigger, verdict=_word(call.verdict)) for call in calls if call.trigger is not None
+        )
+        acted = [call for call in calls if call.verdict is Verdict.INTERVENE and not call.shadow]
+        return new_record(
+            item,
+            task,
+            configuration,
+            course,
+            near_model=near[0].model if near else None,
+            far_model=far[0].model if far else None,
+            turns=sum(call.role == EXECUTE for call in calls),
+            near_calls=len(near),
+            far_calls=len(far),
+            near_usage=near_usage,
+            far_usage=sum((call.usage for call in far), Usage()),
+            dollars=spent,
+            dollars_source=source,
+            joules=energy,
+            joules_source="unavailable" if energy is None else "estimated",
+            peak_kv_bytes=peak_kv_bytes(calls, near_card.kv_bytes_per_token if near_card else None),
+            context_tokens=context_tokens(calls),
+            checks=checks,
+            interventions=len(acted),
+        )
+
+    def _world(self, name: str) -> World:
+        if name not in self._worlds:
+            self._worlds[name] = open_world(name)
+        return self._worlds[name]
+
+    def _task(self, item: Item) -> WorldTask:
+        drawn = (item.world, item.seed)
+        if drawn not in self._tasks:
+            self._tasks[drawn] = draw_tasks(self._world(item.world), self._study.tasks, item.seed)
+        return self._tasks[drawn][item.index]
+
+    def _hybrid(self, item: Item, configuration: Configuration) -> Hybrid:
+        """One over the agents of the study; one more for each world whose oracle supervises."""
+        key = item.world if configuration.oracle else ""
+        if key not in self._hybrids:
+            far = _oracle(self._world(item.world)) if configuration.oracle else self._far
+            self._hybrids[key] = Hybrid(near=self._near, far=far)
+        return self._hybrids[key]
+
+    async def _opened(self, stack: AsyncExitStack, side: Side) -> Agent:
+        member = near_member(self._study.near) if side is Side.NEAR else far_member(self._study.far)
+        if member is None:
+            raise ConfigError(f"the sweep needs a {side} agent and none is configured", hint=f"--{side} MODEL, or [{side}] in nearfar.toml")
+        stack.push_async_callback(member.aclose)
+        return await member.open()
+
+    def _users_agents(self, stack: AsyncExitStack, factory: str) -> tuple[Agent | None, Agent | None]:
+        pair = open_factory(factory, "the factory of agents")
+        if not isinstance(pair, tuple) or len(pair) != 2 or not all(agent is None or isinstance(agent, Agent) for agent in pair):
+            raise ConfigError(
+                f"{factory} makes {pair!r} and not a near and a far agent", hint="return (near, far); None for a side left out"
+            )
+        near, far = pair
+        for agent in (near, far):
+            if agent is not None:
+                stack.push_async_callback(agent.aclose)
+        return near, far
+
+
+def new_record(item: Item, task: WorldTask, configuration: Configuration, course: Course, **figures: object) -> RunRecord:
+    """The record of a run with its figures."""
+    run = {"world": item.world, "task": task.identifier, "seed": item.seed}
+    described = {
+        **run,
+        "key": configuration.key(world=item.world, task=task.identifier, seed=item.seed),
+        "prompt": task.prompt,
+        "context_words": len((task.context or "").split()),
+        "tools": course.tools,
+        "kind": task.kind,
+        "difficulty": task.difficulty,
+        "configuration": configuration.label,
+        "strategy": configuration.strategy,
+        "knobs": configuration.knobs,
+        "oracle": configuration.oracle,
+        "answer": course.answer,
+        "error": course.error,
+        "success": course.grade.success,
+        "score": course.grade.score,
+        "measures": dict(course.grade.measures),
+        "seconds": course.seconds,
+    }
+    return RunRecord.model_validate({**described, **figures})
+
+
+def failed_record(item: Item, task: WorldTask, configuration: Configuration, error: str) -> RunRecord:
+    """The record of a run that was lost together with its process, and what it had spent with it."""
+    unknown = {"dollars": None, "dollars_source": "unknown", "joules": None, "joules_source": "unavailable", "peak_kv_bytes": None}
+    nobody = {"near_model": None, "far_model": None, "turns": 0, "near_calls": 0, "far_calls": 0}
+    return new_record(item, task, configuration, Course(error=error), **unknown, **nobody)
+
+
+def _grade(episode: Episode, task: WorldTask, course: Course) -> None:
+    try:
+        course.grade = Grade.model_validate(episode.grade(course.answer))
+    except Exception as error:  # a task boundary: the world may be the user's own program
+        course.error = _described(error, "the outcome could not be graded", task)
+
+
+def _oracle(world: World) -> Agent:
+    if not isinstance(world, SolvableWorld):
+        raise ConfigError(f"world {world.name!r} has no oracle", hint="leave out the configurations with +oracle, or give it oracle()")
+    return world.oracle()
+
+
+def _word(verdict: Verdict | None) -> Literal["continue", "intervene", "unreadable"] | None:
+    return verdict.value if verdict is not None else None
+
+
+def _card(agent: Agent | None) -> AgentCard | None:
+    return agent.card if agent is not None else None
+
+
+def _described(error: Exception, what: str, task: WorldTask) -> str:
+    if not isinstance(error, NearfarError):
+        logger.exception("task %s: %s", task.identifier, what)
+    return f"{type(error).__name__}: {what}: {error}"

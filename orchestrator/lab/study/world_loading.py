@@ -1,0 +1,83 @@
+"""Worlds by name: the ones that ship with nearfar, or `package.module:factory` for the user's own."""
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from ....protocols import ConfigError, NearfarError
+from ..worlds.world import World, WorldTask
+
+logger = logging.getLogger(__name__)
+
+SHIPPED: Final[Mapping[str, str]] = {
+    "search": "nearfar.orchestrator.lab.worlds.search:SearchWorld",
+    "apps": "nearfar.orchestrator.lab.worlds.apps:AppsWorld",
+}
+"""Generated, so their tasks are nobody's secrets; each opens on its test split."""
+
+
+def open_world(name: str) -> World:
+    """The world of a name. Raises `ConfigError` that says what is missing where it is none."""
+    world = open_factory(SHIPPED.get(name, name), "world")
+    missing = [part for part in ("name", "tasks", "reset") if not hasattr(world, part)]
+    if missing:
+        raise ConfigError(
+            f"{name} makes {world!r}, which is no World: it has no {' and no '.join(missing)}", hint="docs/sweep.md has an example"
+        )
+    assert isinstance(world, World), "it has all parts"
+    return world
+
+
+def open_factory(name: str, what: str) -> object:
+    """Call `package.module:factory`. Raises `ConfigError` where there is no such thing, or it fails."""
+    factory = _factory(name, what)
+    try:
+        return factory()
+    except NearfarError:
+        raise
+    except Exception as error:  # a task boundary: the factory is the user's own program
+        logger.exception("the factory %s failed", name)
+        raise ConfigError(f"{what} {name} fails while it is made: {type(error).__name__}: {error}") from error
+
+
+def draw_tasks(world: World, count: int, seed: int) -> Sequence[WorldTask]:
+    """Tasks of the world, with identifiers of their own. Raises `ConfigError` where the world breaks its contract."""
+    try:
+        tasks = list(world.tasks(count, seed))
+    except NearfarError:
+        raise
+    except Exception as error:  # a task boundary: the world is the user's own program
+        logger.exception("world %s draws no tasks", world.name)
+        raise ConfigError(f"world {world.name!r} fails to draw tasks: {type(error).__name__}: {error}") from error
+    strangers = [task for task in tasks if not isinstance(task, WorldTask)]
+    if strangers:
+        raise ConfigError(f"world {world.name!r} draws {strangers[0]!r}, which is no WorldTask", hint="docs/sweep.md has an example")
+    if not tasks:
+        raise ConfigError(f"world {world.name!r} draws no tasks for seed {seed}")
+    if len({task.identifier for task in tasks}) < len(tasks):
+        raise ConfigError(f"world {world.name!r} gives two tasks of seed {seed} the same identifier")
+    return tasks
+
+
+def _factory(name: str, what: str) -> Callable[[], object]:
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        known = f"{', '.join(SHIPPED)}, or " if what == "world" else ""
+        raise ConfigError(f"there is no {what} {name!r}", hint=f"write {known}package.module:factory")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # an installed command does not look where the user stands
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute, None)
+    except ImportError as error:
+        raise ConfigError(f"{what} {name}: {error}", hint="is the module on PYTHONPATH or in this folder?") from error
+    except Exception as error:  # a task boundary: the module is the user's own program
+        logger.exception("the module of %s failed", name)
+        raise ConfigError(f"{what} {name} fails while it is loaded: {type(error).__name__}: {error}") from error
+    if not callable(factory):
+        raise ConfigError(f"{what} {name}: the module has no function or class {attribute!r}")
+    found: Callable[[], object] = factory
+    return found

@@ -1,0 +1,1 @@
+"""Train the head of the router on recorded outcomes."""

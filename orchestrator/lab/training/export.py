@@ -1,0 +1,139 @@
+"""Writing a trained head: two ONNX models and a card."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ....protocols import ConfigError
+from ...routing.learned.features import SURFACE
+from ...routing.learned.head import CARD, LIKENESS, WORDS, HeadCard
+from ...util.embedding.embedder import EARLY_WIDTH, NAME
+from .likeness import MOST_DEVIATIONS, NEAREST, REACH, LikenessPart, surface_weight
+from .training import Parts
+from .words import WordsPart
+
+if TYPE_CHECKING:
+    import onnx
+
+_OPERATORS: Final = 18
+_FORMAT: Final = 9
+"""Of the file: what onnxruntime 1.20 reads."""
+
+
+def write_head(parts: Parts, folder: Path) -> None:
+    """Write a head that `Head` loads.
+
+    Raises `ConfigError` where onnx is not installed, or the folder cannot be written.
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise ConfigError("writing a head needs onnx", hint="pip install 'nearfar[train]'") from error
+    card = HeadCard(
+        embedder=NAME if parts.likeness is not None else None,
+        agents=parts.agents,
+        prompts=parts.prompts,
+        familiar=parts.likeness.familiar if parts.likeness is not None else 0.0,
+        classes=parts.classes,
+        blends=parts.blends,
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        onnx.save(_words(parts.words), folder / WORDS)
+        if parts.likeness is not None:
+            onnx.save(_likeness(parts.likeness), folder / LIKENESS)
+        (folder / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the head cannot be written to {folder}: {error}", hint="name a folder that can be written") from error
+
+
+def _words(part: WordsPart) -> "onnx.ModelProto":
+    """`buckets` and `values`, of shape (n-grams,), and `surface`, of shape (measures,), to `logits`, of shape (agents,)."""
+    import numpy
+
+    graph = _Graph()
+    graph.give("buckets", numpy.int64, ["grams"])
+    graph.give("values", numpy.float32, ["grams"])
+    graph.give("surface", numpy.float32, [len(SURFACE)])
+    weighted = graph.add("Mul", "values", graph.add("Gather", graph.constant("rarity", part.rarity), "buckets"))
+    length = graph.add("Max", graph.add("ReduceL2", weighted, keepdims=1), graph.constant("least", numpy.float32(1e-6)))
+    from_words = graph.add(
+        "MatMul", graph.add("Div", weighted, length), graph.add("Gather", graph.constant("words", part.words), "buckets")
+    )
+    # The surface is standardised and weighted in one step.
+    slopes = part.surface / part.scale[:, None]
+    from_surface = graph.add("MatMul", "surface", graph.constant("slopes", slopes))
+    bias = graph.constant("bias", part.bias - part.centre @ slopes)
+    graph.add("Add", graph.add("Add", from_words, from_surface), bias, name="logits")
+    return graph.model("words", logits=[len(part.bias)])
+
+
+def _likeness(part: LikenessPart) -> "onnx.ModelProto":
+    """`embedding`, of shape (768,), and `surface`, of shape (measures,), to `corrections`, of shape (agents,), and `similarity`."""
+    import numpy
+
+    graph = _Graph()
+    graph.give("embedding", numpy.float32, [EARLY_WIDTH])
+    graph.give("surface", numpy.float32, [len(SURFACE)])
+    least = graph.constant("least", numpy.float32(1e-6))
+    centred = graph.add("Sub", "embedding", graph.constant("centre", part.centre))
+    meaning = graph.add("Div", centred, graph.add("Max", graph.add("ReduceL2", centred, keepdims=1), least))
+    shifted = graph.add("Sub", "surface", graph.constant("surface_centre", part.surface_centre))
+    bounds = (graph.constant(name, numpy.float32(bound)) for name, bound in (("low", -MOST_DEVIATIONS), ("high", MOST_DEVIATIONS)))
+    clipped = graph.add("Clip", graph.add("Div", shifted, graph.constant("surface_scale", part.surface_scale)), *bounds)
+    look = graph.add("Mul", clipped, graph.constant("surface_weight", surface_weight(len(SURFACE))))
+    both = graph.add("Concat", meaning, look, axis=0)
+    direction = graph.add("Div", both, graph.add("Max", graph.add("ReduceL2", both, keepdims=1), least))
+    similar = graph.add("MatMul", direction, graph.constant("landmarks", part.landmarks.T))
+    distance = graph.add("Sub", similar, graph.constant("one", numpy.float32(1)))
+    kernel = graph.add("Exp", graph.add("Div", distance, graph.constant("reach", numpy.float32(REACH))))
+    graph.add("MatMul", kernel, graph.constant("weights", part.weights), name="corrections")
+    nearest = graph.constant("nearest", numpy.array([min(NEAREST, len(part.landmarks))], dtype=numpy.int64))
+    values, _ = graph.add_many("TopK", similar, nearest, outputs=2, axis=0)
+    graph.add("ReduceMean", values, keepdims=0, name="similarity")
+    return graph.model("likeness", corrections=[part.weights.shape[1]], similarity=[])
+
+
+class _Graph:
+    """A graph in the making. Values go by their names."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._inputs: list[Any] = []
+
+    def give(self, name: str, kind: Any, shape: list[str | int]) -> None:  # noqa: ANN401 - a type of numpy's
+        import numpy
+        from onnx import helper
+
+        self._inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(numpy.dtype(kind)), shape))
+
+    def add(self, operator: str, *inputs: str, name: str = "", **attributes: int) -> str:
+        from onnx import helper
+
+        name = name or f"{operator}.{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+    def add_many(self, operator: str, *inputs: str, outputs: int, **attributes: int) -> list[str]:
+        from onnx import helper
+
+        names = [f"{operator}.{len(self._nodes)}.{place}" for place in range(outputs)]
+        self._nodes.append(helper.make_node(operator, list(inputs), names, **attributes))
+        return names
+
+    def constant(self, name: str, values: Any) -> str:  # noqa: ANN401 - an array or a number of numpy's
+        import numpy
+        from onnx import numpy_helper
+
+        # `ascontiguousarray` alone would make a number an array of one.
+        self._constants.append(numpy_helper.from_array(numpy.ascontiguousarray(values).reshape(numpy.shape(values)), name))
+        return name
+
+    def model(self, name: str, **outputs: list[str | int]) -> "onnx.ModelProto":
+        from onnx import TensorProto, checker, helper
+
+        found = [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape) for output, shape in outputs.items()]
+        graph = helper.make_graph(self._nodes, name, self._inputs, found, self._constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPERATORS)], ir_version=_FORMAT)
+        checker.check_model(model)
+        return model

@@ -1,0 +1,147 @@
+"""The likeness part of a head, in training: how much better or worse the agents did on prompts like this one than the words make expect.
+
+For each agent a kernel logistic regression, in torch, with the log-odds of the words part as its offset. The kernel falls with the angle
+between two vectors: the embedding, centred, and with less weight the surface of the prompt. It is evaluated against some of the training
+prompts, the landmarks (subset of regressors: Rasmussen & Williams 2006, section 8.3.1), so that training takes time linear in the number
+of prompts and a prediction takes the same time always.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+    from numpy.typing import NDArray
+
+    from ...routing.learned.examples import Floats
+
+LANDMARKS: Final = 2048
+REACH: Final = 0.2
+"""By how much less than 1 a cosine must be for the kernel to fall to 1/e."""
+SURFACE_WEIGHT: Final = 0.4
+"""Root mean square of the measures of the surface, in standard deviations, over the length of the embedding."""
+MOST_DEVIATIONS: Final = 3.0
+"""By which a measure may differ from its mean."""
+WEIGHT_DECAY: Final = 4.0
+"""The inverse of the variance, in squared log-odds, that the correction is expected to have."""
+NEAREST: Final = 5
+"""Landmarks whose mean similarity says whether a prompt is familiar."""
+UNFAMILIAR: Final = 0.02
+"""Share of the training prompts that count as unlike the others."""
+_STEPS: Final = 4
+"""Of Newton's method; each about squares the error."""
+_JITTER: Final = 1e-3
+_LEAST_VARIANCE: Final = 0.02
+"""Of an outcome: one that is expected with certainty and does not come would else count without bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class LikenessPart:
+    """The numbers of the likeness part."""
+
+    centre: "Floats"
+    """(768,): subtracted from an embedding."""
+    surface_centre: "Floats"
+    surface_scale: "Floats"
+    """(measures,): what the surface is standardised with."""
+    landmarks: "Floats"
+    """(landmarks, 768 + measures): their vectors, of unit length."""
+    weights: "Floats"
+    """(landmarks, agents)."""
+    familiar: float
+    """Mean similarity to the nearest landmarks, below which a prompt is unlike all of them."""
+
+
+def fit_likeness(embeddings: "Floats", surface: "Floats", outcomes: "Floats", offset: "Floats", seed: int) -> "tuple[LikenessPart, Floats]":
+    """The part, and for each prompt the correction that it would make had it not seen that prompt's outcomes, of shape (prompts, agents).
+
+    `embeddings` have shape (prompts, 768), `surface` has shape (prompts, measures). `outcomes` and `offset`, in log-odds, have shape
+    (prompts, agents); an outcome is NaN where it is unknown.
+    """
+    import numpy
+    import torch
+
+    centre, surface_centre = embeddings.mean(0), surface.mean(0)
+    surface_scale = surface.std(0) + numpy.float32(1e-6)
+    deviations = numpy.clip((surface - surface_centre) / surface_scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+    directions = _unit(numpy.concatenate([_unit(embeddings - centre), surface_weight(surface.shape[1]) * deviations], axis=1))
+    chosen = numpy.random.default_rng(seed).permutation(len(embeddings))[:LANDMARKS]
+    landmarks = directions[chosen]
+    similar = directions @ landmarks.T
+    factor = torch.linalg.cholesky(_kernel(landmarks @ landmarks.T) + _JITTER * torch.eye(len(chosen), dtype=torch.float64))
+    inputs = torch.linalg.solve_triangular(factor, _kernel(similar).T, upper=False).T
+    wanted, start = torch.from_numpy(outcomes).double(), torch.from_numpy(offset).double()
+    fits = [_fit_agent(inputs, wanted[:, agent], start[:, agent]) for agent in range(outcomes.shape[1])]
+    slopes, unseen = (torch.stack([fit[place] for fit in fits], dim=-1) for place in range(2))
+    weights = torch.linalg.solve_triangular(factor.T, slopes, upper=True)
+    part = LikenessPart(centre, surface_centre, surface_scale, landmarks, _floats(weights), _familiar(similar, chosen))
+    return part, _floats(unseen)
+
+
+def surface_weight(measures: int) -> "numpy.float32":
+    """Of each of so many measures, beside an embedding of unit length."""
+    import numpy
+
+    return numpy.float32(SURFACE_WEIGHT / sqrt(measures))
+
+
+def _unit(vectors: "Floats") -> "Floats":
+    """The same directions with length 1."""
+    import numpy
+
+    scaled: Floats = vectors / numpy.maximum(numpy.linalg.norm(vectors, axis=-1, keepdims=True), 1e-6)
+    return scaled
+
+
+def _kernel(similar: "Floats") -> "torch.Tensor":
+    import torch
+
+    return torch.exp((torch.from_numpy(similar).double() - 1) / REACH)
+
+
+def _fit_agent(inputs: "torch.Tensor", outcomes: "torch.Tensor", offset: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+    """One agent's slopes, by Newton's method, and the corrections of all prompts, each as if its outcome had been left out.
+
+    Leaving one out takes no second fit: near the optimum, the logistic regression is a weighted linear one (Rasmussen & Williams 2006,
+    sections 3.4 and 5.4.2).
+    """
+    import torch
+
+    known = ~torch.isnan(outcomes)
+    seen, wanted, start = inputs[known], outcomes[known], offset[known]
+    slopes = torch.zeros(seen.shape[1], dtype=torch.float64)
+    for _ in range(_STEPS):
+        expected, _, factor = _curvature(seen, start + seen @ slopes)
+        gradient = seen.T @ (wanted - expected) - WEIGHT_DECAY * slopes
+        slopes = slopes + torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+    expected, variance, factor = _curvature(seen, start + seen @ slopes)
+    leverage = variance * torch.linalg.solve_triangular(factor, seen.T, upper=False).square().sum(0)
+    corrections = inputs @ slopes
+    corrections[known] -= (wanted - expected) / variance * leverage / (1 - leverage)
+    return slopes, corrections
+
+
+def _curvature(inputs: "torch.Tensor", logits: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    """Expected outcomes, their variances, and the Cholesky factor of the second derivatives of the loss."""
+    import torch
+
+    expected = torch.sigmoid(logits)
+    variance = (expected * (1 - expected)).clamp(min=_LEAST_VARIANCE)
+    hessian = inputs.T @ (variance[:, None] * inputs) + WEIGHT_DECAY * torch.eye(inputs.shape[1], dtype=torch.float64)
+    return expected, variance, torch.linalg.cholesky(hessian)
+
+
+def _familiar(similar: "Floats", chosen: "NDArray[numpy.int64]") -> float:
+    import numpy
+
+    others = similar.copy()
+    others[chosen, numpy.arange(len(chosen))] = -1.0
+    nearest = numpy.sort(others, axis=1)[:, -NEAREST:].mean(1)
+    return float(numpy.quantile(nearest, UNFAMILIAR))
+
+
+def _floats(tensor: "torch.Tensor") -> "Floats":
+    floats: Floats = tensor.float().numpy()
+    return floats

@@ -1,0 +1,198 @@
+"""What a head is worth on prompts that it has not seen: calibration of each agent, and what routing between each two of them recovers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import permutations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from ....protocols.messages import Value
+from ...routing.learned.blend import sigmoid
+from ...routing.learned.examples import Examples, folds_of
+from ...routing.learned.head import EmbedsText, Head
+from ..replay.curve import curve_figures
+from ..study.statistics import Estimate
+from .export import write_head
+from .training import Parts, fit_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy
+
+    from ...routing.learned.examples import Floats
+
+    Column = numpy.ndarray[tuple[int], numpy.dtype[numpy.float32]]
+
+FOLDS: Final = 5
+_BINS: Final = 10
+_LEAST_CHANCE: Final = 1e-6
+_LEAST_PROMPTS: Final = 10
+"""On which both of a pair must have been tried."""
+
+
+class Calibration(Value):
+    """How far an agent's predicted probabilities are from its outcomes; 0 would be perfect."""
+
+    brier: float
+    """Mean squared difference."""
+    log_loss: float
+    """Mean negative logarithm of the probability of what came, in nats."""
+    calibration_error: float
+    """Expected calibration error: mean distance between the mean prediction and the mean outcome in ten bins of predictions of equal width,
+    weighted by their sizes (Guo et al., arXiv 1706.04599)."""
+
+
+class AgentReport(Value):
+    """One agent."""
+
+    agent: str
+    prompts: int
+    """On which its outcome is known."""
+    missing: float
+    """Share of the prompts on which it is not."""
+    quality: float
+    """Its mean outcome."""
+    before: Calibration
+    """Of the head's log-odds as its parts say them."""
+    after: Calibration
+    """Of the probabilities that it predicts."""
+
+
+class PairReport(Value):
+    """Routing between two agents, to the far one where it is expected to gain most."""
+
+    near: str
+    far: str
+    """The one with the better mean outcome."""
+    prompts: int
+    """On which both outcomes are known."""
+    near_quality: float
+    far_quality: float
+    recovered: Estimate
+    """APGR; at random it is 0.5."""
+    far_share_for_half: Estimate
+    """CPT(50 %): the share of far calls at which half of the gap in quality is recovered."""
+    far_share_for_most: Estimate
+    """CPT(80 %)."""
+
+
+class HeldOutReport(Value):
+    """The held-out report of a head, by cross-validation: every prompt is predicted by a head that has not seen it."""
+
+    prompts: int = Field(gt=0)
+    folds: int
+    agents: tuple[AgentReport, ...]
+    pairs: tuple[PairReport, ...]
+    """Without those that do equally well, or were tried together on fewer than 10 prompts."""
+
+
+class Remembered:
+    """Embeddings that are known already, by text, in the place of an embedder."""
+
+    def __init__(self, texts: Sequence[str], embeddings: "Floats") -> None:
+        self._vectors = dict(zip(texts, embeddings, strict=True))
+
+    def early(self, text: str) -> "Floats":
+        """The embedding of a text. Raises `KeyError` for one that is not known."""
+        vector: Floats = self._vectors[text]
+        return vector
+
+
+def held_out_report(examples: Examples, *, seed: int, progress: "Callable[[str], None]") -> HeldOutReport:
+    """Cross-validate heads on examples, each one written, loaded and asked as it would be in use."""
+    before, after = held_out(examples, seed=seed, progress=progress)
+    return HeldOutReport(
+        prompts=len(examples.prompts),
+        folds=FOLDS,
+        agents=tuple(
+            _agent(name, examples.outcomes[:, place], before[:, place], after[:, place]) for place, name in enumerate(examples.agents)
+        ),
+        pairs=tuple(_pairs(examples, after)),
+    )
+
+
+def held_out(examples: Examples, *, seed: int, progress: "Callable[[str], None]") -> "tuple[Floats, Floats]":
+    """Each agent's probability on each prompt before and after calibration, of shape (prompts, agents), by heads that have not seen it."""
+    import numpy
+
+    folds = folds_of(examples.prompts, FOLDS, seed)
+    embedder = Remembered(examples.prompts, examples.embeddings) if examples.embeddings is not None else None
+    before, after = (numpy.zeros(examples.outcomes.shape, dtype=numpy.float32) for _ in range(2))
+    for fold in range(FOLDS):
+        progress(f"fold {fold + 1} of {FOLDS}")
+        known, rows = numpy.flatnonzero(folds != fold), numpy.flatnonzero(folds == fold)
+        with loaded(fit_head(examples.part(known), seed=seed), embedder) as head:
+            before[rows], after[rows] = predictions(head, examples.part(rows))
+    return before, after
+
+
+@contextmanager
+def loaded(parts: Parts, embedder: EmbedsText | None) -> "Iterator[Head]":
+    """The head, written to a folder that is there for as long as the context, and loaded."""
+    with TemporaryDirectory() as name:
+        write_head(parts, Path(name))
+        yield Head(Path(name), embedder)
+
+
+def predictions(head: Head, examples: Examples) -> "tuple[Floats, Floats]":
+    """What a head says of prompts, before and after calibration, of shape (prompts, agents)."""
+    import numpy
+
+    classes = examples.classes or [""] * len(examples.prompts)
+    seen = [head.look(prompt, name) for prompt, name in zip(examples.prompts, classes, strict=True)]
+    before = numpy.array([[sigmoid(logit) for logit in sight.raw] for sight in seen], dtype=numpy.float32)
+    return before, numpy.array([sight.blend.calibrated(sight.raw) for sight in seen], dtype=numpy.float32)
+
+
+def calibration(probabilities: "Column", outcomes: "Column") -> Calibration:
+    """Compare probabilities with outcomes, both between 0 and 1 and of the same length, at least 1."""
+    import numpy
+
+    chances = numpy.clip(probabilities.astype(numpy.float64), _LEAST_CHANCE, 1 - _LEAST_CHANCE)
+    losses = -(outcomes * numpy.log(chances) + (1 - outcomes) * numpy.log(1 - chances))
+    bins = numpy.minimum((chances * _BINS).astype(int), _BINS - 1)
+    gaps = numpy.bincount(bins, weights=chances - outcomes, minlength=_BINS)
+    return Calibration(
+        brier=float(numpy.square(chances - outcomes).mean()),
+        log_loss=float(losses.mean()),
+        calibration_error=float(numpy.abs(gaps).sum() / len(outcomes)),
+    )
+
+
+def _agent(name: str, outcomes: "Column", before: "Column", after: "Column") -> AgentReport:
+    import numpy
+
+    known = ~numpy.isnan(outcomes)
+    return AgentReport(
+        agent=name,
+        prompts=int(known.sum()),
+        missing=float(1 - known.mean()),
+        quality=float(outcomes[known].mean()),
+        before=calibration(before[known], outcomes[known]),
+        after=calibration(after[known], outcomes[known]),
+    )
+
+
+def _pairs(examples: Examples, said: "Floats") -> Iterator[PairReport]:
+    import numpy
+
+    for near, far in permutations(range(len(examples.agents)), 2):
+        both = ~numpy.isnan(examples.outcomes[:, [near, far]]).any(axis=1)
+        one, other = examples.outcomes[both][:, [near, far]].astype(numpy.float64).T
+        if both.sum() < _LEAST_PROMPTS or one.mean() >= other.mean():
+            continue
+        found = curve_figures((said[both, far] - said[both, near]).astype(numpy.float64), one, other)
+        yield PairReport(
+            near=examples.agents[near],
+            far=examples.agents[far],
+            prompts=int(both.sum()),
+            near_quality=float(one.mean()),
+            far_quality=float(other.mean()),
+            recovered=found.recovered,
+            far_share_for_half=found.far_share_for_half,
+            far_share_for_most=found.far_share_for_most,
+        )

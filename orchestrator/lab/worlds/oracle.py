@@ -1,0 +1,170 @@
+"""A supervisor that knows the solution: what the far model is trained to say, and the ceiling that it is compared with."""
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from ....protocols import (
+    AgentCard,
+    Finished,
+    FinishReason,
+    InvalidRequest,
+    Limits,
+    Side,
+    StepEvent,
+    StepRequest,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
+from ...strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN, VERIFY_PROGRESS, call_text
+from .program import Program, Progress, Step
+
+_CALL = re.compile(r"(\w+)\((.*)\)")
+_ARGUMENT = re.compile(r"(?:, )?(\w+)=")
+_JSON = json.JSONDecoder()
+_FAILURE = re.compile(r"= (\w+Error: |there is no tool |invalid arguments: )")
+
+
+class Solution(Protocol):
+    """A task's program, and how a person would put what is left of it."""
+
+    @property
+    def program(self) -> Program: ...
+
+    def advice(self, done: Collection[int]) -> str: ...
+
+
+def verdict_on_plan(solution: Solution, state: Progress) -> str:
+    """What a check under a plan should say."""
+    return CONTINUE if state.on_track else f"{INTERVENE}\n{solution.program.plan(state.done)}"
+
+
+def verdict_on_progress(solution: Solution, state: Progress) -> str:
+    """What a check without a plan should say."""
+    return CONTINUE if state.on_track else f"{INTERVENE}\n{guidance(solution, state.done, state.mistake)}"
+
+
+def guidance(solution: Solution, done: Collection[int], avoid: ToolCall | None) -> str:
+    """A summary and advice."""
+    summary = "; ".join(solution.program.facts(done)) or "nothing yet"
+    warning = f" Avoid {call_text(avoid)}." if avoid is not None else ""
+    return f"Summary: {summary}.\nAdvice: {solution.advice(done)}{warning}"
+
+
+class OracleAgent:
+    """Answers the supervisor's prompts from the world's solutions; any other request is an `InvalidRequest`."""
+
+    def __init__(self, world: str, solution_of: Callable[[str], Solution | None]) -> None:
+        self._solution_of = solution_of
+        self._card = AgentCard(
+            name="oracle",
+            side=Side.FAR,
+            model=f"oracle of {world}",
+            description="knows every solution of its world: a ceiling for supervisors, not a model",
+            world=world,
+            limits=Limits(concurrency=1024),
+        )
+
+    @property
+    def card(self) -> AgentCard:
+        return self._card
+
+    async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
+        """Plan, or judge the work."""
+        reply = self._reply(request)
+        yield TextDelta(text=reply)
+        usage = Usage(input_tokens=sum(_words(message.text) for message in request.messages), output_tokens=_words(reply))
+        yield Finished(reason=FinishReason.STOP, usage=usage, model=self._card.model)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    def _reply(self, request: StepRequest) -> str:
+        role = request.messages[0].text
+        task, *parts = request.messages[-1].text.split("\n\n")
+        solution = self._solution_of(task)
+        if solution is None or role not in (PLAN, VERIFY_PLAN, VERIFY_PROGRESS):
+            raise InvalidRequest("the oracle only supervises tasks of its own world", hint="use it as the far agent of pevr and eva")
+        if role == PLAN:
+            return solution.program.plan()
+        state = parse_work(solution.program, parts[-1], _known(solution.program, parts[:-1]))
+        return verdict_on_plan(solution, state) if role == VERIFY_PLAN else verdict_on_progress(solution, state)
+
+
+def parse_work(program: Program, text: str, known: Collection[int] = ()) -> Progress:
+    """Judge a transcript of work that began when the steps in `known` had been done."""
+    state = Progress(set(known))
+    lines = text.splitlines()
+    turns = (list(turn) for _, turn in itertools.groupby(lines, key=lambda line: line.startswith("= ")))
+    said: list[ToolCall] = []
+    for turn in turns:
+        calls = [call for line in turn if (call := _parse_call(line)) is not None]
+        # Words of the executor may read like a call; results belong to the last lines before them.
+        for call, result in zip(said[-len(turn) :], turn, strict=False):
+            state.add(program, call, failed=_FAILURE.match(result) is not None)
+        said = calls
+    if lines and not lines[-1].startswith("= "):
+        state.conclude(program, lines[-1])
+    return state
+
+
+def _parse_call(line: str) -> ToolCall | None:
+    match = _CALL.fullmatch(line)
+    if match is None:
+        return None
+    arguments = _parse_arguments(match[2])
+    return ToolCall(id=line, name=match[1], arguments=arguments) if arguments is not None else None
+
+
+def _parse_arguments(text: str) -> dict[str, JsonValue] | None:
+    """The inverse of `call_text` between the brackets; None where it is something else."""
+    arguments: dict[str, JsonValue] = {}
+    place = 0
+    while place < len(text):
+        name = _ARGUMENT.match(text, place)
+        if name is None:
+            return None
+        try:
+            arguments[name[1]], place = _JSON.raw_decode(text, name.end())
+        except json.JSONDecodeError:
+            return None
+    return arguments
+
+
+def _known(program: Program, carried: Iterable[str]) -> set[int]:
+    """The steps done before the context was last reset: those that the plan no longer has, or that the summary tells of."""
+    text = "\n\n".join(carried)
+    if text.startswith("Plan:\n"):
+        return _missing_from(program, [line.partition(". ")[2] for line in text.splitlines()[1:]])
+    return {index for index, step in enumerate(program.steps) if f"{call_text(step.call('step'))}: " in text}
+
+
+def _missing_from(program: Program, lines: Collection[str]) -> set[int]:
+    left = Counter(lines)
+    missing = set()
+    # Steps that read alike are done from the first to the last, so those that a plan still has are the last ones.
+    for index in reversed(range(len(program.steps))):
+        found = next((form for form in _forms(program.steps[index]) if left[form]), None)
+        if found is None:
+            missing.add(index)
+        else:
+            left[found] -= 1
+    return missing
+
+
+def _forms(step: Step) -> Iterable[str]:
+    """Every way in which a plan may write the step, with or without what earlier ones reveal."""
+    sources = sorted({argument.source for _, argument in step.arguments if argument.source is not None})
+    for size in range(len(sources) + 1):
+        for done in itertools.combinations(sources, size):
+            yield step.text(done)
+
+
+def _words(text: str) -> int:
+    return len(re.findall(r"\w+|[^\w\s]", text))

@@ -1,0 +1,77 @@
+"""Which turns are summed up together: segments in a row about one topic, and the whole of a session."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+
+from ...compression.tokens import estimated_tokens
+from ...task.sections.consolidation import SleepPolicy
+from ..item import Tier
+from ..memory_item import MemoryItem
+from ..recall.granularity import TEXT, Span
+
+if TYPE_CHECKING:
+    from ..engine import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of a session as it is stored, and what it means."""
+
+    item: MemoryItem
+    span: Span
+    vector: "Vector | None"
+
+    @property
+    def about(self) -> tuple[Tier, str]:
+        """How far it may go, and whom it is about: only segments that agree in it are summed up together."""
+        return self.item.tier, self.item.subject
+
+    @property
+    def tokens(self) -> int:
+        return estimated_tokens(self.item.value[TEXT])
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Segments in a row about the same."""
+
+    segments: tuple[Segment, ...]
+    is_last: bool
+    """Of its session: it may not be finished."""
+
+    @property
+    def span(self) -> Span:
+        first, last = self.segments[0].span, self.segments[-1].span
+        return Span(first.session, first.first, last.last)
+
+    @property
+    def texts(self) -> list[str]:
+        return [segment.item.value[TEXT] for segment in self.segments]
+
+
+def topics(segments: Iterable[Segment], policy: SleepPolicy) -> list[Topic]:
+    """The topics of several sessions: a topic ends where similarity drops, where privacy changes, and where it gets too long to be read
+    at once (the short-term buffer of LightMem, arXiv 2510.18866)."""
+    ordered = sorted(segments, key=lambda segment: segment.span)
+    sessions = (list(members) for _, members in groupby(ordered, key=lambda segment: segment.span.session))
+    return [topic for session in sessions for topic in _topics_of(session, policy)]
+
+
+def _topics_of(session: Sequence[Segment], policy: SleepPolicy) -> list[Topic]:
+    buffers = [[session[0]]]
+    for before, segment in pairwise(session):
+        tokens = sum(each.tokens for each in buffers[-1])
+        if tokens + segment.tokens > policy.topic_tokens or not _continue(before, segment, policy):
+            buffers.append([])
+        buffers[-1].append(segment)
+    return [Topic(tuple(buffer), is_last=number == len(buffers)) for number, buffer in enumerate(buffers, start=1)]
+
+
+def _continue(before: Segment, segment: Segment, policy: SleepPolicy) -> bool:
+    if before.about != segment.about or before.span.last + 1 != segment.span.first:
+        return False
+    if before.vector is None or segment.vector is None:
+        return True
+    return bool(before.vector @ segment.vector >= policy.topic_similarity)

@@ -1,0 +1,77 @@
+"""Facts that repeat newer ones, or are outdated by them, are retired: they stay as what was once true, and are found no more."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+
+import anyio
+
+from ....protocols import NotFound, VersionConflict
+from ...util.threads import in_thread
+from ..item import Address
+from ..memory_item import MemoryItem
+from ..recall.granularity import SEMANTIC, TEXT
+from .bench import ALL, Bench, Slept
+from .journal import Deed, Entry
+from .updates import Pair, Relation, asked, certain, queue
+
+
+async def retire_facts(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
+    """Hold each fact against the newer ones that it may have to do with, some at a time."""
+    pairs = await in_thread(_pairs, bench)
+    gone: set[Address] = set()
+    for start in range(0, len(pairs), bench.policy.parallel):
+        together = pairs[start : start + bench.policy.parallel]
+        relations = await _relations(bench, together)
+        with anyio.CancelScope(shield=True):  # what is written and the journal belong together; it is over in milliseconds
+            for pair, relation in zip(together, relations, strict=True):
+                if relation is Relation.UNRELATED or gone & {pair.older.address, pair.newer.address}:
+                    continue
+                if await in_thread(_retire, bench, pair, slept):
+                    gone.add(pair.older.address)
+                    slept.retired += 1
+        yield
+
+
+def _pairs(bench: Bench) -> list[Pair]:
+    namespace = (*bench.scope, SEMANTIC)
+    refused = bench.journal.refused()
+    found = bench.store.search(namespace, limit=ALL, refresh_ttl=False)
+    facts = [item for item in found if item.namespace == namespace and item.address not in refused and _is_fact(bench, item)]
+    return queue(facts, [bench.store.meaning(item.value[TEXT]) for item in facts], bench.policy)
+
+
+def _is_fact(bench: Bench, item: MemoryItem) -> bool:
+    """Of the store's own user: what others say is theirs to correct. What has conflicts is for people to decide."""
+    return isinstance(item.value.get(TEXT), str) and item.user == bench.store.origin.user and not item.conflicts
+
+
+async def _relations(bench: Bench, pairs: Sequence[Pair]) -> list[Relation]:
+    """Of each pair: what is certain, else what the model says, asked side by side."""
+    relations = [certain(pair, bench.policy) for pair in pairs]
+    summarizer = bench.summarizer
+    if summarizer is None:
+        return [relation or Relation.UNRELATED for relation in relations]
+    slots = anyio.CapacityLimiter(summarizer.card.limits.concurrency)
+
+    async def ask(place: int) -> None:
+        async with slots:
+            relations[place] = await asked(pairs[place], summarizer)
+
+    async with anyio.create_task_group() as asking:
+        for place, relation in enumerate(relations):
+            if relation is None:
+                asking.start_soon(ask, place)
+    return [relation or Relation.UNRELATED for relation in relations]
+
+
+def _retire(bench: Bench, pair: Pair, slept: Slept) -> bool:
+    """False where somebody has changed or removed the older fact meanwhile."""
+    place, subject, batch = pair.older.address, pair.older.subject, bench.batch(slept)
+    entry = Entry(Deed.RETIRED, place, because_of=pair.newer.address, until=pair.older.invalid_from)
+    bench.journal.note(batch, entry, subject=subject)
+    try:
+        version = bench.store.invalidate(*place, at=bench.moment, if_version=pair.older.version)
+    except (VersionConflict, NotFound):
+        return False
+    bench.journal.note(batch, replace(entry, version=version), subject=subject)
+    return True

@@ -1,0 +1,98 @@
+"""`Sleeper`: consolidates what is remembered while the device rests, a step at a time, and stops at once when there is work."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+
+import anyio
+
+from ....protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
+from ...compression.summary import Summarizer
+from ...task.sections.consolidation import SleepPolicy, reason_to_wait
+from ..item import Namespace
+from ..store import MemoryStore
+from .bench import Bench, Slept
+from .journal import Journal
+from .retiring import retire_facts
+from .summing import sum_up_sessions
+
+_ON_MAINS = DeviceState(power_source=PowerSource.MAINS)
+
+
+class Sleeper:
+    """Consolidates the memory of one scope.
+
+    Sources stay as they are, word for word. What is made of them names them as its lineage: it is no more trusted than the least trusted of
+    them, goes no further than the strictest, and is erased with any of them. All that one `run` does is a batch of the `journal`.
+
+    Args:
+        store: what is consolidated.
+        scope: below which the episodic and semantic items are.
+        agent: a near agent that sums up and compares; None: summaries are extracts, and only what code can tell is retired.
+        device_state: looks at the device; None: it is always ready.
+        policy: when and how.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        scope: Namespace = (),
+        *,
+        agent: Agent | None = None,
+        device_state: DeviceStateSource | None = None,
+        policy: SleepPolicy | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        if agent is not None and agent.card.side is Side.FAR:
+            raise PrivacyViolation(f"{agent.card.name} is a far agent, and memory is private", hint="let a near agent consolidate it")
+        self.journal = Journal(store, scope, now=now)
+        """Of the batches, which can be taken back or confirmed there."""
+        self._policy = policy or SleepPolicy()
+        self._bench = Bench(store, scope, self._policy, self.journal, None if agent is None else Summarizer.of(agent), now)
+        self._device_state = device_state or (lambda: _ON_MAINS)
+        self._tasks = 0
+        """At work on this device, for which consolidation has to wait."""
+        self._running: anyio.CancelScope | None = None
+
+    @asynccontextmanager
+    async def awake(self) -> AsyncIterator[None]:
+        """While there is work, there is no consolidation: one that runs stops at once, a model in mid-sentence, too."""
+        self._tasks += 1
+        if self._running is not None:
+            self._running.cancel()
+        try:
+            yield
+        finally:
+            self._tasks -= 1
+
+    def reason_to_wait(self) -> str | None:
+        """Why nothing is consolidated now; None: it may be."""
+        return "the device is at work" if self._tasks else reason_to_wait(self._device_state(), self._policy)
+
+    async def run(self) -> Slept:
+        """Consolidate what there is to consolidate, as long as the device rests. Each step is complete in itself: whatever ends the run,
+        the next one goes on behind the last step."""
+        slept = Slept(stopped=self.reason_to_wait())
+        if slept.stopped is not None:
+            return slept
+        with anyio.CancelScope() as scope:
+            self._running = scope
+            try:
+                async with aclosing(self._steps(slept)) as steps:
+                    async for _ in steps:
+                        if (reason := self.reason_to_wait()) is not None:
+                            slept.stopped = reason
+                            break
+            finally:
+                self._running = None
+        if scope.cancelled_caught:
+            slept.stopped = "the device is at work"
+        return slept
+
+    async def _steps(self, slept: Slept) -> AsyncGenerator[None]:
+        """The work, with a place to stop behind each step."""
+        for work in (sum_up_sessions, retire_facts):
+            async with aclosing(work(self._bench, slept)) as steps:
+                async for _ in steps:
+                    yield

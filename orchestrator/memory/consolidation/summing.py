@@ -1,0 +1,120 @@
+"""Summaries and keywords beside the turns that they are about: of each finished topic, and of each finished session."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import anyio
+
+from ...util.threads import in_thread
+from ..item import Address, Source, Tier
+from ..memory_item import MemoryItem
+from ..recall.granularity import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span
+from .bench import ALL, Bench, Slept
+from .grouping import Segment, Topic, topics
+from .journal import Deed, Entry
+from .texts import Digest, digest, keywords
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """What is summed up together."""
+
+    span: Span
+    texts: Sequence[str]
+    sources: Sequence[Address]
+    """The items that the texts are of."""
+    subject: str
+
+
+async def sum_up_sessions(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
+    """Sum up what is finished and not summed up yet; a session behind its topics, from their summaries."""
+    refused = await in_thread(bench.journal.refused)
+    segments = await in_thread(_segments, bench, refused)
+    everything = [segment.item.value[TEXT] for segment in segments]
+    for _, found in groupby(topics(segments, bench.policy), key=lambda topic: topic.span.session):
+        session = list(found)
+        for topic in session:
+            if await in_thread(_is_due, bench, topic, refused):
+                await _sum_up(bench, _chapter(bench, topic), everything, slept)
+                yield
+        whole = await in_thread(_whole, bench, session, refused)
+        if whole is not None:
+            await _sum_up(bench, whole, everything, slept)
+            yield
+
+
+async def _sum_up(bench: Bench, chapter: Chapter, everything: Sequence[str], slept: Slept) -> None:
+    told = await digest(chapter.texts, tokens=bench.policy.summary_tokens, summarizer=bench.summarizer)
+    words = keywords(chapter.texts, everything, count=bench.policy.keywords)
+    with anyio.CancelScope(shield=True):  # what is written and the journal belong together; it is over in milliseconds
+        await in_thread(_keep, bench, chapter, told, words, bench.batch(slept))
+    slept.summaries += 1
+    slept.by_model += told.is_by_model
+    if told.problem:
+        slept.refused.append(told.problem)
+
+
+def _keep(bench: Bench, chapter: Chapter, told: Digest, words: Sequence[str], batch: str) -> None:
+    """The store makes what is written as private as its sources, and no more trusted."""
+    source = Source.MODEL if told.is_by_model else Source.INTERNAL_TOOL
+    agent = bench.summarizer.card.name if told.is_by_model and bench.summarizer is not None else ""
+    store = bench.store.bound(agent=agent, source=source, lineage=chapter.sources)
+    shown = {Granularity.KEYWORDS: ", ".join(words), Granularity.SUMMARY: told.text}  # the summary last: with it, all is done
+    for granularity, text in shown.items():
+        place = Address(episodic(bench.scope, granularity), chapter.span.key)
+        value = {"session": chapter.span.session, TEXT: text, SEARCHABLE: [text]}
+        bench.journal.note(batch, Entry(Deed.CREATED, place), subject=chapter.subject)
+        version = store.put(*place, value, index=INDEX, tier=Tier.SHARED, subject=chapter.subject)
+        bench.journal.note(batch, Entry(Deed.CREATED, place, version), subject=chapter.subject)
+
+
+def _segments(bench: Bench, refused: set[Address]) -> list[Segment]:
+    """Those of sessions that are not summed up as a whole."""
+    found = bench.store.search(episodic(bench.scope, Granularity.SEGMENT), limit=ALL, refresh_ttl=False)
+    placed = [(about, item) for item in found if isinstance(item.value.get(TEXT), str) and (about := span(item.key)) is not None]
+    sessions: dict[str, list[tuple[Span, MemoryItem]]] = {}
+    for about, item in placed:
+        sessions.setdefault(about.session, []).append((about, item))
+    due = [session for session in sessions.values() if _is_new(bench, _whole_span([about for about, _ in session]), refused)]
+    return [Segment(item, about, bench.store.meaning(item.value[TEXT])) for session in due for about, item in session]
+
+
+def _whole_span(spans: Sequence[Span]) -> Span:
+    return Span(spans[0].session, min(each.first for each in spans), max(each.last for each in spans))
+
+
+def _chapter(bench: Bench, topic: Topic) -> Chapter:
+    turns = episodic(bench.scope, Granularity.TURN)
+    sources = [Address(turns, key) for key in topic.span.turns]
+    return Chapter(topic.span, topic.texts, sources, topic.segments[0].item.subject)
+
+
+def _whole(bench: Bench, session: Sequence[Topic], refused: set[Address]) -> Chapter | None:
+    """All of a session, from the summaries of its topics; None where it is not finished, or these are about different people."""
+    about = _whole_span([topic.span for topic in session])
+    if len(session) < 2 or not _is_settled(bench, session[-1]) or not _is_new(bench, about, refused):
+        return None
+    summaries = episodic(bench.scope, Granularity.SUMMARY)
+    found = [bench.store.get(summaries, topic.span.key, refresh_ttl=False) for topic in session]
+    items = [item for item in found if item is not None]
+    if len(items) < 2 or len({(item.tier, item.subject) for item in items}) > 1:
+        return None
+    return Chapter(about, [item.value[TEXT] for item in items], [item.address for item in items], items[0].subject)
+
+
+def _is_due(bench: Bench, topic: Topic, refused: set[Address]) -> bool:
+    """Whether a topic is more than one turn, finished, and not summed up yet."""
+    is_finished = not topic.is_last or _is_settled(bench, topic)
+    return topic.span.first < topic.span.last and is_finished and _is_new(bench, topic.span, refused)
+
+
+def _is_new(bench: Bench, about: Span, refused: set[Address]) -> bool:
+    """Nobody has summed these turns up, nor taken such a summary back."""
+    summary = Address(episodic(bench.scope, Granularity.SUMMARY), about.key)
+    return summary not in refused and bench.store.get(*summary, refresh_ttl=False) is None
+
+
+def _is_settled(bench: Bench, topic: Topic) -> bool:
+    last = max(segment.item.updated_at for segment in topic.segments)
+    return (bench.moment - last).total_seconds() >= bench.policy.settled_seconds

@@ -1,0 +1,171 @@
+"""What tasks have to do with the memory: what is recalled is put before them as quoted data, and what came of them is written down."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final
+
+from ...protocols import Message, NearfarError, Sensitivity
+from ..compose.agents import open_memory
+from ..routing.auto.profile import last_words
+from ..safety.privacy.starting import label_of_recalled
+from ..task.labels import Integrity, joined
+from ..task.results import Result
+from ..task.sections.consolidation import SleepPolicy
+from ..task.sections.memory import MemoryConfig, RecallConfig
+from ..task.task import Task
+from ..task.tools import Tool
+from ..util.arguments import Location, as_tuple, require, wrong_type
+from .item import Address, Source
+from .provenance import writing_as
+from .recall.episodic import EpisodicMemory
+from .recall.turn import Kind, Turn
+from .recollection import Recollection, origin_of, recalled_item
+from .relevant import relevant
+from .rendering import render
+from .tools import memory_tools
+
+if TYPE_CHECKING:
+    from .memory_item import MemoryItem
+    from .store import MemoryStore
+
+SCOPE: Final = ("tasks",)
+"""Below it, tasks are written down."""
+
+log = logging.getLogger(__name__)
+
+
+class TaskMemory:
+    """A store as tasks use it.
+
+    `recall` says what of it is put before each task, None: nothing. With `remember`, each task that was served is written down verbatim:
+    what the user said, what tools returned, what the model answered, each as what it is. A private task is for this device alone.
+    A task on behalf of another user than the store's recalls what is theirs or shared, and is written down as theirs.
+    Agents may call `tools` in every task, see `memory_tools`. With `sleep`, a `Hybrid` consolidates the store while it serves no task.
+    """
+
+    def __init__(
+        self,
+        store: "MemoryStore",
+        *,
+        recall: RecallConfig | None = RecallConfig(),  # noqa: B008 - immutable
+        remember: bool = False,
+        tools: Sequence[Tool] = (),
+        sleep: SleepPolicy | None = None,
+    ) -> None:
+        from .store import MemoryStore
+
+        if not isinstance(store, MemoryStore):
+            raise wrong_type("store", store, "a MemoryStore", hint='MemoryStore.open("memory.db") opens one')
+        require("recall", recall, RecallConfig, "a RecallConfig or None")
+        require("remember", remember, bool, "True or False")
+        require("sleep", sleep, SleepPolicy, "a SleepPolicy or None")
+        self.store = store
+        self.sleep = sleep
+        self._remembers = remember
+        self.tools = as_tuple("tools", tools, lambda part: isinstance(part, Tool), "a list of tools", hint="decorate functions with @tool")
+        self._recall = recall
+        self._episodes = EpisodicMemory(store, SCOPE)
+
+    def recall(self, task: Task, *, may_stay: bool, stays_here: bool) -> Task:
+        """The task with what the memory holds about it. Where one of the items may not leave the device, the task may not either.
+
+        A public task that could not be served by near agents, as `may_stay` says, is told only what may leave the device, and where some
+        of those are on other devices of the user (not `stays_here`), nothing of tier `device`. A store that fails leaves the task as
+        it is, with the reason. No cache keeps what is made of the memory: it would outlive what is erased.
+        """
+        if self.tools:
+            task = task.model_copy(update={"cache": "no-store"})
+        if self._recall is None:
+            return task
+        is_public = task.policy.sensitivity is Sensitivity.PUBLIC
+        try:
+            found = relevant(self.store.for_user(task.user), last_words(task.messages), self._recall)
+        except NearfarError as error:  # the task can do without
+            return _with_reasons(task, f"memory: nothing could be recalled: {error.message}")
+        is_told = Recollection(Sensitivity.PRIVATE if may_stay else task.policy.sensitivity, (), stays_here=stays_here).may_hear
+        allowed = [item for item in found if is_told(item.tier, self._recall)]
+        rendered = render(allowed, self._recall.tokens)
+        task = _with_reasons(task, *_reasons(rendered.items, withheld=len(found) - len(allowed)))
+        if is_public and (kept := [item for item in rendered.items if not self._recall.may_go(item.tier)]):
+            tiers = ", ".join(sorted({item.tier.value for item in kept}))
+            task = _made_private(task, f"{_items(len(kept))} of the memory that it recalls may not leave the device (tier {tiers})")
+        recalled = tuple(map(recalled_item, rendered.items))
+        if not recalled:
+            return task
+        label = task.label.joined(
+            joined(label_of_recalled(item, is_private=task.policy.sensitivity is Sensitivity.PRIVATE) for item in recalled)
+        )
+        return task.model_copy(update={"memory": rendered.text, "recalled": recalled, "cache": "no-store", "label": label})
+
+    def conclude(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
+        """Write down what was said in a task that was served; the result says so where it could not be."""
+        return self._write_down(task, result, messages) if self._remembers else result
+
+    def _write_down(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
+        lineage = tuple(Address(item.namespace, item.key) for item in result.recalled)
+        session, episodes = task.session or task.idempotency_key, self._episodes
+        store = self.store.for_user(task.user)
+        if store is not self.store:  # sessions of two users may have one name
+            session, episodes = f"{task.user}/{session}", EpisodicMemory(store, SCOPE)
+        try:
+            for turn in episode(task, messages, result.agent):
+                is_users = turn.source is Source.USER
+                label = result.label.model_copy(update={"integrity": Integrity.TRUSTED}) if is_users else result.label
+                with writing_as(origin_of(label, agent="" if is_users else result.agent, lineage=() if is_users else lineage)):
+                    episodes.remember(turn, session)
+            episodes.close(session)
+        except NearfarError as error:  # its answer is there, and stays
+            log.warning("a task could not be written down: %s", type(error).__name__)
+            reason = f"memory: the task was not written down: {error.message}"
+            return result.model_copy(update={"reasons": (*result.reasons, reason)})
+        return result
+
+
+def episode(task: Task, messages: Sequence[Mapping[str, Any]], agent: str) -> Iterator[Turn]:
+    """What was said in a task, each on the word of who said it. Tools may bring in whatever strangers wrote, and so count as strangers."""
+    yield Turn(speaker="user", text=last_words(task.messages), source=Source.USER)
+    for said in messages[len(task.messages) :]:
+        message = Message.model_validate(said)
+        if message.tool_result is not None:
+            name, text = message.tool_result.name, message.tool_result.content
+            yield Turn(speaker=name, text=text, kind=Kind.TOOL_RESULT, source=Source.EXTERNAL_TOOL)
+        elif message.text.strip():
+            yield Turn(speaker=agent, text=message.text, source=Source.MODEL)
+        for call in message.tool_calls:
+            text = f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
+            yield Turn(speaker=agent, text=text, kind=Kind.TOOL_CALL, source=Source.MODEL)
+
+
+def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | Location | None") -> TaskMemory | None:
+    """What a `Hybrid` is given, as tasks use it. A store that is opened here is the caller's to close."""
+    if isinstance(given, (str, PathLike)):
+        from .store import MemoryStore
+
+        return TaskMemory(MemoryStore.open(given))
+    if isinstance(given, MemoryConfig):
+        store = open_memory(given)
+        tools = memory_tools(store, recall=given.recall or RecallConfig()) if given.tools else ()
+        return TaskMemory(store, recall=given.recall, remember=given.remember, tools=tools, sleep=given.sleep)
+    return given if given is None or isinstance(given, TaskMemory) else TaskMemory(given)
+
+
+def _made_private(task: Task, reason: str) -> Task:
+    policy = task.policy.model_copy(update={"sensitivity": Sensitivity.PRIVATE})
+    return _with_reasons(task.model_copy(update={"policy": policy}), f"private: {reason}")
+
+
+def _reasons(items: Sequence["MemoryItem"], *, withheld: int) -> Iterator[str]:
+    if items:
+        yield f"memory: {_items(len(items))} recalled"
+    if withheld:
+        yield f"memory: {_items(withheld)} left out, which may not leave the device, since the task may"
+
+
+def _items(count: int) -> str:
+    return f"{count} item{'' if count == 1 else 's'}"
+
+
+def _with_reasons(task: Task, *reasons: str) -> Task:
+    return task.model_copy(update={"reasons": (*task.reasons, *reasons)})

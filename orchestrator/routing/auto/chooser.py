@@ -1,0 +1,200 @@
+"""`Chooser`: settles `auto` for each task, and learns from what came of it."""
+
+from collections.abc import Collection, Iterable, Sequence
+from random import Random
+from typing import Final
+
+from ....protocols import ConfigError, PrivacyViolation, Sensitivity, Side
+from ...task.arm import Arm
+from ...task.auto_decision import Candidate, SelectionDecision
+from ...task.sections.auto import AutoPolicy
+from ...task.task import Policy
+from .classes import ClassGuess, TaskClasses, lineage
+from .defaults import DEFAULT_SCORE, DEFAULTS, starting_points
+from .estimates import PRIOR_SCORE, Estimate, draw_score, estimates, mixed
+from .outcomes import Outcome
+from .profile import Shape, TaskProfile
+from .rules import is_preferred, objection_to
+from .tallies import Group, Tallies
+from .unmeasured import SideDollars, unmeasured_dollars
+
+_NO_DOLLARS: Final[SideDollars] = {}
+
+
+class Chooser:
+    """What was learned so far, and the choices made from it.
+
+    Args:
+        settings: the knobs.
+        outcomes: what is known from the start.
+        has_defaults: whether the documented defaults are candidates too, measured or not.
+        seed: of the exploration; None: another one each time.
+    """
+
+    def __init__(
+        self, settings: AutoPolicy, outcomes: Iterable[Outcome] = (), *, has_defaults: bool = True, seed: int | None = None
+    ) -> None:
+        self.settings = settings
+        self._classes = TaskClasses()
+        self._tallies = Tallies()
+        self._known: dict[str, tuple[Arm, str]] = {}
+        self._has_defaults = has_defaults
+        self._random = Random(seed)
+        self._served = 0
+        self._explored = 0
+        for outcome in outcomes:
+            self.learn(outcome)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take an outcome into account."""
+        profile, key = outcome.profile, outcome.arm.key
+        self._classes.add(outcome.task_class, profile)
+        self.offer(outcome.arm, outcome.label)
+        groups = _groups(profile, outcome.task_class)
+        self._tallies.add(key, groups, score=outcome.score, dollars=outcome.dollars)
+
+    def offer(self, arm: Arm, label: str = "") -> None:
+        """Make an arm a candidate, measured or not."""
+        self._known.setdefault(arm.key, (arm, label or arm.key))
+
+    def choose(
+        self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
+    ) -> SelectionDecision:
+        """Settle one task. `dollars`: what whole tasks were seen to take of the agents.
+
+        Raises `PrivacyViolation` where only far agents could serve a private task, `ConfigError` where nothing can serve it.
+        """
+        best = self.explain(profile, policy, sides=sides, dollars=dollars)
+        self._served += 1
+        allowed = _allowed(best.candidates, policy)
+        chosen = self._drawn(allowed) if self._may_explore else allowed[0]
+        if chosen is allowed[0]:
+            return best
+        self._explored += 1
+        reasons = (best.reasons[0], _why(profile, chosen, allowed))
+        return best.model_copy(update={"chosen": chosen.arm, "explored": True, "reasons": reasons})
+
+    def explain(
+        self, profile: TaskProfile, policy: Policy, *, sides: Collection[Side] = tuple(Side), dollars: SideDollars = _NO_DOLLARS
+    ) -> SelectionDecision:
+        """The best choice known, which `choose` makes unless it explores. Raises what `choose` raises."""
+        guess = self._classes.guess(profile, minimum_familiarity=self.settings.minimum_familiarity)
+        candidates = self._candidates(profile, guess, policy, sides, dollars)
+        allowed = _allowed(candidates, policy)
+        return SelectionDecision(
+            profile=profile if policy.sensitivity is Sensitivity.PUBLIC else profile.model_copy(update={"prompt": ""}),
+            task_class=guess.name,
+            familiarity=guess.familiarity,
+            candidates=candidates,
+            chosen=allowed[0].arm,
+            explored=False,
+            reasons=(f"auto: {profile}; like {_likeness(guess)}", _why(profile, allowed[0], allowed)),
+        )
+
+    @property
+    def _may_explore(self) -> bool:
+        return self._explored + 1 <= self.settings.explore_share * self._served
+
+    def _candidates(
+        self, profile: TaskProfile, guess: ClassGuess, policy: Policy, sides: Collection[Side], dollars: SideDollars
+    ) -> tuple[Candidate, ...]:
+        """Every arm as it is judged for the task, the best first."""
+        arms = self._arms(profile)
+        priors = {key: _prior(key, profile.shape) for key in arms}
+        shares = guess.shares or {guess.name: 1.0}
+        beliefs = mixed([(share, estimates(self._tallies, priors, _groups(profile, name))) for name, share in shares.items()])
+        measured = {key: belief.dollars for key, belief in beliefs.items() if belief.dollars is not None}
+        expected = {**unmeasured_dollars({key: arm for key, (arm, _) in arms.items()}, measured, dollars), **measured}
+        judged = (
+            self._judged(arm, label, beliefs[key], dollars=expected[key], objection=objection_to(arm, profile, policy, sides=sides))
+            for key, (arm, label) in arms.items()
+        )
+        return tuple(sorted(judged, key=_rank))
+
+    def _arms(self, profile: TaskProfile) -> dict[str, tuple[Arm, str]]:
+        """Every arm by its key, with its label."""
+        defaults = starting_points(profile.shape) if self._has_defaults else ()
+        return {**{default.key: (default, default.key) for default in defaults}, **self._known}
+
+    def _judged(self, arm: Arm, label: str, belief: Estimate, *, dollars: float, objection: str | None) -> Candidate:
+        return Candidate(
+            arm=arm,
+            label=label,
+            score=belief.score,
+            deviation=belief.deviation,
+            weight=belief.weight,
+            dollars=belief.dollars,
+            utility=belief.score - belief.deviation - dollars / self.settings.dollars_per_score,
+            outcomes=belief.outcomes,
+            similar=belief.similar,
+            objection=objection,
+        )
+
+    def _drawn(self, allowed: Sequence[Candidate]) -> Candidate:
+        """The candidate that is worth most if each scores what one draw from its belief says: Thompson sampling."""
+
+        def worth(candidate: Candidate) -> float:
+            drawn = draw_score(candidate.score, candidate.weight, self._random)
+            return candidate.utility + drawn - (candidate.score - candidate.deviation)
+
+        return max(allowed, key=worth)
+
+
+def _groups(profile: TaskProfile, task_class: str) -> tuple[Group, ...]:
+    """Return the nested groups of tasks that a task is in, the widest first.
+
+    A group is named by the path to it, so that a class met with other tools is another group and no name can stand for two.
+    """
+    path = (f"shape: {profile.shape}", *(f"class: {name}" for name in lineage(task_class)), f"form: {profile.form}")
+    return tuple(path[:depth] for depth in range(len(path) + 1))
+
+
+def _prior(key: str, shape: Shape) -> float:
+    return DEFAULT_SCORE if key == DEFAULTS[shape] else PRIOR_SCORE
+
+
+def _rank(candidate: Candidate) -> tuple[bool, float, float, str]:
+    """What may be chosen first, then the more useful, the cheaper, and the name, so that the order never hangs on chance."""
+    dollars = float("inf") if candidate.dollars is None else candidate.dollars
+    return (candidate.objection is not None, -candidate.utility, dollars, candidate.arm.key)
+
+
+def _allowed(ranked: Sequence[Candidate], policy: Policy) -> list[Candidate]:
+    allowed = [candidate for candidate in ranked if candidate.objection is None]
+    if not allowed:
+        hint = "; ".join(dict.fromkeys(candidate.objection for candidate in ranked if candidate.objection))
+        if policy.sensitivity is Sensitivity.PRIVATE:
+            raise PrivacyViolation("the task is private and no near agent can serve it", hint=hint)
+        raise ConfigError("auto has no configuration left for this task", hint=hint or "give it outcomes")
+    return [candidate for candidate in allowed if is_preferred(candidate.arm, policy.mode)] or allowed
+
+
+def _likeness(guess: ClassGuess) -> str:
+    """Which recorded tasks a task is judged by."""
+    if not guess.name:
+        return "no recorded class"
+    shares = sorted(guess.shares.items(), key=lambda item: -item[1])
+    classes = " or ".join(f"{name} ({share:.0%})" for name, share in shares) if len(shares) > 1 else guess.name
+    return f"recorded tasks of class {classes}, which know {guess.familiarity:.0%} of its words"
+
+
+def _why(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate]) -> str:
+    return f"auto chose {chosen.label}: {_ground(profile, chosen, allowed)}"
+
+
+def _ground(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate]) -> str:
+    best = allowed[0]
+    if chosen is not best:
+        return f"exploring; the best known is {best.label}"
+    if len(allowed) == 1:
+        return "privacy, mode and the agents that there are leave no other"
+    if not chosen.outcomes:
+        found = "nothing better was measured" if any(candidate.outcomes for candidate in allowed) else "nothing was measured yet"
+        return f"{found}, and it is the default for tasks with {profile.shape}" if chosen.arm.strategy is DEFAULTS[profile.shape] else found
+    price = "at an unknown price" if chosen.dollars is None else f"for ${chosen.dollars:.5f}"
+    basis = f"from {chosen.outcomes} outcomes, {chosen.similar} of them on such tasks"
+    return f"it is expected to score {_score(chosen)} {price}, {basis}; next best is {allowed[1].label} with {_score(allowed[1])}"
+
+
+def _score(candidate: Candidate) -> str:
+    return f"{candidate.score:.2f} \u00b1 {candidate.deviation:.2f}"

@@ -1,0 +1,138 @@
+"""What `auto` knows of a task before it is served: cheap features of its prompt and its tools."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from ....protocols import Message
+from ....protocols.messages import Value
+
+NAME: Final = "<name>"
+NUMBER: Final = "<number>"
+
+_WORD: Final = re.compile(r"\d[\d.,:]*|[^\W\d_]+|['\u2019]s\b|[.!?\n]")
+_PART_OF_NAME: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_STATEFUL_VERBS: Final = """
+accept add append approve archive assign book buy cancel charge clear close commit complete confirm create decline delete deploy disable
+dismiss drop edit email enable execute forward insert install invite invoke kill like mail make mark merge message modify mount move order
+pay place post publish purchase push put record refund register reject release remove rename reply request reschedule reserve reset restart
+restore revoke run save schedule sell send set share shut sign start stop submit subscribe swap toggle transfer trash type undo uninstall
+unsubscribe update upload withdraw write
+"""
+_READING_VERBS: Final = """
+browse calculate check compare compute convert count describe download fetch find get has inspect is list load look lookup open parse peek
+preview query read retrieve scan search select show view
+"""
+_CHANGES: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(_STATEFUL_VERBS.split(), True),
+    **dict.fromkeys(_READING_VERBS.split(), False),
+}
+_QUESTION_WORDS: Final = """
+are can could did do does had has have how is should was were what when where which who whom whose why will would
+"""
+_QUESTION_OPENERS: Final = frozenset(_QUESTION_WORDS.split())
+_RELATIONS: Final = frozenset({"of", "'s", "\u2019s", "whose"})
+_COORDINATORS: Final = frozenset({"and", "then"})
+_LONG_CONTEXT: Final = 1500
+"""Words of a context above which it is better read in pieces."""
+_LENGTHS: Final = ((8, "very short"), (20, "short"), (60, "medium"), (1000, "long"))
+
+
+class Shape(StrEnum):
+    """The coarsest class of a task, which needs no outcomes to be told."""
+
+    STATEFUL_TOOLS = "stateful tools"
+    """At least one tool changes something: its name starts with a verb such as `send`, `add` or `pay`."""
+    READING_TOOLS = "reading tools"
+    """All tools only look things up."""
+    LONG_CONTEXT = "a long context"
+    """No tools, and more than 1500 words to read apart from the prompt."""
+    PROMPT = "a prompt alone"
+    """No tools, and no long context."""
+
+
+class TaskProfile(Value):
+    """The features of one task."""
+
+    prompt: str
+    """The user's last words; empty where they are private and are not to be kept."""
+    tools: tuple[str, ...] = ()
+    """Names of what the agents may call."""
+    context_words: int = 0
+    """Length of the context that stands apart from the prompt."""
+    shape: Shape
+    length: str
+    """Of the prompt in words: very short (to 8), short (to 20), medium (to 60), long (to 1000) or huge."""
+    is_question: bool
+
+    @classmethod
+    def of(cls, prompt: str, tools: Sequence[str] = (), *, context_words: int = 0) -> "TaskProfile":
+        """Read the features."""
+        words = len(prompt.split())
+        return cls(
+            prompt=prompt,
+            tools=tuple(tools),
+            context_words=context_words,
+            shape=_shape(tools, context_words),
+            length=next((name for most, name in _LENGTHS if words <= most), "huge"),
+            is_question=_is_question(prompt),
+        )
+
+    @property
+    def form(self) -> str:
+        """The finest group that features alone tell apart."""
+        return f"{self.length} {'question' if self.is_question else 'request'}"
+
+    @property
+    def relations(self) -> int:
+        """How often the prompt goes from one thing to another: `of`, `'s`, `whose`."""
+        return sum(word in _RELATIONS for word in self.words)
+
+    @property
+    def parts(self) -> int:
+        """How often the prompt goes on to something else: a comma, `and`, `then`."""
+        return sum(word in _COORDINATORS for word in self.words) + self.prompt.count(",")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The prompt's words in order, lower-cased; names and numbers, which tell one task from the next, are replaced by what they are."""
+        return tuple(_words(self.prompt))
+
+    def __str__(self) -> str:
+        return f"{self.form} with {self.shape}" if self.shape is not Shape.PROMPT else f"{self.form} alone"
+
+
+def last_words(messages: Sequence[Message]) -> str:
+    """What the user asks for now: the last message of a conversation that is theirs."""
+    return next((message.text for message in reversed(messages) if message.role == "user"), "")
+
+
+def changes_something(tool: str) -> bool:
+    """Whether a tool's name says that it changes the world: the first verb in it decides, and without one it counts as reading."""
+    verbs = (_CHANGES[part.lower()] for part in _PART_OF_NAME.findall(tool) if part.lower() in _CHANGES)
+    return next(verbs, False)
+
+
+def _shape(tools: Sequence[str], context_words: int) -> Shape:
+    if tools:
+        return Shape.STATEFUL_TOOLS if any(map(changes_something, tools)) else Shape.READING_TOOLS
+    return Shape.LONG_CONTEXT if context_words > _LONG_CONTEXT else Shape.PROMPT
+
+
+def _is_question(prompt: str) -> bool:
+    text = prompt.strip()
+    first = text.split(maxsplit=1)[0].lower().strip("\"'") if text else ""
+    return text.endswith("?") or first in _QUESTION_OPENERS
+
+
+def _words(prompt: str) -> Iterator[str]:
+    opens_sentence, in_name = True, False
+    for word in _WORD.findall(prompt):
+        if word in ".!?\n":
+            opens_sentence, in_name = True, False
+            continue
+        is_name = word[0].isupper() and not opens_sentence and word != "I"
+        if not (is_name and in_name):  # a name of several words is one name
+            yield NAME if is_name else NUMBER if word[0].isdigit() else word.lower()
+        opens_sentence, in_name = False, is_name

@@ -1,0 +1,108 @@
+"""`Selector`: `auto` as a `Hybrid` uses it, with the files that its settings name."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from threading import Lock
+
+from ....protocols import NearfarError, Side
+from ...task.auto_decision import SelectionDecision
+from ...task.modes import Strategy
+from ...task.results import Result
+from ...task.sections.auto import AutoPolicy
+from ...task.task import Task
+from ...task.tool_outcomes import Effect
+from ...task.tools import Tool
+from .application import applied
+from .chooser import Chooser
+from .outcomes import Outcome, ReportLog, read_outcomes
+from .profile import TaskProfile, last_words
+from .unmeasured import SideDollars
+
+logger = logging.getLogger(__name__)
+
+
+class Selector:
+    """Settles tasks whose strategy is `auto`, and takes in what the app reports of them.
+
+    Files are read once, when first needed. Calls may come from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._choosers: dict[AutoPolicy, Chooser] = {}
+        self._lock = Lock()
+
+    def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> Task:
+        """Return the task with a strategy, its knobs, and the reasons for them. `dollars`: what whole tasks were seen to take.
+
+        Raises `ConfigError` for outcomes that cannot be read or used, `PrivacyViolation` where only a far agent is left for a private task.
+        """
+        if task.policy.strategy is not Strategy.AUTO:
+            return task
+        decision = self._decision(task, tools, sides, dollars, explores=True)
+        settled = {"policy": applied(decision.chosen, task.policy), "reasons": (*task.reasons, *decision.reasons), "selection": decision}
+        return task.model_copy(update=settled)
+
+    def explain(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> SelectionDecision:
+        """What the task would be settled to, whatever its strategy. Raises what `settle` raises."""
+        return self._decision(task, tools, sides, dollars, explores=False)
+
+    def report(self, result: Result, settings: AutoPolicy, *, score: float, task_class: str = "") -> None:
+        """Learn how well a result was whose strategy `auto` chose, and keep it where the settings name a file.
+
+        Raises `ConfigError` where the file cannot be written.
+        """
+        assert result.selection is not None, "the caller has looked"
+        outcome = _outcome(result, result.selection, score, task_class)
+        with self._lock:
+            chooser = self._chooser(settings)
+            if settings.reports is not None:
+                ReportLog(settings.reports).append(outcome)
+            chooser.learn(outcome)
+
+    def _decision(
+        self, task: Task, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars, *, explores: bool
+    ) -> SelectionDecision:
+        """Return the chooser's decision, or the documented default where the chooser fails for a reason that is not the user's."""
+        profile = _profile(task, tools)
+        try:
+            with self._lock:
+                chooser = self._chooser(task.policy.auto)
+                decide = chooser.choose if explores else chooser.explain
+                return decide(profile, task.policy, sides=sides, dollars=dollars)
+        except NearfarError:
+            raise
+        except Exception as error:  # the boundary of a task: what was learned may not keep it from being served
+            logger.warning("auto failed and the default serves: %r", error)
+            default = Chooser(AutoPolicy()).explain(profile, task.policy, sides=sides)
+            return default.model_copy(update={"reasons": (*default.reasons, f"auto failed ({error!r}), so the default serves")})
+
+    def _chooser(self, settings: AutoPolicy) -> Chooser:
+        chooser = self._choosers.get(settings)
+        if chooser is None:
+            recorded = read_outcomes(settings.outcomes) if settings.outcomes is not None else []
+            reported = ReportLog(settings.reports).read() if settings.reports is not None else []
+            chooser = self._choosers[settings] = Chooser(settings, (*recorded, *reported))
+        return chooser
+
+
+def with_open_choice(task: Task, tools: Mapping[str, Tool]) -> Task:
+    """Return the task with the strategy `auto` where nobody chose one, and where it has a tool that is not declared to read only."""
+    is_chosen = "strategy" in task.policy.model_fields_set
+    if is_chosen or all(tool.declared.effect is Effect.READ for tool in tools.values()):
+        return task
+    return task.model_copy(update={"policy": task.policy.model_copy(update={"strategy": Strategy.AUTO})})
+
+
+def _profile(task: Task, tools: Sequence[str]) -> TaskProfile:
+    return TaskProfile.of(last_words(task.messages), tools, context_words=len((task.context or "").split()))
+
+
+def _outcome(result: Result, selection: SelectionDecision, score: float, task_class: str) -> Outcome:
+    return Outcome(
+        task_class=task_class or selection.task_class,
+        profile=selection.profile,
+        arm=selection.chosen,
+        label=selection.winner.label,
+        score=score,
+        dollars=None if result.dollars is None else float(result.dollars),
+    )

@@ -1,0 +1,207 @@
+"""The effect ledger: around every call of a tool, what is meant to be done is written down before, and what came of it after."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from ....protocols import ApprovalRequest, NearfarError, ToolCall, ToolResult
+from ...storage.tables import Session
+from ...strategies.tool_calls import Approver, Asked
+from ...task.tool_outcomes import NOT_RUN, UNKNOWN, Effect, outcome_of
+from ...task.tools import Tool
+from ...util.threads import in_thread
+from .canonical import digest
+from .occurrences import REPEATABLE, Occurrence
+from .overdue import Overdue, looked_up, still_running
+from .records import EffectRecords, EffectState, Intent, Standing
+from .running import RunningCall
+
+if TYPE_CHECKING:
+    from ..run import Lease
+    from ..store import RunStore
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN: Final = (
+    f"{UNKNOWN}nobody knows whether this call went through: it ran past its limit, or was under way when the run was interrupted. "
+    "It is not made again. Find out by other means whether it did, or tell the user"
+)
+T = TypeVar("T")
+
+
+class LedgerWriter(Protocol):
+    """Runs a part of a transaction, and returns what that returns when it is kept."""
+
+    async def write(self, change: Callable[[Session], T]) -> T: ...
+
+
+class EffectLedger:
+    """Runs the calls of one run. A call that the run has made before gets the result that is on record.
+
+    Args:
+        writer: keeps what is written in the database of the records.
+        scope: of the calls that are counted together: empty for the task, the name of a part for what runs beside others.
+        approver: asks somebody about calls; None: the run stops until somebody has decided.
+        at_work: keys of the run's effects whose tools this process runs just now.
+        overdue: its calls that ran past their limits.
+    """
+
+    def __init__(
+        self,
+        records: EffectRecords,
+        writer: LedgerWriter,
+        *,
+        scope: str = "",
+        approver: Approver | None = None,
+        at_work: set[str] | None = None,
+        overdue: Overdue | None = None,
+    ) -> None:
+        self._records = records
+        self._writer = writer
+        self._scope = scope
+        self._approver = approver
+        self._at_work: set[str] = set() if at_work is None else at_work
+        self._overdue = overdue or Overdue()
+
+    def within(self, scope: str) -> "EffectLedger":
+        """That of a part of the run."""
+        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver, at_work=self._at_work, overdue=self._overdue)
+
+    @property
+    def is_at_work(self) -> bool:
+        """A tool of the run is."""
+        return bool(self._at_work)
+
+    async def known(self, asked: Sequence[Asked]) -> dict[str, bool]:
+        """What was decided about calls, by their ids. What was begun had been approved."""
+        standings = await self._writer.write(partial(self._records.standings, intents=[self._intent(*one[1:]) for one in asked]))
+        pairs = zip(asked, standings, strict=True)
+        decided = {one.request.call.id: standing.state for one, standing in pairs if standing is not None}
+        return {call: state is not EffectState.DENIED for call, state in decided.items() if state is not EffectState.ASKED}
+
+    async def ask(self, asked: Sequence[Asked]) -> Mapping[str, bool]:
+        """Have somebody decide, which is on record before any of the calls runs."""
+        intents = [self._intent(*one[1:]) for one in asked]
+        requests = [one.request.model_copy(update={"id": _name(intent)}) for one, intent in zip(asked, intents, strict=True)]
+        if self._approver is None:
+            await self._writer.write(partial(self._records.ask, asked=list(zip(intents, requests, strict=True))))
+            return await self._stopped(asked, requests)
+        answers = await self._approver(requests)
+        said = [answers.get(request.id, False) is True for request in requests]
+        await self._writer.write(partial(self._records.answer, answers=dict(zip(intents, said, strict=True))))
+        return {request.call.id: is_approved for request, is_approved in zip(requests, said, strict=True)}
+
+    async def run(self, call: ToolCall, tool: Tool, occurrence: Occurrence) -> ToolResult:
+        """The result of the call: what is on record of it, or that of running it now.
+
+        Raises `LedgerConflict` where the record is another tool's or another owner's, and what the database raises: the effect is then
+        either not begun, or begun and without a result.
+        """
+        intent = self._intent(tool, occurrence)
+        if not await self._overdue.wait(intent.action, tool.time_limit):
+            return still_running(call)
+        self._at_work.add(intent.key)
+        try:
+            return await self._recorded(call, tool, intent)
+        finally:
+            self._at_work.discard(intent.key)
+
+    async def _recorded(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
+        standing = await self._writer.write(partial(self._records.begin, intent=intent, at_work=self._at_work))
+        if standing.result is not None and _is_failed_try(standing, standing.result, tool, intent):
+            await self._writer.write(partial(self._records.begin_again, intent=intent))
+            return await self._run(call, tool, intent)
+        if standing.result is not None:
+            return _replayed(standing, standing.result, call, intent)
+        if standing.state is EffectState.DENIED:
+            return _error(call, f"{NOT_RUN}the user said no")
+        if standing.state is not None and not await self._may_run_again(call, tool, intent):
+            return _error(call, _UNKNOWN)
+        return await self._run(call, tool, intent)
+
+    async def _run(self, call: ToolCall, tool: Tool, intent: Intent) -> ToolResult:
+        if tool.declared.effect is Effect.AT_MOST_ONCE:  # also where the power fails
+            await in_thread(self._records.sync)
+        running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
+        result = (await running.run(call)).model_copy(update={"call_id": call.id})
+        if outcome_of(result) == "unknown":  # the record stays as that of a call of which nobody knows
+            late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
+            self._overdue.note(intent.action, intent.key, result, late)
+            return result
+        is_made_again = running.is_made_again and tool.declared.effect in REPEATABLE
+        if not running.is_recorded and not is_made_again:
+            # What the tool has done is known now, and would not be known again.
+            await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
+        return result
+
+    async def _late(self, running: "asyncio.Task[ToolResult]", intent: Intent) -> ToolResult:
+        """The true result of a call that ran past its limit, put on record where the run is still this process's."""
+        result = await running
+        try:
+            await self._writer.write(partial(self._records.finish, key=intent.key, result=result))
+        except NearfarError as error:
+            logger.warning("the late result of %s is not recorded: %s", intent.tool, error)
+        return result
+
+    async def _may_run_again(self, call: ToolCall, tool: Tool, intent: Intent) -> bool:
+        """Of an effect that was begun, and of which nobody knows whether it is there."""
+        may = tool.declared.effect is not Effect.AT_MOST_ONCE
+        if not may and self._approver is not None:
+            reason = f"nobody knows whether this call of {tool.name} went through: yes runs it again"
+            request = ApprovalRequest(id=_name(intent), call=call, reason=reason)
+            may = (await self._approver([request])).get(request.id, False) is True
+        if may:
+            await self._writer.write(partial(self._records.begin_again, intent=intent))
+        return may
+
+    async def _stopped(self, asked: Sequence[Asked], requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        """What was decided, where the run goes on; until then this raises LangGraph's interrupt."""
+        from langgraph.types import interrupt
+
+        answers: Mapping[str, bool] = {}
+        while any(request.call.id not in answers for request in requests):
+            interrupt([request.model_dump(mode="json") for request in requests])
+            answers = await self.known(asked)
+        return answers
+
+    def _intent(self, tool: Tool, occurrence: Occurrence) -> Intent:
+        action = digest(self._scope, occurrence.action)
+        return Intent(
+            key=digest(self._records.run, action, occurrence.ordinal),
+            action=action,
+            ordinal=occurrence.ordinal,
+            turn=occurrence.turn,
+            tool=tool.name,
+            version=digest(tool.spec.parameters, tool.declared.effect)[:16],
+        )
+
+
+def _name(intent: Intent) -> str:
+    """By which a request about the effect is answered."""
+    return intent.key[:12]
+
+
+def ledger_of(store: "RunStore", lease: "Lease", approver: Approver | None) -> EffectLedger:
+    """The ledger of a run that is worked on under a lease."""
+    from ..fencing import held
+
+    def fence(session: Session) -> None:
+        held(session, lease)
+
+    return EffectLedger(EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence), store.writer, approver=approver)
+
+
+def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:
+    """The result on record, which says so where an agent has made a call that another one made before it."""
+    return result.model_copy(update={"call_id": call.id}) if standing.turn == intent.turn else looked_up(call, result)
+
+
+def _is_failed_try(standing: Standing, result: ToolResult, tool: Tool, intent: Intent) -> bool:
+    """The call tries again what has failed in an earlier turn, and may be repeated."""
+    return tool.declared.effect is Effect.IDEMPOTENT and result.is_error and standing.turn != intent.turn
+
+
+def _error(call: ToolCall, problem: str) -> ToolResult:
+    return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)

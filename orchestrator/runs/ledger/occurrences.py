@@ -1,0 +1,88 @@
+"""Which of several equal calls one is."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypedDict
+
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from ....protocols import ToolCall, ToolResult
+from ...task.tool_outcomes import Effect, outcome_of
+from ...task.tools import Tool
+from .canonical import canonical, digest
+
+REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
+"""What a run that goes on may run again, although it has a result."""
+
+
+class Made(TypedDict):
+    """The calls of one action since the conversation began."""
+
+    count: int
+    unsettled: list[int]
+    """Ordinals of those that an equal call would try again."""
+
+
+_NONE_MADE: Final[Made] = {"count": 0, "unsettled": []}
+
+
+class Occurrence(NamedTuple):
+    """One call, named by what it does and not by where in the graph it stands."""
+
+    action: str
+    """A hash of the tool and its arguments, and of the turn where the tool only reads: equal calls are one action."""
+    ordinal: int
+    """Of how many calls of the action it is the last, from 1."""
+    turn: int
+    """Calls of agents that the task had made by then. It tells a call that is made again from one that is looked up again."""
+
+    def key(self, task: str) -> str:
+        """Return the name of the effect in a task that keeps no ledger. `task`: names the task."""
+        return digest(task, self.action, self.ordinal)
+
+
+class Occurrences:
+    """Counts the calls of one message behind those that were made since the conversation began.
+
+    An agent that takes over begins a conversation of its own, and the count begins with it: the call that an agent before it has made is
+    the first one again, and so the same effect. A second equal call of one conversation is another effect, unless it tries the first one
+    again: that one's outcome is unknown, or it failed and its tool is idempotent.
+    """
+
+    def __init__(self, made: Mapping[str, Made], *, turn: int) -> None:
+        self.made = dict(made)
+        """By action: the calls since the conversation began; those of tools that only read are not kept."""
+        self.turn = turn
+        """Calls of agents that the task had made before this message."""
+        self._looked: dict[str, Made] = {}
+
+    def next(self, call: ToolCall, tool: Tool) -> Occurrence:
+        """The next call of the message that is to run."""
+        only_reads = tool.declared.effect is Effect.READ
+        action = digest(tool.name, _arguments(call, tool), self.turn if only_reads else None)
+        calls = self._looked if only_reads else self.made
+        known = calls.get(action, _NONE_MADE)
+        if known["unsettled"]:
+            first, *rest = known["unsettled"]
+            calls[action] = {**known, "unsettled": rest}
+            return Occurrence(action, first, self.turn)
+        calls[action] = {**known, "count": known["count"] + 1}
+        return Occurrence(action, known["count"] + 1, self.turn)
+
+    def settle(self, occurrence: Occurrence, tool: Tool, result: ToolResult) -> None:
+        """Take note of what came of a call."""
+        outcome, effect = outcome_of(result), tool.declared.effect
+        if (outcome == "unknown" and effect is not Effect.READ) or (outcome == "failed" and effect is Effect.IDEMPOTENT):
+            known = self.made[occurrence.action]
+            self.made[occurrence.action] = {**known, "unsettled": sorted([*known["unsettled"], occurrence.ordinal])}
+
+
+def _arguments(call: ToolCall, tool: Tool) -> str:
+    """As the function gets them, with defaults filled in: two agents may write one thing in two ways."""
+    try:
+        return canonical(tool.arguments(call))
+    except (
+        ValidationError,
+        PydanticSerializationError,
+    ):  # a placeholder stands in them, they are wrong, or the app's own
+        return canonical(call.arguments)

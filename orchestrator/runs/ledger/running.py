@@ -1,0 +1,150 @@
+"""The call of a tool while it runs, and what the tool may ask about it."""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final
+
+from ....protocols import InvalidRequest, ToolCall, ToolResult
+from ...task.tool_outcomes import Effect, outcome_of
+from ...task.tools import Tool
+from ...util.threads import in_thread
+from .overdue import Overdue, looked_up, still_running
+from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
+
+_GUARDED: Final = frozenset({Effect.AT_MOST_ONCE, Effect.IDEMPOTENT})
+"""Effects that are not to happen beside an equal one that still runs."""
+_running: Final[ContextVar["RunningCall"]] = ContextVar("nearfar_running_call")
+
+
+class RunningCall:
+    """One call under way.
+
+    Args:
+        key: of its effect.
+        runs: begins a transaction in the database of runs; None: the task is not a durable run.
+    """
+
+    def __init__(self, tool: Tool, key: str, runs: Callable[[], EffectConnection] | None = None) -> None:
+        self.key = key
+        self.is_recorded = False
+        """Its result was kept together with what it wrote into the database of runs."""
+        self.is_made_again = False
+        """A run that goes on makes the call again, since it does more than its result says."""
+        self.overdue: asyncio.Task[ToolResult] | None = None
+        """Ends with the true result of a tool that ran past its limit and could not be stopped."""
+        self._tool = tool
+        self._runs = runs
+        self._place: Path | None = None
+        self._transaction: EffectConnection | None = None
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """The result of the tool, and what it wrote kept where it is no error. Raises what keeping that raises but `sqlite3.Error`."""
+        token = _running.set(self)
+        try:
+            result = await self._tool.run(call, overdue=self._take)
+            if self._transaction is not None and not result.is_error:
+                await in_thread(self._transaction.commit, result)
+                self.is_recorded = self._place is None
+        except AlreadyDone as done:
+            return done.result
+        except TransactionEnded as error:
+            return ToolResult(call_id=call.id, name=call.name, content=str(error), is_error=True)
+        except sqlite3.Error as error:
+            problem = f"nothing of what the tool wrote was kept: {error}"
+            return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)
+        finally:
+            _running.reset(token)
+            if self._transaction is not None:
+                self._transaction.abandon()
+        return result
+
+    def _take(self, task: "asyncio.Task[ToolResult]") -> None:
+        self.overdue = task
+
+    def transaction(self, file: str | os.PathLike[str] | None) -> EffectConnection:
+        """The one transaction of the call."""
+        if self._tool.declared.effect is not Effect.TRANSACTIONAL:
+            hint = '@tool(effect="transactional")'
+            raise InvalidRequest(f"tool {self._tool.name!r} writes in a transaction, and is not declared to do so", hint=hint)
+        place = None if file is None else Path(file).absolute()
+        if self._transaction is None:
+            self._place, self._transaction = place, self._begun(place)
+        elif place != self._place:
+            raise InvalidRequest("a call writes into one database: two could not be kept together", hint="make two tools of it")
+        return self._transaction
+
+    def _begun(self, file: Path | None) -> EffectConnection:
+        if _is_in_event_loop():
+            message = "effect_transaction() waits until others have written, and would have all tasks wait with it"
+            raise InvalidRequest(message, hint="make the tool a plain function, which runs in a thread; or await asyncio.to_thread(...)")
+        if file is not None:
+            return begin_in_file(file, self.key)
+        if self._runs is None:
+            raise InvalidRequest("the task is no durable run, which would have a database", hint="name a file: effect_transaction(path)")
+        return self._runs()
+
+
+def make_again() -> None:
+    """Have the call under way made again by a run that goes on, as one that tells the running task more than its result says.
+
+    Does nothing outside of a tool, and for tools that may not be run again.
+    """
+    running = _running.get(None)
+    if running is not None:
+        running.is_made_again = True
+
+
+async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, overdue: Overdue) -> ToolResult:
+    """Return the result of the tool where no ledger is kept. Equal calls whose outcome is unknown stand in its way, as in a ledger."""
+    effect = tool.declared.effect
+    if effect in _GUARDED and not await overdue.wait(action, tool.time_limit):
+        return still_running(call)
+    known = overdue.result(key)
+    if known is not None and not (effect is Effect.IDEMPOTENT and known.is_error):
+        return looked_up(call, known)
+    running = RunningCall(tool, key)
+    result = await running.run(call)
+    if effect in _GUARDED and outcome_of(result) == "unknown":
+        overdue.note(action, key, result, running.overdue)
+    return result
+
+
+def effect_key() -> str:
+    """Return a name for what the running tool is about to do: the same when a run that died, an agent that takes over, or a retry after an
+    error makes the call again, and no other call's.
+
+    To be handed to services as their idempotency key, or looked up before acting. Raises `InvalidRequest` outside of a tool.
+    """
+    return _current("effect_key").key
+
+
+def effect_transaction(file: str | os.PathLike[str] | None = None) -> EffectConnection:
+    """A connection whose writes are kept when the running tool returns, together with its result, and dropped when it fails.
+
+    So a call of a `transactional` tool has its effect exactly once, wherever the process dies. While it is open, nobody else writes to the
+    database: begin late, and wait for nothing. It is dropped after ten seconds. Raises `InvalidRequest` outside of such a tool and in an
+    event loop, which would stand still while it waits for others, and `sqlite3.Error`.
+
+    Args:
+        file: a database of the app's own; None: that of the runs, in a table of the tool's own.
+    """
+    return _current("effect_transaction").transaction(file)
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _current(asking: str) -> RunningCall:
+    running = _running.get(None)
+    if running is None:
+        raise InvalidRequest(f"{asking}() was called outside of a tool", hint="call it in the function of a tool while that runs")
+    return running

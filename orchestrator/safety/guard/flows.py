@@ -1,0 +1,214 @@
+"""What a plan lets flow: which values it names as to be read, and which arguments it names for them.
+
+A plan says so with calls in Python's own notation, wherever they stand in its text:
+
+    invite(user="Dora", address=get_page(url="www.dora.example").email)
+
+Here the one address of e-mail that the page holds may become that argument. Nothing that is read has a say in it: the reference, the way
+from the result to the value, and the argument were all written before.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+from pydantic import JsonValue
+
+from ...task.tools import Tool
+from .steps import Step, member, step_of
+
+_LONGEST: Final = 20_000
+"""Characters of a plan that are read."""
+_DEEPEST: Final = 16
+"""Readings within readings, lists and members."""
+
+Planned: TypeAlias = "Reading | Fixed | Several | Members | Anything"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A value that the plan states."""
+
+    value: JsonValue
+
+
+@dataclass(frozen=True)
+class Anything:
+    """`...`: the plan leaves it to whoever makes the call, and to the guard."""
+
+
+@dataclass(frozen=True)
+class Several:
+    """A list."""
+
+    members: tuple[Planned, ...]
+
+
+@dataclass(frozen=True)
+class Members:
+    """An object."""
+
+    members: Mapping[str, Planned]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value that the plan names as to be read: a call, and the way from what it returns to the value."""
+
+    tool: str
+    arguments: Mapping[str, Planned]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A call that the plan names, with its arguments."""
+
+    tool: str
+    arguments: Mapping[str, Planned]
+
+
+class Unreadable(ValueError):
+    """A call in a plan that cannot be read."""
+
+
+Signature = tuple[str, tuple[str, ...]]
+"""A tool's name, and those of its arguments in their order."""
+
+
+def signatures(tools: Mapping[str, Tool]) -> tuple[Signature, ...]:
+    """Return those of the tools."""
+    return tuple((name, tuple(tool.spec.parameters["properties"])) for name, tool in tools.items())
+
+
+@lru_cache(maxsize=64)
+def flows_of(plan: str, known: tuple[Signature, ...]) -> tuple[Flow, ...]:
+    """Read the calls of these tools that a plan names; those that cannot be read say nothing."""
+    return tuple(found for found in _calls(plan, dict(known)) if isinstance(found, Flow))
+
+
+def problem_of(plan: str, known: Sequence[Signature]) -> str | None:
+    """Say why a call of these tools that a plan names cannot be read; None: all can."""
+    if len(plan) > _LONGEST:
+        return f"it has {len(plan):,} characters, and {_LONGEST:,} at most are read"
+    problems = (found for found in _calls(plan, dict(known)) if isinstance(found, Unreadable))
+    return next(map(str, problems), None)
+
+
+def _calls(plan: str, known: Mapping[str, Sequence[str]]) -> Iterator[Flow | Unreadable]:
+    plan = plan[:_LONGEST]
+    if not known:
+        return
+    names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
+    for found in re.finditer(rf"(?<![\w.-])({names})\(", plan):
+        text = _to_its_end(plan, found.start(), found.end())
+        try:
+            flow = _flow(text, known)
+        except Unreadable as error:
+            yield Unreadable(f"{_shortened(text)}: {error}")
+        else:
+            yield flow
+
+
+def _to_its_end(plan: str, start: int, opened: int) -> str:
+    """Return the call that starts there, up to the bracket that closes it; all the rest where none does."""
+    depth, quote, place = 1, "", opened
+    while place < len(plan) and depth:
+        letter = plan[place]
+        if quote:
+            place += letter == "\\"
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "([{") - (letter in ")]}")
+        place += 1
+    return plan[start:place]
+
+
+def _flow(text: str, known: Mapping[str, Sequence[str]]) -> Flow:
+    try:
+        node = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Unreadable("it is no call in Python's notation") from error
+    reading = _reading(node, known, _DEEPEST)
+    return Flow(reading.tool, reading.arguments)
+
+
+def _reading(node: ast.expr, known: Mapping[str, Sequence[str]], depth: int) -> Reading:
+    """Read a call of a tool, and the steps behind it."""
+    steps: list[Step] = []
+    while not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        if isinstance(node, ast.Attribute):
+            steps.append(member(node.attr))
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            steps.append(_step(node, node.func.attr))
+            node = node.func.value
+        else:
+            raise Unreadable(f"{ast.unparse(node)} is neither a value nor a call of a tool")
+    name = node.func.id
+    if name not in known:
+        raise Unreadable(f"there is no tool {name!r}")
+    return Reading(name, _arguments(node, known[name], known, depth), tuple(reversed(steps)))
+
+
+def _arguments(call: ast.Call, names: Sequence[str], known: Mapping[str, Sequence[str]], depth: int) -> dict[str, Planned]:
+    if len(call.args) > len(names) or any(isinstance(each, ast.Starred) for each in call.args):
+        raise Unreadable(f"it takes {len(names)} arguments")
+    given = [*zip(names, call.args, strict=False), *((keyword.arg, keyword.value) for keyword in call.keywords)]
+    found: dict[str, Planned] = {}
+    for name, value in given:
+        if name is None or name not in names or name in found:
+            raise Unreadable(f"it takes {', '.join(names) or 'nothing'}, each once")
+        found[name] = _planned(value, known, depth - 1)
+    return found
+
+
+def _planned(node: ast.expr, known: Mapping[str, Sequence[str]], depth: int) -> Planned:
+    if depth < 0:
+        raise Unreadable("it goes too deep")
+    if isinstance(node, ast.Constant) and node.value is ...:
+        return Anything()
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return Several(tuple(_planned(each, known, depth - 1) for each in node.elts))
+    if isinstance(node, ast.Dict):
+        return Members({_name(key): _planned(value, known, depth - 1) for key, value in zip(node.keys, node.values, strict=True)})
+    if isinstance(node, (ast.Call, ast.Attribute)):
+        return _reading(node, known, depth)
+    return Fixed(_constant(node))
+
+
+def _step(call: ast.Call, name: str) -> Step:
+    positional = tuple(_constant(each) for each in call.args)
+    named = {keyword.arg: _constant(keyword.value) for keyword in call.keywords if keyword.arg is not None}
+    try:
+        return step_of(name, positional, named)
+    except ValueError as error:
+        raise Unreadable(str(error)) from error
+
+
+def _constant(node: ast.expr) -> JsonValue:
+    names = {"true": True, "false": False, "null": None}
+    if isinstance(node, ast.Name) and node.id in names:
+        return names[node.id]
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise Unreadable(f"{_shortened(ast.unparse(node))} is no value") from error
+    if not isinstance(value, (str, int, float, bool, type(None))):
+        raise Unreadable(f"{_shortened(ast.unparse(node))} is no value of JSON")
+    return value
+
+
+def _name(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise Unreadable("the members of an object have texts as names")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}..."

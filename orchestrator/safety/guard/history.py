@@ -1,0 +1,66 @@
+"""What of the conversation that a task brings along may be acted upon: as if its calls had been made within the run."""
+
+import json
+from collections.abc import Mapping
+
+from ....protocols import Message, ToolCall, ToolResult
+from ...task.labels import Integrity
+from ...task.task import Task
+from ...task.tool_outcomes import Effect
+from ...task.tools import Tool
+from ..privacy.starting import label_of_result
+from .arguments import doubtful
+from .choices import is_keyed, was_made
+from .grounds import Grounds
+
+
+class History:
+    """Of the messages before the task begins."""
+
+    def __init__(self, task: Task, tools: Mapping[str, Tool]) -> None:
+        self.trusted: list[str] = []
+        """What trusted tools have returned that strangers had no hand in, and what was called before any of them was heard."""
+        self.chosen: set[str] = set()
+        """Tools that were called before that."""
+        self.made: list[Message] = []
+        """The messages that called them."""
+        self._grounds = Grounds(task.said)
+        self._tools = tools
+        self._is_clean = task.label.integrity is Integrity.TRUSTED and task.context is None
+        self._is_tainted = False
+        self._believed: set[str] = set()
+        """Ids of the calls whose results strangers had no hand in."""
+        for message in task.messages:
+            self._read(message)
+
+    def _read(self, message: Message) -> None:
+        if self._is_clean and message.tool_calls:
+            self.made.append(message)
+        for call in message.tool_calls:
+            self._note(call, self._tools.get(call.name))
+        if message.tool_result is None:
+            return
+        if label_of_result(message, self._tools).integrity is Integrity.UNTRUSTED:
+            self._is_clean = False
+        elif self._is_believed(message.tool_result):
+            self._trust(message.tool_result.content)
+
+    def _note(self, call: ToolCall, tool: Tool | None) -> None:
+        if self._is_clean:
+            self.chosen.add(call.name)
+            self._trust(json.dumps(call.arguments, ensure_ascii=False))
+        if tool is None:
+            return
+        is_grounded = self._is_clean or not doubtful(call, tool, list(call.arguments), self._grounds)
+        if not is_grounded:
+            self._is_tainted = self._is_tainted or tool.declared.effect is not Effect.READ
+        elif self._is_clean or was_made(call, self.made) or is_keyed(call, tool, self._grounds):
+            self._believed.add(call.id)
+
+    def _trust(self, text: str) -> None:
+        self.trusted.append(text)
+        self._grounds = self._grounds.extended([text])
+
+    def _is_believed(self, result: ToolResult) -> bool:
+        """An error may tell of a call that was not run, in whoever's words that was made."""
+        return result.call_id in self._believed and not self._is_tainted and not result.is_error

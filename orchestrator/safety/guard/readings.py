@@ -1,0 +1,140 @@
+"""Values that a plan named as to be read, in the results of a conversation.
+
+A value counts where there is only one that the plan can mean: what strangers add to a result makes it two, and then somebody is asked.
+Nothing in a result is taken for more than a value: no record, and no text of several lines or of more than 200 characters.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from pydantic import JsonValue
+
+from ....protocols import Message, ToolCall
+from .flows import Anything, Fixed, Flow, Members, Planned, Reading, Several
+from .quoting import unquoted
+from .steps import Values, each, moment_of
+
+_LONGEST: Final = 200
+"""Characters of a text that is a value."""
+
+
+class Readings:
+    """What the calls of a conversation have returned."""
+
+    def __init__(self, conversation: Sequence[Message]) -> None:
+        self._made: list[tuple[ToolCall, object]] = []
+        calls: Mapping[str, ToolCall] = {}
+        for message in conversation:
+            if message.tool_calls:
+                calls = {call.id: call for call in message.tool_calls}
+            result = message.tool_result
+            if result is not None and not result.is_error and (call := calls.get(result.call_id)) is not None:
+                self._made.append((call, _value(unquoted(result))))
+
+    def filled(self, flow: Flow, call: ToolCall, sinks: frozenset[str]) -> frozenset[str]:
+        """Return the arguments of a call that the plan's line states or fills; none where it means another call.
+
+        Args:
+            flow: the line.
+            call: a call of its tool.
+            sinks: arguments that decide what is done: those that the line names have to be as it says.
+        """
+        named = {name: planned for name, planned in flow.arguments.items() if not isinstance(planned, Anything)}
+        fitting = {name for name, planned in named.items() if name in call.arguments and self._fits(planned, call.arguments[name])}
+        return frozenset(fitting) if sinks & named.keys() <= fitting else frozenset()
+
+    def _fits(self, planned: Planned, value: JsonValue) -> bool:
+        match planned:
+            case Anything():
+                return True
+            case Fixed(value=stated):
+                return _is_same(stated, value)
+            case Several(members=members):
+                return isinstance(value, list) and len(value) == len(members) and all(map(self._fits, members, value))
+            case Members(members=members):
+                if not isinstance(value, dict) or value.keys() != members.keys():
+                    return False
+                return all(self._fits(member, value[name]) for name, member in members.items())
+            case Reading():
+                return self._reads(planned, value)
+
+    def _reads(self, reading: Reading, value: JsonValue) -> bool:
+        found = self._values(reading)
+        wanted = value if isinstance(value, list) else [value]
+        if each not in reading.steps:
+            found = _distinct(found)
+            if len(found) != 1:
+                return False
+        members = [one for one in _flat(found) if _is_short(one)]
+        is_whole = each in reading.steps or len(members) == len(wanted)
+        return is_whole and bool(wanted) and all(any(_is_same(one, member) for one in members) for member in wanted)
+
+    def _values(self, reading: Reading) -> Values:
+        """Return all that the results of the call which a reading names lead to."""
+        values: Values = [result for call, result in self._made if call.name == reading.tool and self._is_meant(reading, call)]
+        for step in reading.steps:
+            values = step(values)
+        return values
+
+    def _is_meant(self, reading: Reading, call: ToolCall) -> bool:
+        """Say whether the call is the one that is to be read. Nothing else may be given to it: it would return something else."""
+        given = {name for name, value in call.arguments.items() if value is not None}
+        named = reading.arguments
+        return given <= named.keys() and all(self._fits(planned, call.arguments.get(name)) for name, planned in named.items())
+
+
+def _value(text: str) -> object:
+    """Return what a tool returned: the value where it is JSON, else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _distinct(values: Values) -> list[object]:
+    found: list[object] = []
+    for value in values:
+        if not any(_is_equal(value, other) for other in found):
+            found.append(value)
+    return found
+
+
+def _flat(values: Values) -> Iterator[object]:
+    for value in values:
+        if isinstance(value, list):
+            yield from value
+        else:
+            yield value
+
+
+def _is_equal(one: object, other: object) -> bool:
+    return type(one) is type(other) and one == other
+
+
+def _is_same(found: object, value: JsonValue) -> bool:
+    """Say whether an argument is this value, which may be written otherwise where it is a number or a point in time."""
+    if isinstance(found, datetime):
+        return moment_of(value) == found
+    if isinstance(found, date):
+        return isinstance(value, str) and value.strip() == found.isoformat()
+    if isinstance(found, Decimal):
+        return _as_number(value) == found
+    if isinstance(found, (str, bool, int, float)) or found is None:
+        return found == value and isinstance(found, bool) == isinstance(value, bool)
+    return False
+
+
+def _is_short(found: object) -> bool:
+    return not isinstance(found, str) or (len(found) <= _LONGEST and found.isprintable())
+
+
+def _as_number(value: JsonValue) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        return None

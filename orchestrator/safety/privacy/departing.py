@@ -1,0 +1,151 @@
+"""One request on its way to an agent."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from itertools import takewhile
+
+from ....protocols import PrivacyViolation, Side, StepReply, StepRequest, StoreError
+from ....protocols.egress import inspected_by
+from ....protocols.wire import request_to_proto
+from ...agents.pool import Member
+from ...task.labels import Label
+from ...task.scope import current_scope, scope
+from ...util.threads import in_thread
+from .audit import Departure, Outcome
+from .needles import Needles
+from .opened_text import Listener, OpenedText
+from .own_words import OwnWords
+from .placeholders import Placeholders
+from .records import RunRecords
+from .texts import texts_in, texts_of
+
+logger = logging.getLogger(__name__)
+
+
+def unrecorded(member: Member, error: StoreError) -> PrivacyViolation:
+    """Nothing leaves without a record."""
+    return PrivacyViolation(f"what {member.name} was to be told could not be recorded: {error.message}", hint=error.hint)
+
+
+class Departing:
+    """The request as the agent gets it, and what is done about it and its reply."""
+
+    def __init__(
+        self,
+        request: StepRequest,
+        member: Member,
+        label: Label,
+        role: str,
+        *,
+        needles: Needles,
+        placeholders: Placeholders,
+        records: RunRecords | None,
+        own: OwnWords,
+    ) -> None:
+        self.request = request
+        self._member = member
+        self._label = label
+        self._role = role
+        self._needles = needles
+        self._placeholders = placeholders
+        self._records = records
+        self._own = own
+        self._number: int | None = None
+        """Of the departure in the audit."""
+
+    async def leave(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Look at the message once more, and write down that it leaves.
+
+        Raises `PrivacyViolation` where it must not, and where that cannot be written down.
+        """
+        message = request_to_proto(self.request).SerializeToString()
+        try:
+            self._inspect(message)
+            self._inspect("".join(texts_of(self.request.messages)).encode(errors="ignore"))  # what is cut up between messages, too
+        except PrivacyViolation as error:
+            await self.hold(error.message, findings)
+            raise
+        await self.record(reason, findings)
+
+    async def record(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Write down that it leaves. Raises `PrivacyViolation` where that cannot be written down."""
+        try:
+            self._number = await self._note("left", reason, findings)
+        except StoreError as error:
+            raise unrecorded(self._member, error) from error
+
+    async def hold(self, reason: str, findings: Mapping[str, int]) -> None:
+        """Write down that it does not leave."""
+        try:
+            await self._note("held", reason, findings)
+        except StoreError as error:  # it does not leave, whether that is on record or not
+            logger.warning("it could not be recorded that something was held back: %s", error)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While this lasts, the bytes that go to another process are looked at, and no cache takes part where placeholders mean something
+        in this run alone."""
+        known = current_scope()
+        with scope(replace(known, caching="no-store") if self._names else known):
+            if self._member.side is Side.NEAR:
+                yield
+            else:
+                with inspected_by(self._inspect):
+                    yield
+
+    def listener(self, listener: Listener) -> OpenedText:
+        """Hears the reply as it streams, with placeholders filled in."""
+        in_json = self.request.output_schema is not None
+        before: Callable[[], str] = str if in_json else partial(_said_before, self.request)
+        return OpenedText(self._placeholders, listener, before=before, in_json=in_json)
+
+    async def accepted(self, reply: StepReply) -> StepReply:
+        """The reply. Raises `InvalidOutput` where it holds a placeholder that there is not."""
+        self._own.add(self._member, reply)
+        for text in (reply.text, *(text for call in reply.tool_calls for text in texts_in(call.arguments))):
+            self._placeholders.check(text)
+        if reply.finished.saved is not None and self._number is not None and self._records is not None:
+            await in_thread(self._records.was_cached, self._number)
+        return reply
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The placeholders in the request."""
+        if not len(self._placeholders):
+            return ()
+        return tuple(sorted({each.name for text in texts_of(self.request.messages) for each in self._placeholders.named_in(text)}))
+
+    def _inspect(self, message: bytes) -> None:
+        if self._needles.found_in(message):
+            because = f"what {self._member.name} was to be told holds private data of this run"
+            raise PrivacyViolation(because, hint="let an agent on this device go on; `nearfar privacy audit` shows what was held back")
+
+    async def _note(self, outcome: Outcome, reason: str, findings: Mapping[str, int]) -> int | None:
+        if self._records is None:
+            return None
+        message = request_to_proto(self.request).SerializeToString()
+        departure = Departure(
+            at=time.time(),
+            agent=self._member.name,
+            role=self._role,
+            outcome=outcome,
+            reason=reason,
+            bytes=len(message),
+            digest=sha256(message).hexdigest(),
+            tier=self._label.tier,
+            origins=self._label.told_origins,
+            placeholders=self._names,
+            findings=dict(findings),
+        )
+        return await in_thread(self._records.note, departure)
+
+
+def _said_before(request: StepRequest) -> str:
+    """Return the agent's text since the user's last message: whoever displays a stream may show the reply right behind it."""
+    spoken = takewhile(lambda message: message.role != "user", reversed(request.messages))
+    return "".join(reversed([message.text for message in spoken if message.role == "assistant"]))

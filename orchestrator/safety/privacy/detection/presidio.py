@@ -1,0 +1,69 @@
+"""Names of people and places, which no pattern tells: Presidio with a spaCy model that is on this machine (the extra `presidio`)."""
+
+import threading
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .....protocols.errors import ConfigError
+from .finding import Finding
+from .offline import without_network
+
+if TYPE_CHECKING:
+    from presidio_analyzer import AnalyzerEngine
+
+_TYPES: Final = {"PERSON": "person", "LOCATION": "place", "NRP": "group"}
+"""What is taken of Presidio. It has patterns too; those for e-mail addresses and URLs fetch a list of domains, and all are ours already."""
+
+
+class PresidioDetector:
+    """Finds names. The model is read when the first text comes, which takes a second or more.
+
+    Presidio would download a model that is not there, and so is not asked to read it. While it works, its thread reaches no network.
+
+    Args:
+        model: a spaCy model: the name of its package, or its folder.
+
+    Raises:
+        ConfigError: Presidio or the model is not installed.
+    """
+
+    def __init__(self, model: str) -> None:
+        if find_spec("presidio_analyzer") is None:
+            raise ConfigError("finding names needs presidio-analyzer", hint="pip install 'nearfar[presidio]'")
+        if not _is_installed(model):
+            raise ConfigError(f"there is no spaCy model {model!r}", hint=f"python -m spacy download {model}, or name a folder with a model")
+        self._model = model
+        self._lock = threading.Lock()
+
+    def find(self, text: str) -> list[Finding]:
+        with without_network():
+            with self._lock:
+                engine, language = self._engine
+            results = engine.analyze(text, language=language, entities=list(_TYPES))
+        return [Finding(each.start, each.end, _TYPES[each.entity_type], text[each.start : each.end]) for each in results]
+
+    @cached_property
+    def _engine(self) -> "tuple[AnalyzerEngine, str]":
+        """Presidio with its model, and the model's language."""
+        import spacy
+        from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
+        from presidio_analyzer.nlp_engine import SpacyNlpEngine
+        from presidio_analyzer.predefined_recognizers import SpacyRecognizer
+
+        model = spacy.load(self._model)
+        language = model.lang
+        reader = SpacyNlpEngine(models=[{"lang_code": language, "model_name": self._model}])
+        reader.nlp = {language: model}
+        names = SpacyRecognizer(supported_language=language, supported_entities=list(_TYPES))
+        registry = RecognizerRegistry(recognizers=[names], supported_languages=[language])
+        return AnalyzerEngine(registry=registry, nlp_engine=reader, supported_languages=[language]), language
+
+
+def _is_installed(model: str) -> bool:
+    try:
+        return Path(model).is_dir() or distribution(model) is not None
+    except (PackageNotFoundError, ValueError):
+        return False

@@ -1,0 +1,271 @@
+"""Placeholders: what stands for private values where an agent far away goes on with them, and what puts the values back."""
+
+import json
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, count
+from typing import Final
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+
+from ....protocols import InvalidOutput, PrivacyViolation, ToolCall
+from ....protocols.messages import Value
+from ...memory.item import Source, Tier
+from ...task.labels import Label, joined, may_go
+from ...task.tools import Tool
+from .addresses import marks_in_addresses
+from .texts import texts_in, with_arguments
+
+MOST_CALLS: Final = 16
+"""Calls of a run into which placeholders may go. Each can tell one bit of a value: that it ran, or was refused."""
+_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+_RANDOM_LETTERS: Final = 6
+"""Thirty bits for each placeholder, so that nobody can name one that was not shown to them."""
+_TELLING: Final = 6
+"""Characters from which on a value that occurs in a text is taken for the same value."""
+_EXACT: Final = re.compile(rf"<[A-Z][A-Z_]*_[0-9]+_[{_ALPHABET}]{{{_RANDOM_LETTERS}}}>")
+_ANY_NUMBER: Final = r"[^\W\d_][^\W\d]{0,40}[\s_\\-]{0,4}[0-9]{1,9}[\s_\\-]{1,4}"
+_IN_BRACKETS: Final = re.compile(rf"<\s*{_ANY_NUMBER}[{_ALPHABET}]{{{_RANDOM_LETTERS}}}\s*>", re.IGNORECASE)
+"""A placeholder of any type, also of one that there is not."""
+_JSON_TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
+_STRUCTURE: Final = re.compile(r"[<>()\[\]:/\\&\x1b]|www\.", re.IGNORECASE)
+"""A value with none of these begins no address."""
+
+
+class Placeholder(Value):
+    """Stands for a value."""
+
+    name: str
+    """As agents see it: `<EMAIL_1_k3t7xq>`."""
+    value: str
+    tier: Tier
+    """How far the value may go."""
+    origin: str
+    """Where it comes from: `tool read_mail`, `the detectors`."""
+    result: str = ""
+    """Identifies the result of a tool that it stands for; empty where it stands for a value wherever that occurs."""
+    is_derived: bool = False
+    """It stands for the result of a call into which a placeholder went."""
+
+    @property
+    def type(self) -> str:
+        return self.name[1:].rsplit("_", 2)[0].lower()
+
+
+class Placeholders:
+    """Those of one run. What detectors find has the same one wherever it occurs, each result of a tool one of its own. A `Vault`.
+
+    `keep` is called with new ones before they are used, so that they are there when the run is resumed; `known` are those of before. What
+    looks like a placeholder in the user's own words, `said`, may be repeated.
+    """
+
+    def __init__(
+        self, known: Iterable[Placeholder] = (), *, keep: Callable[[Sequence[Placeholder]], None] | None = None, said: Iterable[str] = ()
+    ) -> None:
+        self._said = tuple(said)
+        self._by_name: dict[str, Placeholder] = {}
+        self._by_value: dict[str, Placeholder] = {}
+        self._by_result: dict[str, Placeholder] = {}
+        self._opened: set[str] = set()
+        """Calls into which placeholders went."""
+        self._opened_before = 0
+        """Such calls of earlier processes."""
+        self._numbers = Counter[str]()
+        """The last one of each type."""
+        self._keep = keep
+        self._resembling: re.Pattern[str] | None = None
+        for placeholder in known:
+            self._add(placeholder)
+            self._numbers[placeholder.type] += 1
+            self._opened_before += placeholder.is_derived
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def values(self) -> Iterable[str]:
+        """All that placeholders stand for."""
+        return {placeholder.value for placeholder in self._by_name.values()}
+
+    def standing_for(self, value: str, type: str, *, tier: Tier, origin: str) -> str:
+        """The name of the placeholder for a value."""
+        return self.standing_for_all({value: type}, tier=tier, origin=origin)[value]
+
+    def standing_for_all(self, types: Mapping[str, str], *, tier: Tier, origin: str) -> dict[str, str]:
+        """The names of the placeholders for values, of which these are the types."""
+        self._add_new([self._new(value, type, tier, origin) for value, type in types.items() if value not in self._by_value])
+        return {value: self._by_value[value].name for value in types}
+
+    def standing_for_result(self, result: str, value: str, type: str, *, tier: Tier, origin: str, is_derived: bool) -> str:
+        """Return the name of the placeholder for a result, which has one of its own: equal ones would tell that two results are equal."""
+        if result not in self._by_result:
+            made = self._new(value, type, tier, origin)
+            self._add_new([made.model_copy(update={"result": result, "is_derived": is_derived})])
+        return self._by_result[result].name
+
+    def hidden(self, text: str) -> str:
+        """The text with placeholders for the values in it that have one, the longest first; not for ones that may stand there by chance."""
+        found = sorted((value for value in self._by_value if len(value) >= _TELLING and value in text), key=len, reverse=True)
+        if not found:
+            return text
+        any_of_them = "|".join([_EXACT.pattern, *map(re.escape, found)])  # placeholders stay as they are, whatever their letters
+        return re.sub(any_of_them, lambda match: self._by_value[match[0]].name if match[0] in self._by_value else match[0], text)
+
+    def filled(self, text: str, *, in_json: bool = False, reach: Tier = Tier.DEVICE) -> str:
+        """The text with the values in the place of their placeholders, as far as they may go where it goes.
+
+        `in_json`: they stand inside of strings of JSON.
+        """
+        if not self._by_name or "<" not in text:
+            return text
+        return _EXACT.sub(lambda match: self._value_of(match[0], in_json=in_json, reach=reach), text)
+
+    def shown(self, text: str, *, in_json: bool = False, before: str = "") -> str:
+        """Return the text as a user sees it: filled in, but for what may be fetched, linked or sent by whatever displays it.
+
+        Args:
+            text: the whole text; an address may be closed by its last word.
+            in_json: the text is JSON, and each of its strings is displayed by itself.
+            before: what is displayed in front of the text, which stays as it is.
+        """
+        if not self._by_name or not _EXACT.search(text):
+            return text
+        if in_json:
+            return _JSON_TEXT.sub(lambda match: self._shown_in_json(match[0]), text)
+        kept = self._kept_in(before + text)
+        numbers = count(len(_EXACT.findall(before)))
+
+        def show(match: re.Match[str]) -> str:
+            return match[0] if next(numbers) in kept else self._value_of(match[0], in_json=False, reach=Tier.DEVICE)
+
+        return _EXACT.sub(show, text)
+
+    def first_in(self, text: str) -> int | None:
+        """Return where the first placeholder of a text begins."""
+        return None if (first := _EXACT.search(text)) is None else first.start()
+
+    def named_in(self, value: JsonValue) -> list[Placeholder]:
+        """The placeholders in the texts of a value of JSON."""
+        found: dict[str, Placeholder] = {}
+        for text in texts_in(value) if self._by_name else ():
+            found |= {name: self._by_name[name] for name in _EXACT.findall(text) if name in self._by_name}
+        return list(found.values())
+
+    def check(self, text: str) -> None:
+        """Raise `InvalidOutput` where a text holds a placeholder that there is not, or one that was altered."""
+        if not self._by_name:
+            return
+        rest = _EXACT.sub(lambda match: "" if match[0] in self._by_name else match[0], text)
+        for found in chain(self._resembling_pattern.finditer(rest), _IN_BRACKETS.finditer(rest)):
+            if not any(found[0] in said for said in self._said):
+                because = f"there is no placeholder {found[0]!r}; copy those that you were shown letter by letter, and make up none"
+                raise InvalidOutput(because)
+
+    def opened(self, call: ToolCall, tool: Tool, *, turn: int) -> ToolCall:
+        for name, argument in call.arguments.items():
+            for placeholder in self.named_in({name: argument}):
+                _require_open_to(tool, name, placeholder)
+        if not self.named_in(call.arguments):
+            return call
+        self._count(call, turn)
+        return with_arguments(call, self.filled)
+
+    def label_of(self, call: ToolCall) -> Label:
+        return joined(Label(tier=each.tier, origins=(each.origin,)) for each in self.named_in(call.arguments))
+
+    def _shown_in_json(self, literal: str) -> str:
+        if not _EXACT.search(literal):
+            return literal
+        try:
+            text = json.loads(literal)
+        except ValueError:  # no JSON after all: nothing is known of how it is displayed
+            return literal
+        return to_json(self.shown(text)).decode()
+
+    def _kept_in(self, text: str) -> set[int]:
+        """Return which placeholders of a text, counted from 0, stand in addresses.
+
+        The text is read with a mark in the place of each of them, and then once more with the values behind the marks, since one value may
+        begin the address in which the next one stands.
+        """
+        names = _EXACT.findall(text)
+        stem = _unused_in(text)
+        kept = _marked(text, stem, lambda number: "")
+        values = [self._value_of(name, in_json=False, reach=Tier.DEVICE) for name in names]
+        if len(names) > 1 and any(_STRUCTURE.search(value) for value in values):
+            kept |= _marked(text, _unused_in("".join([text, *values])), lambda number: "" if number in kept else f" {values[number]}")
+        return kept
+
+    def _count(self, call: ToolCall, turn: int) -> None:
+        """Count a call into which a placeholder goes. Raises `PrivacyViolation` where there were enough of them."""
+        identity = f"{turn} {call.model_dump_json()}"  # looked at again where the run has waited for an approval
+        if identity not in self._opened and self._opened_before + len(self._opened) >= MOST_CALLS:
+            because = f"placeholders go into no more than {MOST_CALLS} calls of a run: what becomes of each can tell something of a value"
+            raise PrivacyViolation(because, hint="let an agent on this device go on, or divide the task")
+        self._opened.add(identity)
+
+    def _add_new(self, new: Sequence[Placeholder]) -> None:
+        if new and self._keep is not None:
+            self._keep(new)
+        for placeholder in new:
+            self._add(placeholder)
+
+    def _new(self, value: str, type: str, tier: Tier, origin: str) -> Placeholder:
+        letters = "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LETTERS))
+        self._numbers[type] += 1
+        return Placeholder(name=f"<{type.upper()}_{self._numbers[type]}_{letters}>", value=value, tier=tier, origin=origin)
+
+    def _add(self, placeholder: Placeholder) -> None:
+        self._by_name[placeholder.name] = placeholder
+        if placeholder.result:
+            self._by_result[placeholder.result] = placeholder
+        if not placeholder.is_derived:  # an agent can choose what such a call returns, and would see where it is replaced
+            self._by_value.setdefault(placeholder.value, placeholder)
+        self._resembling = None
+
+    def _value_of(self, name: str, *, in_json: bool, reach: Tier) -> str:
+        known = self._by_name.get(name)
+        if known is None or not may_go(known.tier, reach):
+            return name
+        return to_json(known.value)[1:-1].decode() if in_json else known.value
+
+    @property
+    def _resembling_pattern(self) -> re.Pattern[str]:
+        """Of what a careless model makes of a placeholder."""
+        if self._resembling is None:
+            types = "|".join(sorted({placeholder.type.upper() for placeholder in self._by_name.values()}))
+            in_brackets = rf"<\s*(?:{types})[\s_\\-]*[0-9][^<>\n]{{0,24}}>"
+            letters = "|".join(name[-1 - _RANDOM_LETTERS : -1] for name in self._by_name)
+            of_any_type = rf"(?<![^\W_]){_ANY_NUMBER}(?:{letters})(?![^\W_])"
+            without = rf"(?<![^\W_])(?:{types})[\s_\\-]*[0-9]+[\s_\\-]*[{_ALPHABET}]{{{_RANDOM_LETTERS}}}(?![^\W_])"
+            self._resembling = re.compile(f"{in_brackets}|{without}|{of_any_type}", re.IGNORECASE)
+        return self._resembling
+
+
+def _marked(text: str, stem: str, behind: Callable[[int], str]) -> set[int]:
+    """Return the numbers of the placeholders that stand in addresses, with this text behind the mark of each."""
+    numbers = count()
+    marked = _EXACT.sub(lambda _: f"{stem}{(number := next(numbers))}q{behind(number)}", text)
+    marks = re.compile(rf"{stem}[0-9]+q", re.IGNORECASE)
+    return {int(mark.removeprefix(stem)[:-1]) for mark in marks_in_addresses(marked, marks)}
+
+
+def _unused_in(text: str) -> str:
+    """Return a word that stands nowhere in the text, and that nobody could have put there."""
+    folded = text.lower()
+    return next(stem for stem in iter(lambda: f"q{secrets.token_hex(6)}q", "") if stem not in folded)
+
+
+def _require_open_to(tool: Tool, argument: str, placeholder: Placeholder) -> None:
+    """Raise `PrivacyViolation` where what a placeholder stands for may not go as far as the tool sends its arguments, or where a tool
+    that strangers have a hand in acts by the argument."""
+    declared = tool.declared
+    if not may_go(placeholder.tier, declared.sends):
+        because = f"{tool.name} sends its arguments further than what {placeholder.name} stands for may go ({placeholder.tier})"
+        raise PrivacyViolation(because, hint="@tool(sends=...) says how far a tool sends its arguments")
+    if declared.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) and argument in declared.sinks:
+        because = f"{placeholder.name} is not filled into {argument!r} of {tool.name}, in which strangers have a hand"
+        raise PrivacyViolation(because, hint="@tool(source=...) says whose words a tool brings in")

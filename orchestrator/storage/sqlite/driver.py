@@ -1,0 +1,76 @@
+"""SQLite as the standard library has it, or SQLCipher, which encrypts the file."""
+
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ....protocols import ConfigError
+
+BUSY_SECONDS: Final = 30.0
+"""How long SQLite itself waits for a lock."""
+
+PRAGMAS: Final = (
+    f"busy_timeout = {BUSY_SECONDS * 1000:.0f}",
+    "journal_mode = WAL",
+    "synchronous = NORMAL",  # a commit outlives the death of the process; a power cut may take the last ones
+    "secure_delete = ON",  # what is deleted is overwritten with zeros
+    "temp_store = MEMORY",  # nothing of what is stored in files of which we do not know
+    "cell_size_check = ON",  # damaged pages are noticed when they are read
+    "trusted_schema = OFF",
+    "journal_size_limit = 4194304",
+    "wal_autocheckpoint = 4000",  # pages: what many transactions write to is written to the database once
+    "cache_size = -16384",  # KiB for each connection; of the default 2 MiB, searches read most pages anew
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Opens connections."""
+
+    connect: Callable[[str], sqlite3.Connection]
+    errors: type[Exception]
+    """What its connections raise."""
+
+
+def of(key: Callable[[], str] | None) -> Driver:
+    """The one for files that are encrypted with a key, which is asked for at each connection and kept nowhere here.
+
+    Raises `ConfigError` where sqlcipher3 is not installed.
+    """
+    if key is None:
+        return Driver(lambda path: _connect(sqlite3, path, None), sqlite3.Error)
+    try:
+        from sqlcipher3 import dbapi2
+    except ImportError as error:
+        raise ConfigError("an encrypted file needs sqlcipher3", hint="pip install 'nearfar[encryption]'") from error
+    return Driver(lambda path: _connect(dbapi2, path, _literal(key())), dbapi2.Error)
+
+
+def _literal(key: str) -> str:
+    """As `PRAGMA key` takes it. From a passphrase SQLCipher derives a key, which takes a moment; 64 hexadecimal digits are one."""
+    if not key or "\0" in key:
+        raise ConfigError("the key of the file is empty, or has a zero character", hint="64 random hexadecimal digits are best")
+    if re.fullmatch("[0-9a-fA-F]{64}", key):
+        return f"\"x'{key}'\""
+    doubled = key.replace("'", "''")
+    return f"'{doubled}'"
+
+
+def _connect(
+    module: Any,  # noqa: ANN401  # sqlite3, or what has the same names and no types
+    path: str,
+    key: str | None,
+) -> sqlite3.Connection:
+    # Threads share connections, but never use one at the same time.
+    connection: sqlite3.Connection = module.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    with ExitStack() as failing:
+        failing.callback(connection.close)
+        if key is not None:
+            connection.execute(f"PRAGMA key = {key}")
+        for pragma in PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        failing.pop_all()
+    return connection

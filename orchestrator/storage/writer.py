@@ -1,0 +1,173 @@
+"""Group commit: what many runs write at about the same time is one transaction, and each is told when that is kept."""
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from ...protocols import NearfarError, StoreError, StoreUnavailable
+from .tables import Session, TableDatabase
+
+T = TypeVar("T")
+Change = Callable[[Session], T]
+"""What is done in a transaction. What it raises undoes it, and nothing else of the transaction."""
+
+_MOST: Final = 500
+"""Changes in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Somebody who waits for a change to be kept."""
+
+    change: Change[Any]
+    future: "Future[Any] | asyncio.Future[Any]"
+    loop: asyncio.AbstractEventLoop | None
+    """The future's; None: it belongs to a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of it."""
+
+    waiting: _Waiting
+    value: object
+    failure: Exception | None
+
+    def tell(self) -> None:
+        future = self.waiting.future
+        if future.done():  # whoever waited was cancelled; what they wrote is kept all the same
+            return
+        if self.failure is None:
+            future.set_result(self.value)
+        else:
+            future.set_exception(self.failure)
+
+
+class Writer:
+    """One thread that writes for all of this process."""
+
+    def __init__(self, database: TableDatabase) -> None:
+        self._database = database
+        self._process = os.getpid()
+        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="nearfar-runs", daemon=True)
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._thread.start()
+
+    def submit(self, change: Change[T]) -> "Future[T]":
+        """Done when what the change wrote is kept. Fails as the change does, or with a `StoreError`, and then nothing of it is kept."""
+        future: Future[T] = Future()
+        self._put(_Waiting(change, future, None))
+        return future
+
+    async def write(self, change: Change[T]) -> T:
+        """The same for a coroutine. Where it is cancelled, what it wrote is kept all the same."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._put(_Waiting(change, future, loop))
+        return await future
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._queue.put(None)
+        self._thread.join()
+
+    def _put(self, waiting: _Waiting) -> None:
+        with self._lock:
+            if self._is_closed or self._process != os.getpid():
+                raise StoreUnavailable("the store of runs is closed, or belongs to the process that this one was forked from")
+            self._queue.put(waiting)
+
+    def _work(self) -> None:
+        is_open = True
+        while is_open:
+            batch = [self._queue.get()]
+            while len(batch) < _MOST and not self._queue.empty():
+                batch.append(self._queue.get())
+            is_open = None not in batch
+            _tell(self._written([each for each in batch if each is not None]))
+
+    def _written(self, batch: list[_Waiting]) -> list[_Outcome]:
+        try:
+            return self._kept(batch)
+        except _NotBegunError as error:
+            return _failed(batch, error.reason)
+        except Exception:  # a thread's boundary: each that fails by itself is told below
+            return self._written_each(batch)
+
+    def _written_each(self, batch: list[_Waiting]) -> list[_Outcome]:
+        """One that cannot be kept, such as one too large for the disk, is not the others' fault. The log is emptied, which makes room."""
+        with suppress(StoreError):
+            self._database.scrub()
+        outcomes: list[_Outcome] = []
+        for place, each in enumerate(batch):
+            try:
+                outcomes += self._kept([each])
+            except _NotBegunError as error:  # as all others would find out, one after the other, each by waiting
+                return outcomes + _failed(batch[place:], error.reason)
+            except Exception as error:  # a thread's boundary: raised by whoever waits
+                outcomes += _failed([each], error)
+        return outcomes
+
+    def _kept(self, batch: list[_Waiting]) -> list[_Outcome]:
+        """Written in one transaction. Raises `_NotBegunError` where nobody can write now, and what undid all of it."""
+        with ExitStack() as ending:
+            try:
+                session = ending.enter_context(self._database.writing())
+            except Exception as error:
+                raise _NotBegunError(error) from error
+            return [_Outcome(each, *_applied(session, each.change)) for each in batch]
+
+
+class _NotBegunError(Exception):
+    """No transaction could be begun."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def _failed(batch: list[_Waiting], error: Exception) -> list[_Outcome]:
+    return [_Outcome(each, None, error) for each in batch]
+
+
+def _tell(outcomes: list[_Outcome]) -> None:
+    """Wake each event loop once, however many of its coroutines have waited."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.waiting.loop is None:
+            outcome.tell()
+        else:
+            by_loop.setdefault(outcome.waiting.loop, []).append(outcome)
+    for loop, its in by_loop.items():
+        with suppress(RuntimeError):  # It was closed, and nobody waits in it any more.
+            loop.call_soon_threadsafe(_tell_all, its)
+
+
+def _tell_all(outcomes: list[_Outcome]) -> None:
+    for outcome in outcomes:
+        outcome.tell()
+
+
+def _applied(session: Session, change: Change[T]) -> tuple[T | None, NearfarError | None]:
+    session.execute("SAVEPOINT change")
+    try:
+        value = change(session)
+    except NearfarError as error:
+        session.execute("ROLLBACK TO SAVEPOINT change")
+        session.execute("RELEASE SAVEPOINT change")
+        return None, error
+    session.execute("RELEASE SAVEPOINT change")
+    return value, None

@@ -1,0 +1,274 @@
+"""Tasks as runs: begun once, gone on with where they stopped, and what came of them on record."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from ...protocols import (
+    ApprovalNeeded,
+    ConfigError,
+    DeadlineExceeded,
+    IdempotencyConflict,
+    InvalidRequest,
+    NearfarError,
+    RunBusy,
+    StoreError,
+)
+from ..runs.cancelling import Cancelling
+from ..runs.ledger.approvals import decide, needed
+from ..runs.ledger.ledger import EffectLedger, ledger_of
+from ..runs.opening import open_store
+from ..runs.parts import RunParts, thread
+from ..runs.run import Bounds, Failure, KeptTask, Lease, RunState, damaged, digest, tightened, tightened_since
+from ..runs.store import RunStore
+from ..task.results import Result
+from ..task.sections.runs import RunsConfig
+from ..task.task import Task
+from ..util.threads import in_thread
+from ..util.untraced import untraced
+from .context import TaskContext
+from .reading import as_json
+from .state import TaskState
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
+    from ..runs.checkpointer import RunCheckpointer
+    from .runtime import TaskGraph
+
+logger = logging.getLogger(__name__)
+
+Prepared = tuple[Task, TaskContext]
+Preparing = Callable[[], Awaitable[Prepared]]
+Equipping = Callable[[Task], TaskContext]
+"""What a task runs with that is gone on with."""
+Bounding = Callable[[Task, Sequence[str]], Bounds]
+"""How far the policy lets a task with these tools go now. Raises where it denies the task."""
+TIDIED_EVERY: Final = 100
+"""Runs that end, before old ones are looked for again."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task that is about to be served."""
+
+    task: Task
+    context: TaskContext
+    lease: Lease | None = None
+    """None: the task is no durable run."""
+    goes_on: bool = False
+    """Its graph has begun before."""
+    recorded: Result | None = None
+    """What came of it, where it was served before."""
+
+
+class DurableRuns:
+    """The runs of one `Hybrid` in a store. `agents` are the names of those that it has, `bounds` those of its policy."""
+
+    def __init__(self, store: RunStore, agents: tuple[str, ...], bounds: Bounding) -> None:
+        self.store = store
+        self._agents = agents
+        self._bounds = bounds
+        self._cancelling = Cancelling(store)
+        self._busy: dict[str, anyio.Event] = {}
+        """Runs that this `Hybrid` works on."""
+        self._ended = 0
+
+    def forget(self) -> None:
+        """Drop what belongs to an event loop that is closed."""
+        self._busy.clear()
+        self._cancelling = Cancelling(self.store)
+
+    @cached_property
+    def checkpointer(self) -> "RunCheckpointer":
+        return self.store.checkpointer
+
+    @asynccontextmanager
+    async def begun(self, asked: Task, prepare: Preparing, equip: Equipping) -> AsyncIterator[Work]:
+        """The run of a task: a new one, the one that its idempotency key names, or what came of that.
+
+        Raises `IdempotencyConflict` where the key is another task's, or that of a run under way which was begun under looser bounds,
+        `RunBusy` where another process works on it, and what `resumed` does.
+        """
+        run = asked.idempotency_key
+        async with self._alone(run, asked.timeout):
+            known = await self.store.known(run, user=asked.user, digest=digest(asked))
+            if known is not None:
+                async with self._again(run, asked.user, equip, asked) as work:
+                    yield work
+                return
+            task, context = await prepare()
+            kept = KeptTask.of(task, tools=tuple(context.tools), agents=self._agents, bounds=self._bounds(task, tuple(context.tools)))
+            lease = await self.store.begin(kept, digest(asked))
+            async with self._worked_on(lease):
+                yield Work(task, self._equipped(context, lease), lease)
+
+    @asynccontextmanager
+    async def resumed(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
+        """A run to go on with, or what came of it. `ConfigError` names the tools and agents that it lacks here.
+
+        Raises `IdempotencyConflict` where the policy is tighter now than when it was begun, what the policy raises that denies the task
+        now, and else what `claim` raises.
+        """
+        async with self._alone(run), self._again(run, user, equip) as work:
+            yield work
+
+    async def keep(self, work: Work, result: Result) -> Result:
+        """Put the result on record, for whoever asks again."""
+        if work.lease is not None:
+            with anyio.CancelScope(shield=True):
+                await self.store.finish(work.lease, result.model_dump_json())
+                self._ended += 1
+                if self._ended % TIDIED_EVERY == 1:  # a process may serve one task alone
+                    await self._tidy()
+        return result
+
+    async def _tidy(self) -> None:
+        try:
+            await in_thread(self.store.tidy)
+        except StoreError as error:  # The task is done all the same; it is tried again when more runs have ended.
+            logger.warning("old runs could not be forgotten: %s", error)
+
+    async def decide(self, run: str, user: str, approvals: Mapping[str, bool]) -> None:
+        """Write down what somebody said to what a run waits for. Raises `NotFound` where the user has no such run, or it waits for none."""
+        await in_thread(self.store.show, run, user=user)
+        await in_thread(decide, self.store.database, run, approvals)
+
+    async def served(self, work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
+        """The final state of the task's graph, each node of which is kept before the next one begins.
+
+        Raises `ApprovalNeeded` where it stops to ask, `Cancelled` where somebody has cancelled it, and `RunBusy`.
+        """
+        config, effects = self._configured(work, config), work.context.boundary.effects
+        assert work.lease is not None, "it is a durable run"
+        assert isinstance(effects, EffectLedger), "which has a ledger"
+        with untraced(), self._cancelling.noticed(work.lease.run, lambda: effects.is_at_work):
+            state = await graph.ainvoke(None if work.goes_on else given(work), config, context=work.context, durability="sync")
+        if state is None or "attempts" not in state:
+            state = (await graph.aget_state(config)).values
+        error = needed(work.lease.run, state)
+        if error is not None:
+            raise error
+        return dict(state)
+
+    def _configured(self, work: Work, config: "RunnableConfig") -> "RunnableConfig":
+        """The graph's configuration, with its thread."""
+        assert work.lease is not None, "it is a durable run"
+        return {**config, "configurable": thread(work.lease)}
+
+    @asynccontextmanager
+    async def _again(self, run: str, user: str, equip: Equipping, asked: Task | None = None) -> AsyncIterator[Work]:
+        known = await in_thread(self.store.show, run, user=user)
+        kept = await in_thread(self.store.task, run)
+        task = kept.whole
+        if known.state is RunState.DONE:
+            yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
+            return
+        if options := tightened_since(kept, self._bounds(task, kept.tools)) if asked is None else tightened(asked, task):
+            hint = "ask under another key, which makes it another run" if asked is not None else "ask for the task anew, under another key"
+            raise IdempotencyConflict(f"run {run} was begun under a looser {' and '.join(options)}", hint=hint)
+        self._check(run, kept, equip(task))
+        try:
+            lease = await self.store.claim(run, user=user)
+        except InvalidRequest:  # another process has just done it
+            yield Work(task, TaskContext({}), recorded=await in_thread(self._recorded, run))
+            return
+        async with self._worked_on(lease):
+            context = equip(task)  # anew: until now, somebody else may have added to what is kept of the run's privacy and budget
+            latest = await self.checkpointer.aget_tuple({"configurable": {"thread_id": run}})
+            yield Work(task, self._equipped(context, lease), lease, goes_on=latest is not None)
+
+    def _recorded(self, run: str) -> Result:
+        found = self.store.outcome(run)
+        try:
+            return Result.model_validate_json(found if isinstance(found, str) else "")
+        except ValueError as error:
+            raise damaged(run) from error
+
+    def _check(self, run: str, kept: KeptTask, context: TaskContext) -> None:
+        lacking = [f"tool {name!r}" for name in kept.tools if name not in context.tools]
+        lacking += [f"agent {name!r}" for name in kept.agents if name not in self._agents]
+        if lacking:
+            hint = "resume it with the tools and agents that it was begun with"
+            raise ConfigError(f"run {run} was begun with {', '.join(lacking)}, which {_is(lacking)} not here", hint=hint)
+
+    def _equipped(self, context: TaskContext, lease: Lease) -> TaskContext:
+        """With the ledger that keeps its tools from having an effect twice, and with what keeps the steps of its parts."""
+        ledger = ledger_of(self.store, lease, context.boundary.approver)
+        keeping = RunParts(self.checkpointer, lease)
+        return replace(context, boundary=replace(context.boundary, effects=ledger), keeping=keeping)
+
+    @asynccontextmanager
+    async def _alone(self, run: str, seconds: float | None = None) -> AsyncIterator[None]:
+        """Wait for whoever works on the run here: who asks for the same joins them. Raises `DeadlineExceeded` after so many seconds."""
+        with anyio.move_on_after(seconds) as waiting:
+            while (other := self._busy.get(run)) is not None:
+                await other.wait()
+        if waiting.cancelled_caught:
+            raise DeadlineExceeded(f"run {run} took longer than {seconds:g} s, and goes on", hint="ask again, or raise the timeout")
+        self._busy[run] = mine = anyio.Event()
+        try:
+            yield
+        finally:
+            del self._busy[run]
+            mine.set()
+
+    @asynccontextmanager
+    async def _worked_on(self, lease: Lease) -> AsyncIterator[None]:
+        """Write down how it ends, where it does not end well."""
+        try:
+            yield
+        except RunBusy:  # somebody else has it now
+            self.store.let_go(lease)
+            raise
+        except BaseException as error:  # recorded, and raised again
+            with anyio.CancelScope(shield=True):
+                await self._ended_badly(lease, error)
+            raise
+        else:
+            self.store.let_go(lease)
+
+    async def _ended_badly(self, lease: Lease, error: BaseException) -> None:
+        try:
+            if isinstance(error, NearfarError) and not isinstance(error, ApprovalNeeded | StoreError):
+                failure = Failure(error=type(error).__name__, message=error.message, hint=error.hint)
+                await self.store.finish(lease, failure)
+            else:
+                await self.store.release(lease, waiting=isinstance(error, ApprovalNeeded))
+        except (StoreError, RunBusy) as failed:  # The first error is the one to raise; the run stays as it is, for anyone to resume.
+            logger.warning("the end of run %s could not be recorded: %s", lease.run, failed)
+        finally:
+            self.store.let_go(lease)
+
+
+def open_runs(runs: RunStore | RunsConfig, closing: ExitStack, agents: tuple[str, ...], bounds: Bounding) -> DurableRuns:
+    """The runs in a store; one that is opened here is closed with the stack."""
+    if isinstance(runs, RunStore):
+        return DurableRuns(runs, agents, bounds)
+    store = open_store(runs)
+    closing.callback(store.close)
+    return DurableRuns(store, agents, bounds)
+
+
+async def served(work: Work, graph: "TaskGraph", config: "RunnableConfig") -> dict[str, Any]:
+    """The final state of the graph of a task that is no durable run."""
+    state: dict[str, Any] = {}
+    # `ainvoke` also looks for interrupts after each node, which costs a tenth of a task; only a durable run is interrupted.
+    with untraced():
+        async for each in graph.astream(given(work), config, context=work.context, stream_mode="values"):
+            state = each
+    return state
+
+
+def given(work: Work) -> TaskState:
+    """What the task's graph is given."""
+    return {"task": as_json(work.task.with_memory_in_prompt())}
+
+
+def _is(lacking: list[str]) -> str:
+    return "is" if len(lacking) == 1 else "are"

@@ -1,0 +1,126 @@
+"""What a running task streams."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ...protocols import ApprovalRequest, Side, ToolCall, ToolResult
+from ...protocols.messages import Value
+from ..strategies.subtasks_plan import Subtask
+from ..strategies.subtasks_schedule import Outcome
+from .results import Attempt, Call, Result
+from .route_decision import RouteDecision
+from .sections.supervision import Cause, Verdict
+
+
+class Routed(Value):
+    """The router has decided who tries first."""
+
+    type: Literal["routed"] = "routed"
+    decision: RouteDecision
+
+
+class AttemptStarted(Value):
+    """An agent begins, with an empty slate: text streamed before belongs to an attempt that was given up."""
+
+    type: Literal["attempt_started"] = "attempt_started"
+    agent: str
+    side: Side
+    model: str
+
+
+class AgentText(Value):
+    """A further piece of the current agent's text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ApprovalAsked(Value):
+    """Somebody is asked about calls of tools, none of which has run. In a durable run without an approver, the task ends here for now."""
+
+    type: Literal["approval_asked"] = "approval_asked"
+    requests: tuple[ApprovalRequest, ...]
+
+
+class ToolStarted(Value):
+    """The current agent called a tool."""
+
+    type: Literal["tool_started"] = "tool_started"
+    call: ToolCall
+
+
+class ToolFinished(Value):
+    """A tool returned."""
+
+    type: Literal["tool_finished"] = "tool_finished"
+    result: ToolResult
+
+
+class AttemptEnded(Value):
+    """An attempt was accepted, rejected by the evidence, or failed."""
+
+    type: Literal["attempt_ended"] = "attempt_ended"
+    attempt: Attempt
+
+
+class CallEnded(Value):
+    """An agent's step has ended, well or not: what it cost is known even where the task fails in the end."""
+
+    type: Literal["call_ended"] = "call_ended"
+    call: Call
+
+
+class SupervisorSpoke(Value):
+    """The supervisor gave a plan or a verdict. Where it intervened, the executor begins anew from these words."""
+
+    type: Literal["supervisor"] = "supervisor"
+    agent: str
+    text: str
+    verdict: Verdict | None = None
+    """None where it is a plan."""
+    trigger: Cause | None = None
+    """What asked for the verdict."""
+    shadow: bool = False
+    """The verdict changes nothing."""
+
+
+class SubtasksPlanned(Value):
+    """The task was cut into subtasks."""
+
+    type: Literal["subtasks_planned"] = "subtasks_planned"
+    subtasks: tuple[Subtask, ...]
+
+
+class SubtaskEnded(Value):
+    """A subtask was answered, failed, or was skipped because one that it needs came to nothing."""
+
+    type: Literal["subtask_ended"] = "subtask_ended"
+    id: str
+    outcome: Outcome
+    answer: str
+    """Its answer, or why there is none."""
+
+
+class TaskFinished(Value):
+    """The last event of a task that did not fail."""
+
+    type: Literal["task_finished"] = "task_finished"
+    result: Result
+
+
+TaskEvent = Annotated[
+    Routed
+    | AttemptStarted
+    | AgentText
+    | ApprovalAsked
+    | ToolStarted
+    | ToolFinished
+    | CallEnded
+    | SupervisorSpoke
+    | SubtasksPlanned
+    | SubtaskEnded
+    | AttemptEnded
+    | TaskFinished,
+    Field(discriminator="type"),
+]

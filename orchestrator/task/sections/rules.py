@@ -1,0 +1,232 @@
+"""Rules of a policy: when they apply, and what they then decide.
+
+Every rule that keeps something from happening (`deny`, `only_on_device`, `only_in_cloud`) applies, wherever it stands. Of the others, which
+prefer something, the first one that applies has its way. What is unknown, such as the battery of a desktop, counts against the
+task where a rule keeps it on the device or denies it, and for nothing elsewhere: privacy fails closed. A task that states no class is of
+no class: that is the app's decision and not unknown.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time
+from enum import StrEnum
+from typing import Annotated, Final, Self, TypeVar
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ....protocols import PowerSource, Sensitivity, Thermal
+from ....protocols.messages import ToolName, Value
+from ..modes import Mode, Strategy
+from ..situation import Situation, primary_language
+
+T = TypeVar("T")
+
+RESTRICTIONS: Final = frozenset({Mode.ONLY_ON_DEVICE, Mode.ONLY_IN_CLOUD})
+"""Modes that leave one side only."""
+
+
+class Weekday(StrEnum):
+    """As `datetime.weekday` counts them."""
+
+    MONDAY = "monday"
+    TUESDAY = "tuesday"
+    WEDNESDAY = "wednesday"
+    THURSDAY = "thursday"
+    FRIDAY = "friday"
+    SATURDAY = "saturday"
+    SUNDAY = "sunday"
+
+
+class Range(Value):
+    """Values from `at_least`, itself included, to `below`, itself excluded; either may be left open."""
+
+    at_least: float | None = Field(default=None, allow_inf_nan=False)
+    below: float | None = Field(default=None, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _holds_something(self) -> Self:
+        if self.at_least is None and self.below is None:
+            raise ValueError("a range needs at_least or below")
+        if self.at_least is not None and self.below is not None and self.at_least >= self.below:
+            raise ValueError(f"nothing is at least {self.at_least:g} and below {self.below:g}")
+        return self
+
+    def __contains__(self, value: float) -> bool:
+        return (self.at_least is None or value >= self.at_least) and (self.below is None or value < self.below)
+
+
+class Hours(Value):
+    """Local time of day and days of the week."""
+
+    start: time = time.min
+    end: time | None = None
+    """Itself excluded; before `start` where it lies on the next day. None: midnight."""
+    days: tuple[Weekday, ...] = tuple(Weekday)
+    """On which it begins."""
+
+    @model_validator(mode="after")
+    def _holds_something(self) -> Self:
+        if not self.days:
+            raise ValueError("days names no day")
+        if self.start.tzinfo is not None or (self.end is not None and self.end.tzinfo is not None):
+            raise ValueError("hours are local, and have no time zone")
+        if self.start == self.end:
+            raise ValueError("start and end are the same, so that no time lies between them")
+        return self
+
+    def __contains__(self, moment: datetime) -> bool:
+        clock, today = moment.time(), list(Weekday)[moment.weekday()]
+        if self.end is None or self.start < self.end:
+            return today in self.days and self.start <= clock and (self.end is None or clock < self.end)
+        yesterday = list(Weekday)[moment.weekday() - 1]
+        return (today in self.days and clock >= self.start) or (yesterday in self.days and clock < self.end)
+
+
+def _primary(languages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(primary_language(language) for language in languages)
+
+
+class When(Value):
+    """What a situation has to be like, in every respect that is named. With nothing named, every situation is."""
+
+    sensitivity: Sensitivity | None = None
+    task_class: tuple[str, ...] = ()
+    """One of these, or a class below it: `billing` takes in `billing/refund`. A task that states no class matches none."""
+    tools: tuple[ToolName, ...] = ()
+    """The task may call one of these."""
+    tags: tuple[str, ...] = ()
+    """The task has one of these."""
+    tokens: Range | None = None
+    """Of the prompt, estimated from its length."""
+    language: Annotated[tuple[str, ...], AfterValidator(_primary)] = ()
+    """ISO 639-1 codes."""
+    offline: bool | None = None
+    battery: Range | None = None
+    """Share of a full charge, 0 to 1."""
+    thermal: tuple[Thermal, ...] = ()
+    power_source: PowerSource | None = None
+    budget_left: Range | None = None
+    """Share, 0 to 1, of the limits for the session and the day, where least is left."""
+    time: Hours | None = None
+
+    def matches(self, situation: Situation) -> bool | None:
+        """Whether the situation is like this; None where that hangs on something unknown."""
+        answers = [answer(self, situation) for named, answer in _CONDITIONS.items() if getattr(self, named) not in (None, ())]
+        if False in answers:
+            return False
+        return None if None in answers else True
+
+
+class Rule(Value):
+    """One rule: `[[policy.rules]]`."""
+
+    name: str = Field(min_length=1)
+    """How decisions and errors refer to it."""
+    when: When = When()
+    mode: Mode | None = None
+    agent: str | None = None
+    """Name of the agent that is to try first."""
+    strategy: Strategy | None = None
+    deny: str | None = None
+    """The task is refused, with this reason."""
+
+    @model_validator(mode="after")
+    def _decides_something(self) -> Self:
+        effects = [name for name in ("mode", "agent", "strategy", "deny") if getattr(self, name) is not None]
+        if not effects:
+            raise ValueError("the rule decides nothing: give it mode, agent, strategy or deny")
+        if "deny" in effects and len(effects) > 1:
+            raise ValueError(f"the rule denies the task, so that its {effects[0]} has no effect")
+        return self
+
+    @property
+    def is_closed(self) -> bool:
+        """It protects something, so that what is unknown counts as if it applied."""
+        return self.deny is not None or self.mode is Mode.ONLY_ON_DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What all rules together decide on a task. None: nothing."""
+
+    mode: Mode | None = None
+    strategy: Strategy | None = None
+    agent: str | None = None
+    denied: str | None = None
+    """Why the task is refused."""
+    sides_contradict: bool = False
+    """One rule leaves the device only, another one the cloud only."""
+    reasons: tuple[str, ...] = ()
+    """Which rules decided what."""
+
+
+def ruling(rules: Sequence[Rule], situation: Situation) -> Ruling:
+    """Apply all rules to a situation."""
+    applied = list(_applied(rules, situation))
+    denial = next((rule for rule, _ in applied if rule.deny is not None), None)
+    restrictions = {rule.mode for rule, _ in applied if rule.mode in RESTRICTIONS}
+    preferred = _first(applied, lambda rule: rule.mode)
+    return Ruling(
+        # The device is the safe side where restrictions contradict each other; the caller refuses the task in any case.
+        mode=(Mode.ONLY_ON_DEVICE if Mode.ONLY_ON_DEVICE in restrictions else next(iter(restrictions), preferred)),
+        strategy=_first(applied, lambda rule: rule.strategy),
+        agent=_first(applied, lambda rule: rule.agent),
+        denied=None if denial is None else f"rule {denial.name!r}: {denial.deny}",
+        sides_contradict=len(restrictions) > 1,
+        reasons=tuple(_reason(rule, is_known=is_known) for rule, is_known in applied),
+    )
+
+
+def _applied(rules: Iterable[Rule], situation: Situation) -> Iterator[tuple[Rule, bool]]:
+    """The rules that apply, and whether that is known."""
+    for rule in rules:
+        match = rule.when.matches(situation)
+        if match or (match is None and rule.is_closed):
+            yield rule, match is not None
+
+
+def _first(applied: Iterable[tuple[Rule, bool]], effect: Callable[[Rule], T | None]) -> T | None:
+    return next((found for rule, _ in applied if (found := effect(rule)) is not None), None)
+
+
+def _reason(rule: Rule, *, is_known: bool) -> str:
+    effects = [f"{name} {value}" for name in ("mode", "strategy", "agent") if (value := getattr(rule, name)) is not None]
+    decided = ", ".join(effects) or "denied"
+    return f"rule {rule.name!r}: {decided}" + ("" if is_known else " (what it asks about is unknown, and it fails closed)")
+
+
+def _any_of(wanted: Iterable[T], present: Iterable[T]) -> bool:
+    return not set(wanted).isdisjoint(present)
+
+
+def _is_in(value: float | None, wanted: Range | None) -> bool | None:
+    return None if value is None or wanted is None else value in wanted
+
+
+def _is_in_language(spoken: Iterable[str | None], wanted: Iterable[str]) -> bool | None:
+    """Any of the texts is in one of the languages; unknown where none surely is, and one of them may be."""
+    if _any_of(wanted, spoken):
+        return True
+    return None if None in set(spoken) else False
+
+
+def is_of_class(task_class: str, wanted: Iterable[str]) -> bool:
+    """Tell whether a class is one of `wanted`, or below one."""
+    return any(task_class == name or task_class.startswith(f"{name}/") for name in wanted)
+
+
+_CONDITIONS: Final[dict[str, Callable[[When, Situation], bool | None]]] = {
+    "sensitivity": lambda when, now: now.sensitivity is when.sensitivity,
+    "task_class": lambda when, now: is_of_class(now.task_class, when.task_class),
+    "tools": lambda when, now: _any_of(when.tools, now.tools),
+    "tags": lambda when, now: _any_of(when.tags, now.tags),
+    "tokens": lambda when, now: _is_in(now.tokens, when.tokens),
+    "language": lambda when, now: _is_in_language(now.languages, when.language),
+    "offline": lambda when, now: None if now.device.is_offline is None else now.device.is_offline is when.offline,
+    "battery": lambda when, now: _is_in(now.device.battery, when.battery),
+    "thermal": lambda when, now: None if now.device.thermal is None else now.device.thermal in when.thermal,
+    "power_source": lambda when, now: None if now.device.power_source is None else now.device.power_source is when.power_source,
+    "budget_left": lambda when, now: _is_in(now.budget_left, when.budget_left),
+    "time": lambda when, now: when.time is None or now.now in when.time,
+}
+"""How each respect of a `When` is looked at; None: unknown."""

@@ -1,0 +1,357 @@
+"""Tools: typed Python functions that a model may call."""
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, TypedDict, TypeVar, Unpack, cast, overload
+
+import anyio
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic_core import PydanticSerializationError, to_json
+
+from ...protocols import ConfigError, ToolCall, ToolResult, ToolSpec
+from ..memory.item import Source, Tier
+from ..util.arguments import as_tuple, require, wrong_type
+from ..util.threads import run_in_daemon_thread
+from .labels import OPEN, Integrity, Label
+from .tool_outcomes import LOOKED_UP, UNKNOWN, Effect
+from .undeclared import is_prose, takes_addresses
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TIME_LIMIT = 30.0
+"""Seconds a tool may run."""
+DEFAULT_RESULT_LIMIT = 20_000
+"""Characters of a result that the model gets to see."""
+
+ToolFunction = Callable[..., object]
+
+
+class ToolOptions(TypedDict, total=False):
+    """What is declared of a tool, beside its function."""
+
+    name: str | None
+    """What models call it; the function's name unless given."""
+    time_limit: float
+    """Seconds it may run before the model gets a time-out result."""
+    result_limit: int
+    """Characters of its result that the model sees; the rest is cut and the cut is stated."""
+    effect: Effect | str
+    """What running it does to the world; `at_most_once` unless given."""
+    approval: bool
+    """Somebody has to say yes to each call."""
+    returns: Tier | str
+    """How far its results may go: after one that is not `shared`, the task goes no further either. `shared` unless given."""
+    source: Source | str
+    """Whose words its results are. `external_tool` and `document` bring in what strangers wrote, on whose word nothing is done.
+
+    Unless given, a tool is taken for `external_tool` where an argument is named like an address of the network (`url`, `host`), and so is
+    each result that holds a text of more than four words; all else is taken for `internal_tool`. The log says so once for each tool.
+    """
+    sends: Tier | str
+    """How far its arguments go: `shared` for one that shows them to strangers, as a web search does. Unless given: `shared` where
+    `source` is not given either, and an argument is named like an address of the network; else `device`."""
+    sinks: Sequence[str]
+    """Arguments that decide what is done, and to whom; all of them unless given, and none of a tool that only reads on this device. Where
+    a tool has arguments and none of them is one, anybody may have it called."""
+    keys: Sequence[str]
+    """Arguments that name the record that is read from the user's own data and returned as it is kept there: `order` of `read_order`.
+    Whoever names the keys has chosen what is read: after strangers were heard, a record is trusted where the user or trusted data name
+    all its keys. None unless given, and none of a tool that searches, lists or computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What is declared of a tool about its effects and its data."""
+
+    effect: Effect = Effect.AT_MOST_ONCE
+    approval: bool = False
+    returns: Tier = Tier.SHARED
+    source: Source = Source.INTERNAL_TOOL
+    sends: Tier = Tier.DEVICE
+    sinks: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    has_source: bool = True
+    """Somebody has said whose words its results are."""
+
+    def label(self, name: str, result: str = "") -> Label:
+        """Of its results. `result`: one of them, which matters where nobody has said whose words they are."""
+        is_foreign = self.source in (Source.EXTERNAL_TOOL, Source.DOCUMENT) or (not self.has_source and is_prose(result))
+        if self.returns is Tier.SHARED and not is_foreign:
+            return OPEN
+        return Label(tier=self.returns, integrity=Integrity.UNTRUSTED if is_foreign else Integrity.TRUSTED, origins=(f"tool {name}",))
+
+
+class Tool:
+    """A function with the schema that models see, the limits that it runs under, and what is declared of it.
+
+    Made by `@tool`; still callable like the function itself.
+    """
+
+    def __init__(self, function: ToolFunction, **options: Unpack[ToolOptions]) -> None:
+        _check_options(function, options)
+        self.name = options.get("name") or _name_of(function)
+        self.function = function
+        self._is_async = _is_async(function)
+        self.time_limit = options.get("time_limit", DEFAULT_TIME_LIMIT)
+        self.result_limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
+        _check_limits(self.name, self.time_limit, self.result_limit)
+        self._parameters = _parameters(function, self.name)
+        self._arguments_type = _arguments_model(self._parameters, self.name)
+        self.spec = _spec(self.name, inspect.getdoc(function) or "", self._arguments_type)
+        self.declared = _declared(self.name, [parameter.name for parameter in self._parameters], options)
+        functools.update_wrapper(self, function)
+        self._was_told = False
+        if self.declared.source is Source.EXTERNAL_TOOL and not self.declared.has_source:
+            self._tell("it takes an address of the network")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - keeps the wrapped function's own signature
+        return self.function(*args, **kwargs)
+
+    def label_of(self, result: ToolResult) -> Label:
+        """Return the label of one of its results."""
+        said = "" if result.is_error else result.content.removesuffix(LOOKED_UP)  # errors are a program's words, nearfar's or the tool's
+        label = self.declared.label(self.name, said)
+        if label.integrity is Integrity.UNTRUSTED and not self.declared.has_source and not self._was_told:
+            self._tell("it has returned a text of several words")
+        return label
+
+    def _tell(self, reason: str) -> None:
+        """Say once that the tool is taken for one of strangers'."""
+        self._was_told = True
+        advice = 'declare source="internal_tool" if nobody else writes what it returns, or source="external_tool"'
+        logger.warning("tool %r has no source, and %s: it counts as what strangers wrote; %s", self.name, reason, advice)
+
+    def arguments(self, call: ToolCall) -> dict[str, object]:
+        """What the function is called with. Raises pydantic's `ValidationError` where the call does not fit."""
+        arguments = self._arguments_type.model_validate(call.arguments)
+        return {parameter.name: getattr(arguments, f"argument_{number}") for number, parameter in enumerate(self._parameters)}
+
+    async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
+        """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to.
+
+        `overdue` takes the task of a plain function that ran past the limit: it runs in a thread, which cannot be stopped.
+        """
+        try:
+            keywords = self.arguments(call)
+        except ValidationError as error:
+            return self._result(call, _explain(error), is_error=True)
+        if not self._is_async:
+            return await self._run_in_thread(call, keywords, overdue)
+        with anyio.move_on_after(self.time_limit) as scope:
+            return await self._outcome(call, keywords)
+        assert scope.cancelled_caught, "nothing else leaves the block without a result"
+        return self._result(call, self._past_limit("was stopped, perhaps after it had acted"), is_error=True)
+
+    async def _run_in_thread(
+        self, call: ToolCall, keywords: dict[str, object], overdue: Callable[["asyncio.Task[ToolResult]"], None] | None
+    ) -> ToolResult:
+        task = asyncio.create_task(self._outcome(call, keywords))
+        try:
+            await asyncio.wait({task}, timeout=self.time_limit)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        if overdue is not None:
+            overdue(task)
+        return self._result(call, self._past_limit("still runs: equal calls wait for it"), is_error=True)
+
+    def _past_limit(self, state: str) -> str:
+        """What the model is told of a call that ran past its limit."""
+        limit = f"the tool took longer than its limit of {self.time_limit:g} s"
+        match self.declared.effect:
+            case Effect.READ:
+                return f"{limit}, and its result is not waited for"
+            case Effect.TRANSACTIONAL:
+                return f"{limit}, and nothing of what it wrote is kept"
+        return f"{UNKNOWN}{limit} and {state}. Nobody knows whether this call went through; find out before you do the same in another way"
+
+    async def _outcome(self, call: ToolCall, keywords: dict[str, object]) -> ToolResult:
+        try:
+            return self._result(call, _to_text(await self._invoke(keywords)))
+        except PydanticSerializationError as error:
+            return self._result(call, f"the tool returned something that is not JSON: {error}", is_error=True)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            return self._result(call, "the tool cancelled itself", is_error=True)
+        # A task boundary: the tool is somebody else's code, and its failure is the model's to handle. `sys.exit` is one too.
+        except (Exception, SystemExit) as error:
+            return self._result(call, f"{type(error).__name__}: {error}".removesuffix(": "), is_error=True)
+
+    async def _invoke(self, keywords: dict[str, object]) -> object:
+        if self._is_async:
+            return await cast(Awaitable[object], self.function(**keywords))
+        return await run_in_daemon_thread(functools.partial(self.function, **keywords))
+
+    def _result(self, call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
+        if len(text) > self.result_limit:
+            text = f"{text[: self.result_limit]}\n[cut: {len(text):,} characters, the first {self.result_limit:,} are shown]"
+        text = text.encode(errors="backslashreplace").decode()  # half of a surrogate pair could not be sent on
+        return ToolResult(call_id=call.id, name=call.name, content=text, is_error=is_error)
+
+
+@overload
+def tool(function: ToolFunction, /) -> Tool: ...
+@overload
+def tool(**options: Unpack[ToolOptions]) -> Callable[[ToolFunction], Tool]: ...
+
+
+def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]) -> Tool | Callable[[ToolFunction], Tool]:
+    """Make a typed function, sync or async, a tool. Its annotations become the schema, its docstring the description.
+
+    `ToolOptions` says what may be declared of it: limits, effects on the world, and where its data come from and go to.
+
+    Raises `ConfigError` where an argument has no annotation, or one that JSON cannot express, and for options that do not exist.
+    """
+    unknown = sorted(set(options) - ToolOptions.__optional_keys__)
+    if unknown:
+        known = ", ".join(sorted(ToolOptions.__optional_keys__))
+        raise ConfigError(f"a tool has no option {unknown[0]!r}", hint=f"the options are {known}")
+    make = functools.partial(Tool, **options)
+    return make if function is None else make(function)
+
+
+async def run_tool_call(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
+    """Run a call by its tool, or tell the model which tools there are."""
+    known = tools.get(call.name)
+    if known is None:
+        message = f"there is no tool {call.name!r}; the tools are: {', '.join(sorted(tools)) or 'none'}"
+        return ToolResult(call_id=call.id, name=call.name, content=message, is_error=True)
+    return await known.run(call)
+
+
+def _name_of(function: ToolFunction) -> str:
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{function!r} has no name", hint="give the tool one: tool(name=...)(function)")
+    return name
+
+
+def _check_options(function: object, options: ToolOptions) -> None:
+    """Raise `ConfigError` for what is no function and for options of a wrong type."""
+    if not callable(function):
+        raise wrong_type("tool", function, "a function", hint="@tool above a function, or @tool(name=...)")
+    require("name", options.get("name"), str, "a text")
+    require("time_limit", options.get("time_limit"), (int, float), "a number of seconds")
+    require("result_limit", options.get("result_limit"), int, "a whole number of characters")
+    require("approval", options.get("approval"), bool, "True or False")
+    if "sinks" in options:
+        as_tuple("sinks", options["sinks"], lambda part: isinstance(part, str), "a list of names of arguments", hint='sinks=["path"]')
+    if "keys" in options:
+        as_tuple("keys", options["keys"], lambda part: isinstance(part, str), "a list of names of arguments", hint='keys=["order"]')
+
+
+def _check_limits(name: str, time_limit: float, result_limit: int) -> None:
+    if not time_limit > 0 or not result_limit > 0:
+        raise ConfigError(f"tool {name!r}: time_limit and result_limit must be above 0")
+
+
+def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Declared:
+    effect = _choice(name, "effect", Effect, options.get("effect", Effect.AT_MOST_ONCE))
+    has_source = "source" in options
+    is_network = not has_source and takes_addresses(parameters)
+    sends = _choice(name, "sends", Tier, options.get("sends", Tier.SHARED if is_network else Tier.DEVICE))
+    source = _choice(name, "source", Source, options.get("source", Source.EXTERNAL_TOOL if is_network else Source.INTERNAL_TOOL))
+    harmless = effect is Effect.READ and sends is Tier.DEVICE
+    sinks = options.get("sinks", () if harmless else parameters)
+    keys = options.get("keys", ())
+    for role, arguments in (("sink", sinks), ("key", keys)):
+        for argument in arguments:
+            if argument not in parameters:
+                known = ", ".join(parameters) or "none"
+                raise ConfigError(f"tool {name!r}: it has no argument {argument!r} to be a {role}", hint=f"it has: {known}")
+    if keys and effect is not Effect.READ:
+        raise ConfigError(f"tool {name!r}: only a tool that reads has keys", hint='declare effect="read", or no keys')
+    return Declared(
+        effect=effect,
+        approval=bool(options.get("approval", False)),
+        returns=_choice(name, "returns", Tier, options.get("returns", Tier.SHARED)),
+        source=source,
+        sends=sends,
+        sinks=frozenset(sinks),
+        keys=frozenset(keys),
+        has_source=has_source,
+    )
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+def _choice(name: str, option: str, kind: type[_Choice], value: str) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"tool {name!r}: {option} cannot be {value!r}", hint=f"it is one of {', '.join(kind)}") from None
+
+
+def _parameters(function: ToolFunction, name: str) -> list[inspect.Parameter]:
+    try:
+        parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    except (NameError, TypeError, ValueError) as error:
+        raise ConfigError(f"tool {name!r}: its parameters cannot be read: {error}", hint="name types that its module knows") from error
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ConfigError(f"tool {name!r}: parameter {parameter.name!r} must be an ordinary named parameter")
+        if parameter.annotation is parameter.empty:
+            is_method = parameter.name in ("self", "cls")
+            advice = "make the tool of the bound method: tool(thing.method)" if is_method else f"write `{parameter.name}: str` or the like"
+            raise ConfigError(f"tool {name!r}: parameter {parameter.name!r} has no type", hint=advice)
+    return parameters
+
+
+def _arguments_model(parameters: Sequence[inspect.Parameter], name: str) -> type[BaseModel]:
+    """A model of the arguments. Parameters are its aliases, since pydantic does not take every name for a field (`_x`, `schema`)."""
+    fields: dict[str, Any] = {}
+    for number, parameter in enumerate(parameters):
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[f"argument_{number}"] = (Annotated[parameter.annotation, Field(alias=parameter.name)], default)
+    try:
+        return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticUserError as error:
+        raise ConfigError(f"tool {name!r}: a parameter's type cannot be expressed in JSON: {error.message}") from error
+
+
+def _spec(name: str, description: str, arguments: type[BaseModel]) -> ToolSpec:
+    try:
+        schema = arguments.model_json_schema()
+        schema.pop("title", None)
+        for field in schema.setdefault("properties", {}).values():
+            field.pop("title", None)
+        return ToolSpec(name=name, description=description, parameters=schema)
+    except PydanticInvalidForJsonSchema as error:
+        raise ConfigError(f"tool {name!r}: a parameter's type cannot be expressed in JSON: {error.message}") from error
+    except ValidationError as error:
+        hint = "letters, digits, _ and -, at most 64: @tool(name=...)"
+        raise ConfigError(f"{name!r} is no name that models can call a tool by", hint=hint) from error
+
+
+def _is_async(function: ToolFunction) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - not whether it is callable
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels this task, as opposed to a `CancelledError` that its own code raised."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _to_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        raise TypeError("the tool returned bytes; return text or JSON")
+    return to_json(value).decode()
+
+
+def _explain(error: ValidationError) -> str:
+    """The arguments that are wrong and how, without pydantic's links and echoes."""
+    problems = [f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}" for item in error.errors(include_url=False)]
+    return "invalid arguments: " + "; ".join(problems)

@@ -1,0 +1,94 @@
+"""Texts as vectors, on this device: all-MiniLM-L6-v2 in int8, on onnxruntime with a single thread."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from ....protocols import ConfigError
+from .runtime import session
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    Vector = NDArray[numpy.float32]
+
+NAME: Final = "all-MiniLM-L6-v2/int8/1"
+"""Of the model and the version of its export: vectors of another one cannot be compared with its."""
+WIDTH: Final = 384
+EARLY_WIDTH: Final = 768
+MAXIMUM_TOKENS: Final = 128
+"""Read of a text for its meaning: the first half from its head, the second from its tail where it is longer."""
+EARLY_TOKENS: Final = 64
+"""The same for an early look."""
+LOWER_LAYERS: Final = "minilm-lower.onnx"
+UPPER_LAYERS: Final = "minilm-upper.onnx"
+TOKENIZER: Final = "tokenizer.json"
+
+_REACH: Final = MAXIMUM_TOKENS * 16
+"""Characters read from either end of a text: tokenizing a whole book to keep 128 tokens of it takes seconds."""
+
+
+class Embedder:
+    """The model, loaded once. Calls may come from any thread.
+
+    Raises `ConfigError` where onnxruntime or tokenizers is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise ConfigError("embeddings need tokenizers", hint="pip install 'nearfar[router]'") from error
+        models = files(__package__) / "models"
+        self._tokenizer = Tokenizer.from_str((models / TOKENIZER).read_text(encoding="utf-8"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._lower, self._upper = (session((models / part).read_bytes(), part) for part in (LOWER_LAYERS, UPPER_LAYERS))
+
+    def embed(self, text: str) -> "Vector":
+        """What a text means: a unit vector of shape (384,), whose product with another is their cosine similarity."""
+        (hidden,) = self._lower.run(["hidden"], {"input_ids": self._ids(text, MAXIMUM_TOKENS)})
+        vector: Vector = self._upper.run(["embedding"], {"hidden": hidden})[0]
+        return vector
+
+    def early(self, text: str) -> "Vector":
+        """What the lower four of the six layers make of a text, of shape (768,), in two thirds of the time.
+
+        The means over its tokens after two layers and after four. They say less about the topic and more about wording and the kind of
+        task, which is what success depends on. No unit vector.
+        """
+        vector: Vector = self._lower.run(["early"], {"input_ids": self._ids(text, EARLY_TOKENS)})[0]
+        return vector
+
+    def embed_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32]":
+        """`embed` of each text, of shape (texts, 384)."""
+        return _stacked([self.embed(text) for text in texts], WIDTH)
+
+    def early_all(self, texts: Sequence[str]) -> "NDArray[numpy.float32]":
+        """`early` of each text, of shape (texts, 768)."""
+        return _stacked([self.early(text) for text in texts], EARLY_WIDTH)
+
+    def tokens(self, text: str, most: int = MAXIMUM_TOKENS) -> list[int]:
+        """What the model reads of a text: where it is long, as many tokens from its head as from its tail."""
+        # A half of a surrogate pair has no UTF-8, which is what the tokenizer works on.
+        clipped = _clipped(text).encode("utf-8", "replace").decode("utf-8")
+        ids: list[int] = self._tokenizer.encode(clipped).ids
+        half = most // 2
+        return ids if len(ids) <= most else [*ids[:half], *ids[-half:]]
+
+    def _ids(self, text: str, most: int) -> "NDArray[numpy.int64]":
+        import numpy
+
+        return numpy.array(self.tokens(text, most), dtype=numpy.int64)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= 2 * _REACH else f"{text[:_REACH]} {text[-_REACH:]}"
+
+
+def _stacked(vectors: "Sequence[Vector]", width: int) -> "NDArray[numpy.float32]":
+    # Made one at a time: int8 is scaled by all that is computed together, so in a batch a text's vector would depend on the others.
+    import numpy
+
+    return numpy.stack(vectors) if vectors else numpy.empty((0, width), dtype=numpy.float32)
