@@ -23,11 +23,12 @@ from nearfar.orchestrator.lab.study.folder import claim_folder
 from nearfar.orchestrator.lab.study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.pools import LocalPool
-from nearfar.orchestrator.lab.study.records import RecordLog, RunRecord
+from nearfar.orchestrator.lab.study.records import RecordLog
 from nearfar.orchestrator.lab.study.report import write_report
 from nearfar.orchestrator.lab.study.statistics import Estimate
 from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import Sweep
+from nearfar.orchestrator.routing.run_record import RunRecord
 from nearfar.orchestrator.task.task.task import Policy
 
 TURNS = 40

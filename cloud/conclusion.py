@@ -18,9 +18,9 @@ from ..protocols import (
     ToolSpec,
     Usage,
 )
+from ..protocols.redact import quote
 from ..protocols.validation import check_arguments, parse_json, parse_output
 from .dialect import Ending, JsonObject, RawCall, check_number_of_calls
-from .redact import quote
 
 _BYTES_PER_TOKEN = 4
 _logger = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from ..protocols import ConfigError, Effort, Limits, Prices
 from ..protocols.address import is_this_machine
 from ..protocols.open_files import most_calls_upstream
+from ..protocols.secrets import StoredKey
 from .anthropic import AnthropicDialect
 from .dialect import Dialect
 from .gemini import GeminiDialect
-from .keys import StoredKey
 from .models import openai_traits
 from .openai import OpenAIDialect
 from .prices import price_at, price_of

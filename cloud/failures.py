@@ -24,10 +24,10 @@ from ..protocols import (
     StepLost,
     Unavailable,
 )
+from ..protocols.redact import quote
 from ..protocols.validation import parse_json
 from .dialect import JsonObject, as_object, as_objects, as_text
 from .marks import MARKS, STATUSES
-from .redact import quote
 
 _KINDS = ("code", "type", "status", "reason")
 _STATUS = re.compile(r"[45][0-9]{2}")

@@ -34,6 +34,7 @@ from ..protocols import (
 )
 from ..protocols.event_loop import LoopBound
 from ..protocols.open_files import most_calls_upstream
+from ..protocols.secrets import Key
 from ..protocols.security import IDENTITY
 from ..protocols.validation import check_request
 from .conclusion import check_text, checked_calls, counted_usage, finished
@@ -41,7 +42,6 @@ from .connections import Connections
 from .deadline import Deadline
 from .dialect import Decoder, Dialect, EndedEarly, Ending, JsonObject
 from .failures import encoding_error, error_for, fault_in, fault_of, no_stream_error, redirect_error, transport_errors
-from .keys import Key
 from .marks import UNREADABLE_STATES
 from .retry import Pause, RetryPolicy
 from .streaming import StopCutter, SurrogateJoiner, json_events

@@ -11,8 +11,8 @@ from httpx_sse import EventSource, ServerSentEvent
 
 from ..protocols import InvalidOutput
 from ..protocols.limits import LINE_CHARACTERS, STEP_BYTES
+from ..protocols.redact import quote
 from .dialect import JsonObject
-from .redact import quote
 
 _DRAIN_SECONDS = 1.0
 _LAST_EVENTS = frozenset(("message_stop", "response.completed", "response.incomplete", "response.failed"))

@@ -16,7 +16,6 @@ from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
@@ -26,6 +25,7 @@ from nearfar.orchestrator.task.task.sections.memory import RecallConfig
 from nearfar.orchestrator.task.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.tiers import Tier
 
 _PRIVATE: Final = Policy.model_validate({"strategy": "device", "sensitivity": "private"})
 _CONFIG: Final = '[memory]\nembed = false\nuser = "ana"\n[runs]\nfolder = "device/runs"\n[cache]\npath = "device/answers.db"\n'

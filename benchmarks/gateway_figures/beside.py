@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import psutil
 
-from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.protocols import Agent, Message, Sensitivity, StepRequest, TextDelta, stream
 from nearfar.protocols.client import RemoteAgent
+from nearfar.protocols.secrets import GivenKey
 from scripts.judges import JudgeMissingError
 from scripts.litellm_proxy import litellm_proxy
 

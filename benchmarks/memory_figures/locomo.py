@@ -30,7 +30,6 @@ from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.compression.tokens import estimated_tokens
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn, line
@@ -40,6 +39,7 @@ from nearfar.orchestrator.task.task.task import Task
 from nearfar.orchestrator.task.task.tools import Tool
 from nearfar.orchestrator.util.escaping import escaped
 from nearfar.protocols import Message
+from nearfar.protocols.tiers import Tier
 
 from .locomo_data import CATEGORIES, Conversation, Question, conversations
 

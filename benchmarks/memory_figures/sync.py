@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from langgraph.store.base import PutOp
 
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
+from nearfar.protocols.tiers import Tier
 
 _OPERATIONS: Final = 50_000
 _QUICK_OPERATIONS: Final = 10_000

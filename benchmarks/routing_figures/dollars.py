@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from nearfar.orchestrator.budgets.amounts import Commitment
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
-from nearfar.orchestrator.routing.budget import Commitment
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.task.conversation import conversation
 from nearfar.orchestrator.task.task.modes import Strategy

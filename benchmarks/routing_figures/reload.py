@@ -14,8 +14,8 @@ import anyio
 import anyio.to_process
 import anyio.to_thread
 
+from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
-from nearfar.orchestrator.routing.policy_file import PolicyFile
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.task.conversation import conversation
 from nearfar.orchestrator.task.task.task import Task

@@ -5,12 +5,9 @@ the child's standard streams: the far configuration goes in, then either the add
 its standard input closes, so it never outlives its parent.
 """
 
-import asyncio
 import contextlib
 import json
-import logging
 import secrets
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -18,15 +15,13 @@ from contextlib import AsyncExitStack
 import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
-from pydantic import TypeAdapter
+from pydantic import BaseModel
 
-from ...protocols import AgentCard, DeadlineExceeded, NearfarError, StepEvent, StepRequest, Unavailable, stream
+from ...protocols import AgentCard, DeadlineExceeded, StepEvent, StepRequest, Unavailable, stream
 from ...protocols.client import RemoteAgent
 from ...protocols.errors import BY_REASON
 from ...protocols.event_loop import LoopBound
-from ...protocols.open_files import ask_for_open_files
-from ..compose.agents import FarConfig, GatewayLimits, open_far_in_process, serve_far
-from .socket_folder import SocketFolder, remove_abandoned
+from .socket_folder import SocketFolder
 
 _START_SECONDS = 120.0
 """Loading a large model from a slow disk takes this long at most."""
@@ -34,15 +29,12 @@ _STOP_SECONDS = 5.0
 _MAXIMUM_LINE = 65_536
 _RESUME_SECONDS = 2.0
 """A broken private socket means a dead child, so resuming is given up soon."""
-_ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
-"""The parent is the only caller, and may queue up as much as it likes."""
-_CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
 
 
 class GatewayProcess:
     """The far agent behind a gateway in a child process; an `Agent` that starts the child anew when it has died."""
 
-    def __init__(self, config: FarConfig, *, address: str | None = None) -> None:
+    def __init__(self, config: BaseModel, *, address: str | None = None) -> None:
         self._config = config
         self._folder = SocketFolder() if address is None else None
         self._address = address if self._folder is None else f"unix:{self._folder.path}/gateway"
@@ -56,7 +48,7 @@ class GatewayProcess:
         self._home = LoopBound()
 
     @classmethod
-    async def start(cls, config: FarConfig, *, address: str | None = None) -> "GatewayProcess":
+    async def start(cls, config: BaseModel, *, address: str | None = None) -> "GatewayProcess":
         """Start the child and connect.
 
         Args:
@@ -118,7 +110,7 @@ class GatewayProcess:
                 raise Unavailable("the gateway process is closed")
             await self._stop()
             self._process = await anyio.open_process(
-                [sys.executable, "-m", "nearfar.orchestrator.agents.gateway_process"], stderr=None, start_new_session=True
+                [sys.executable, "-m", "nearfar.orchestrator.compose.gateway_child"], stderr=None, start_new_session=True
             )
             address = await self._handshake(self._process)
             remote = await RemoteAgent.connect(address, token=self._token, resume_timeout=_RESUME_SECONDS)
@@ -161,45 +153,3 @@ async def _end(process: anyio.abc.Process) -> None:
     if process.returncode is None:
         process.kill()
     await process.aclose()
-
-
-async def serve_until_parent_leaves() -> None:
-    """The child: open the far agent, serve it, and stop when standard input closes."""
-    reader = await _standard_input()
-    order = json.loads(await reader.readline())
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            agent = await open_far_in_process(_CONFIG.validate_python(order["far"]))
-            stack.push_async_callback(agent.aclose)
-            serving = serve_far(agent, order["address"], limits=_ALONE, tokens={"parent": order["token"]})
-            server = await stack.enter_async_context(serving)
-        except NearfarError as error:
-            _answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
-            return
-        _answer({"address": server.address})
-        await reader.read()
-
-
-async def _standard_input() -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    return reader
-
-
-def _answer(message: dict[str, str]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def main() -> None:
-    """Entry point of the child process."""
-    logging.basicConfig(level=logging.WARNING, format="nearfar gateway: %(message)s")
-    # Ctrl-C reaches the whole terminal; the parent decides when the gateway stops.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ask_for_open_files()
-    asyncio.run(serve_until_parent_leaves())
-    remove_abandoned()  # a parent that was killed has left its own
-
-
-if __name__ == "__main__":
-    main()

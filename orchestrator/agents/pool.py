@@ -9,10 +9,10 @@ import anyio
 
 from ...protocols import Agent, AgentCard, AgentError, Capabilities, ConfigError, NearfarError, Prices, Side, Unavailable
 from ...protocols.defects import log_defect
-from ..routing.running import Pace
 from ..util.cancellation import end
 from ..util.event_loops import HomeLoop
 from .health import Health, Trial
+from .pace import Pace
 
 logger = logging.getLogger(__name__)
 

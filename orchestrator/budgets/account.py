@@ -12,10 +12,9 @@ import anyio
 
 from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
 from ..compression.tokens import conversation_tokens, estimated_tokens
-from ..routing.budget import Commitment
 from ..task.sections.routing import Amounts, Limits
 from ..util.threads import in_thread
-from .amounts import Caps, Spent, Units
+from .amounts import Caps, Commitment, Spent, Units
 from .book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, granted
 
 logger = logging.getLogger(__name__)

@@ -89,3 +89,16 @@ class Caps(NamedTuple):
 def _rounded_up(amount: float | None, unit: int) -> int:
     """Beyond a thousandth of a unit, which is what binary fractions may be off."""
     return 0 if not amount else min(math.ceil(round(amount * unit, 3)), _MOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """Dollars set aside for one task until its bill comes."""
+
+    dollars: float
+    """The most that it is expected to cost."""
+    went_far: bool
+    is_guess: bool = False
+    """Nobody knew what it costs."""
+    expected: float = 0.0
+    """The most that was expected when it was placed, before what other tasks turned out to cost; 0: nobody knew."""

@@ -30,8 +30,8 @@ def _storage(config: RunsConfig) -> Storage:
         owner = Owner(config.folder / "owners")
         owner.sweep()
         return SharedStorage(Database(config.folder / "budgets.db", _NAMING), owner)
-    from ..compose.agents import secret
     from ..storage.postgres.database import PostgresDatabase
+    from ..util.secrets import secret
     from .postgres import ServerOwner
 
     database = PostgresDatabase(secret(config.postgres_variable), what="book of budgets")

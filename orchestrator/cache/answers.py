@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
 from ..routing.evidence.answers import agree
 from ..task.scope import Scope
-from ..task.sections.cache import CacheSettings, CategoryRules
+from ..task.sections.cache import LEAST_THRESHOLD, CacheSettings, CategoryRules
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding.embedder import NAME
 from .admission import objection_to_reply, question_of
-from .budget import LEAST_THRESHOLD
 from .categories import category_of
 from .clearing import clear, clearings
 from .database import CacheDatabase

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ..task.sections.cache import LEAST_THRESHOLD
+
 CONFIDENCE: Final = 0.95
 """With which the share of false hits is below the budget, and of the intervals that are reported."""
 STEP: Final = 0.01
-LEAST_THRESHOLD: Final = 0.85
-"""No threshold is learned below. Questions that the guards pass lie above it, so a lower one adds wrong answers at best."""
 
 
 @dataclass(frozen=True, slots=True)

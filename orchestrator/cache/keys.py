@@ -1,13 +1,12 @@
 """What has to be the same for an answer to be the same: keys of requests, as hashes of their canonical JSON."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pydantic import JsonValue
 
 from ...protocols import AgentCard, Message, StepRequest
+from ..util.canonical import hashed
 
 if TYPE_CHECKING:
     from ..task.scope import Scope
@@ -20,7 +19,7 @@ VERSION: Final = 1
 
 def exact_key(request: StepRequest, card: AgentCard, scope: "Scope") -> str:
     """Of everything that decides the answer: agents with one key give one answer, as far as an agent is reproducible at all."""
-    return _hashed({**_partition(request, card, scope), "messages": _messages(request.messages)})
+    return hashed({**_partition(request, card, scope), "messages": _messages(request.messages)})
 
 
 def partition_key(request: StepRequest, card: AgentCard, scope: "Scope", *, embedder: str) -> str:
@@ -29,12 +28,7 @@ def partition_key(request: StepRequest, card: AgentCard, scope: "Scope", *, embe
     User, tools, policy, model, sensitivity, output schema, limits, system prompt and all earlier turns are part of it.
     """
     earlier = _messages(request.messages[:-1])
-    return _hashed({**_partition(request, card, scope), "earlier": earlier, "embedder": embedder})
-
-
-def fingerprint(value: JsonValue) -> str:
-    """A short name for any JSON value: the same for the same value."""
-    return _hashed(value)
+    return hashed({**_partition(request, card, scope), "earlier": earlier, "embedder": embedder})
 
 
 def _partition(request: StepRequest, card: AgentCard, scope: "Scope") -> dict[str, JsonValue]:
@@ -64,8 +58,3 @@ def _message(message: Message, places: Mapping[str, str]) -> JsonValue:
     if result is not None:
         value["result"] = [places.get(result.call_id, result.call_id), result.name, result.content, result.is_error]
     return value
-
-
-def _hashed(value: JsonValue) -> str:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode("ascii")).hexdigest()

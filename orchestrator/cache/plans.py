@@ -14,10 +14,10 @@ from ...protocols import StoreError
 from ..task.modes import Strategy
 from ..task.scope import scope_of
 from ..task.sections.cache import CacheSettings
+from ..util.canonical import fingerprint
 from .clearing import clearings
 from .database import CacheDatabase
 from .intents import Intent, is_complete, kinds, with_open_slots
-from .keys import fingerprint
 from .lookups import NOTHING, PLANS, Saved, count
 
 if TYPE_CHECKING:

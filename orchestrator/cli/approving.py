@@ -12,7 +12,7 @@ import anyio
 from rich.text import Text
 
 from ...protocols import ApprovalRequest
-from ..strategies.tool_calls import Approver
+from ..task.approvals import Approver
 from ..util.escaping import spelled_out
 from ..util.threads import run_in_daemon_thread
 from .console import notes

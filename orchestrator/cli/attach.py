@@ -15,8 +15,9 @@ from ...protocols.attach import Worker
 from ...protocols.channel import client_tls
 from ...protocols.open_files import ask_for_open_files
 from ...protocols.pairing import read_pairing
-from ..compose.agents import open_local, open_memory, read_device_state
+from ..compose.agents import open_local, read_device_state
 from ..compose.hub import HubConfig, accept_workers
+from ..compose.memory import open_memory
 from .configuration import read_config
 from .console import execute, notes, print_json
 from .memory_store import chosen_memory

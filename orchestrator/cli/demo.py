@@ -11,11 +11,11 @@ from ...protocols import ConfigError, Unavailable, WorkerCrashed
 from ..compose.agents import EMBEDDED_CONFIDENCE, LocalFarConfig, NearConfig
 from ..lab.study.figures import require_matplotlib
 from ..lab.study.outcomes import Outcomes
-from ..lab.study.records import RunRecord
 from ..lab.study.report import render, summary
 from ..lab.study.study import Study, StudyFile, make_study
 from ..lab.study.sweep import all_runs
 from ..lab.study.workbench import Item, Workbench
+from ..routing.run_record import RunRecord
 from ..task.task import Policy
 from .console import execute, notes, output, print_json
 from .sweep import print_tables

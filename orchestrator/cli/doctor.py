@@ -11,11 +11,11 @@ from rich.text import Text
 from ...protocols import ConfigError, Execution, NearfarError, Sensitivity, StepRequest, complete
 from ...protocols.messages import Message
 from ..agents.pool import Member
-from ..cache.budget import LEAST_THRESHOLD
 from ..compose.agents import EMBEDDED, model_path, probe_hardware, provider_keys, sends_key_in_plain_text
 from ..compose.config import Config
 from ..hybrid.hybrid import Hybrid
 from ..routing.check import unknown_prices
+from ..task.sections.cache import LEAST_THRESHOLD
 from ..task.task import Policy
 from ..util.untraced import deadly_switches, tracing_switches
 from .configuration import read_config

@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest, NotFound
-from ..memory.item import Address
-from ..memory.namespace_text import parse_namespace
+from ...protocols.namespaces import Address, parse_namespace
 from ..util.escaping import printable
 from .console import notes, output, print_json, reported
 from .memory_store import opened

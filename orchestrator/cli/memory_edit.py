@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...protocols import InvalidRequest, NotFound, VersionConflict
-from ..memory.item import Address, Tier
-from ..memory.namespace_text import parse_namespace
+from ...protocols.namespaces import Address, parse_namespace
+from ...protocols.tiers import Tier
 from .console import output, print_json, reported
 from .memory_editor import edited_text, keep_draft
 from .memory_store import item_at, opened, parse_tier

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
+from ...protocols.namespaces import Address, Namespace, namespace_text, parse_namespace
 from ..memory.erasing import Erased
-from ..memory.item import Address, Namespace
-from ..memory.namespace_text import namespace_text, parse_namespace
 from ..runs.erasing import Holding, forget_holding, holding
 from ..util.escaping import printable, spelled_out
 from .cache_file import clear_answers

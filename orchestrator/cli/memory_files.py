@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ...protocols import ConfigError
-from ..memory.namespace_text import parse_namespace
+from ...protocols.namespaces import parse_namespace
 from .console import notes, output, print_json, reported, working
 from .memory_store import opened, parse_tier
 from .memory_text import address_text, counted
 from .options import StoreChoice
 
 if TYPE_CHECKING:
-    from ..memory.item import Address
+    from ...protocols.namespaces import Address
     from ..memory.transfer import Imported
 
 _SHOWN = 10

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
-from ..memory.namespace_text import parse_namespace
+from ...protocols.namespaces import parse_namespace
 from ..memory.reading import Mode
 from ..util.escaping import printable
 from .console import notes, output, print_json, reported

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from ...protocols import ConfigError, NotFound
-from ..compose.agents import memory_path, recover_memory
+from ..compose.memory import memory_path, recover_memory
 from .console import agreed, notes, output, print_json, reported, working
 from .memory_store import chosen_memory, is_postgres
 from .memory_text import counted

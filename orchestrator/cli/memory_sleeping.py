@@ -11,12 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import Agent, NotFound
+from ...protocols.namespaces import namespace_text, parse_namespace
 from ..compose.agents import NearConfig, near_member, read_device_state
 from ..memory.consolidation.bench import Slept
 from ..memory.consolidation.journal import Batch, Journal
 from ..memory.consolidation.scopes import journals, scopes
 from ..memory.consolidation.sleeper import Sleeper
-from ..memory.namespace_text import namespace_text, parse_namespace
 from ..util.escaping import printable
 from .configuration import read_config
 from .console import notes, output, print_json, reported, warn, working
@@ -25,7 +25,7 @@ from .memory_text import address_text, counted
 from .options import StoreChoice
 
 if TYPE_CHECKING:
-    from ..memory.item import Namespace
+    from ...protocols.namespaces import Namespace
     from ..memory.store import MemoryStore
 
 

@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ..memory.item import TIERS
-from ..memory.namespace_text import namespace_text
+from ...protocols.namespaces import namespace_text
+from ...protocols.tiers import TIERS
 from ..util.escaping import printable
 from .console import notes, output, print_json, reported, working
 from .memory_store import items_of, opened

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ...protocols import ConfigError, InvalidRequest, NotFound
-from ..compose.agents import memory_path, open_memory
-from ..memory.item import Source, Tier
-from ..memory.namespace_text import parse_namespace
+from ...protocols.namespaces import parse_namespace
+from ...protocols.tiers import Source, Tier
+from ..compose.memory import memory_path, open_memory
 from ..task.sections.memory import MemoryConfig
 from .configuration import read_config
 from .options import StoreChoice
 
 if TYPE_CHECKING:
-    from ..memory.item import Namespace
+    from ...protocols.namespaces import Namespace
     from ..memory.memory_item import MemoryItem
     from ..memory.store import MemoryStore
 

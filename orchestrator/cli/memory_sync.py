@@ -15,15 +15,15 @@ from rich.text import Text
 from ...protocols import ConfigError, InvalidRequest, NotFound, Unsupported
 from ...protocols.address import parse_address
 from ...protocols.channel import client_tls
+from ...protocols.namespaces import Namespace, namespace_text
 from ...protocols.pairing import read_pairing
 from ...protocols.pinning import pinned_tls
-from ..compose.agents import find_secret, secret
-from ..memory.item import Namespace, Tier
-from ..memory.namespace_text import namespace_text
+from ...protocols.tiers import Tier
 from ..memory.sync.peer import Peer
 from ..memory.sync.session import Neighbour, Synchronised, plan, sync_once
 from ..task.sections.memory import MemoryConfig, PeerConfig
 from ..util.escaping import printable
+from ..util.secrets import find_secret, secret
 from .cache_file import forget_answers
 from .console import agreed, execute, notes, output, print_json, reported, warn
 from .memory_store import chosen_memory, items_of, opened

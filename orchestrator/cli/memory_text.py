@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from ..memory.item import Tier
-from ..memory.namespace_text import namespace_text
+from ...protocols.namespaces import namespace_text
+from ...protocols.tiers import Tier
 from ..util.escaping import printable
 
 if TYPE_CHECKING:
-    from ..memory.item import Address
+    from ...protocols.namespaces import Address
     from ..memory.memory_item import MemoryItem
 
 TIER_STYLES: Final = {Tier.DEVICE: "green", Tier.USER: "yellow", Tier.SHARED: "red"}

@@ -11,7 +11,7 @@ from ..compose.config import Config
 from ..hybrid.hybrid import Hybrid
 from ..lab.worlds.search import SearchWorld
 from ..lab.worlds.wording import understands
-from ..strategies.tool_calls import Approver
+from ..task.approvals import Approver
 from ..task.modes import Mode, Strategy
 from ..task.task import Policy
 from ..task.tools import Tool

@@ -18,10 +18,11 @@ from ..lab.study.figures import require_matplotlib
 from ..lab.study.folder import claim_folder
 from ..lab.study.outcomes import Outcomes
 from ..lab.study.pools import LocalPool, Pool
-from ..lab.study.records import RecordLog, RunRecord
+from ..lab.study.records import RecordLog
 from ..lab.study.report import SUMMARY, write_report
 from ..lab.study.study import Study, StudyFile, make_study, read_study_file, with_options
 from ..lab.study.sweep import Sweep
+from ..routing.run_record import RunRecord
 from .console import execute, notes, output, print_json, warn
 from .options import Selection
 from .selection import chosen_config

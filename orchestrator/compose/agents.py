@@ -1,7 +1,7 @@
 """The composition root: the one place where configuration becomes agents, and where the orchestrator meets `device` and `cloud`."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager
 from datetime import date
 from functools import partial
 from importlib.resources import as_file, files
@@ -12,15 +12,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ...cloud.admission.settings import GatewayLimits as GatewayLimits
 from ...cloud.config import ProviderConfig, build_provider, prices_of, usual_key
-from ...cloud.keys import StoredKey
 from ...protocols import Agent, ConfigError, DeviceState, NearfarError, Prices, Side
 from ...protocols.messages import Value
+from ...protocols.secrets import StoredKey
 from ..agents.pool import Member
+from ..util.secrets import find_secret
 from .hub import AttachedConfig, open_attached
 
 if TYPE_CHECKING:
-    from langgraph.store.base import TTLConfig
-
     from ...cloud.prices import PriceLine as PriceLine
     from ...device.hardware.components import Accelerator as Accelerator
     from ...device.hardware.components import Cpu as Cpu
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
     from ...protocols.channel import ServerTls
     from ...protocols.server import Server
     from ...protocols.tokens import Tokens
-    from ..memory.sqlite.recovering import Recovery
-    from ..memory.store import MemoryStore
-    from ..task.sections.memory import MemoryConfig
 
 EMBEDDED = ("near", "far")
 """The small models that ship with nearfar; they know nothing but the two worlds that they were trained in."""
@@ -185,56 +181,6 @@ def _is_stored(name: str) -> bool:
     """Whether the store is to say where the model is: it is one of the hub, or the store has one of that name."""
     is_name = "/" not in name and not name.endswith(".gguf")
     return name.startswith("hf:") or (is_name and model_store().find(name) is not None)
-
-
-def memory_path(config: "MemoryConfig") -> Path | None:
-    """The file that a `[memory]` section names; None: it names a database."""
-    from ...device.store.places import data_folder
-
-    if config.postgres_variable is not None:
-        return None
-    return config.path or data_folder() / "memory" / "memory.db"
-
-
-def open_memory(config: "MemoryConfig", *, database: str | None = None) -> "MemoryStore":
-    """Open the store of a `[memory]` section; `database` is a `postgres://` address in its place.
-
-    Raises `ConfigError` where a secret is not set, `StoreUnavailable` or `StoreCorrupt`.
-    """
-    from ..memory.store import MemoryStore
-
-    if database is None and config.postgres_variable is not None:
-        database = secret(config.postgres_variable)
-    where = database or memory_path(config)
-    assert where is not None, "it is a file or a database"
-    ttl: TTLConfig | None = None if config.ttl is None else {"default_ttl": config.ttl / 60, "refresh_on_read": True}
-    key = None if config.key_variable is None or database is not None else partial(secret, config.key_variable)
-    embedder: Literal["shipped"] | None = "shipped" if config.embed else None
-    return MemoryStore.open(where, user=config.user, tier=config.tier, ttl=ttl, embedder=embedder, key=key)
-
-
-def recover_memory(config: "MemoryConfig") -> "Recovery":
-    """Put what can be read of the file of a `[memory]` section in its place. Raises `StoreCorrupt` where nothing can be read."""
-    from ..memory.opening import open_keys
-    from ..memory.sqlite.recovering import recover
-
-    path = memory_path(config)
-    assert path is not None, "only files are recovered"
-    with closing(open_keys(path)) as keys:
-        return recover(path, key=None if config.key_variable is None else partial(secret, config.key_variable), sealer=keys)
-
-
-def secret(variable: str) -> str:
-    """What an environment variable, or the keyring under the same name, holds. Raises `ConfigError` where there is nothing."""
-    stored = StoredKey(variable)
-    if not stored.is_set():
-        raise ConfigError(f"{variable} is not set", hint=stored.how_to_set)
-    return stored.reveal()
-
-
-def find_secret(variable: str) -> str | None:
-    """The same where it may be absent."""
-    return StoredKey(variable).find()
 
 
 def near_member(near: Agent | NearConfig | str | Path | None) -> Member | None:

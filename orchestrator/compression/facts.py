@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from ..routing.learned.measures import FUNCTION_WORDS
+from ..util.function_words import FUNCTION_WORDS
 
 _WORD: Final = re.compile(r"[\w@.+'’-]*\w")
 _GROUPED: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from ..routing.learned.measures import FUNCTION_WORDS
+from ..util.function_words import FUNCTION_WORDS
 from .conversation import Conversation, Group
 from .facts import facts
 

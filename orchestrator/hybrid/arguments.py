@@ -11,7 +11,7 @@ from ...protocols import Agent, ConfigError, InvalidRequest
 from ..cache.answers import AnswerCache
 from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig
 from ..compose.hub import AttachedConfig
-from ..routing.policy_file import PolicyFile
+from ..compose.policy_file import PolicyFile
 from ..task.sections.cache import CacheSettings
 from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig

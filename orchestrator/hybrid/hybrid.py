@@ -37,10 +37,11 @@ from ..cache.plans import PlanCache
 from ..compose.agents import FarConfig, NearConfig, far_member, near_member, other_member, read_device_state
 from ..compose.config import Config, load_config
 from ..compose.hub import AttachedConfig
+from ..compose.memory import task_memory
+from ..compose.policy_file import PolicyFile
 from ..memory.recollection import Recollection
 from ..routing.auto.selector import Selector, with_open_choice
 from ..routing.check import require_usable, unknown_prices
-from ..routing.policy_file import PolicyFile
 from ..routing.router import Router
 from ..runs.erased import ErasedRuns
 from ..runs.opening import beside
@@ -55,7 +56,8 @@ from ..strategies.context import TaskContext
 from ..strategies.durable import DurableRuns, Work, open_runs, served
 from ..strategies.reading import value_of
 from ..strategies.state import recursion_limit
-from ..strategies.tool_calls import Approver, Boundary
+from ..strategies.tool_calls import Boundary
+from ..task.approvals import Approver
 from ..task.auto_decision import SelectionDecision
 from ..task.conversation import Prompt
 from ..task.events import TaskEvent, TaskFinished
@@ -172,7 +174,7 @@ class Hybrid:
             put_in_front(self.team, self._cache)
         self._agents = {member.name: member.side for member in self.team}
         _require_usable(policy, self._agents)
-        self._memory = _task_memory(memory)
+        self._memory = task_memory(memory)
         self._owns_memory = isinstance(memory, (MemoryConfig, str, PathLike))
         self._erased = ErasedMemory(self._cache, self._memory.store) if self._cache and self._memory else None
         self._listening = ExitStack()
@@ -608,14 +610,6 @@ class Hybrid:
         if self._has_checkpointer:
             config["configurable"] = {"thread_id": options.get("thread_id", task.idempotency_key)}
         return config
-
-
-def _task_memory(memory: "MemoryStore | TaskMemory | MemoryConfig | Location | None") -> "TaskMemory | None":
-    if memory is None:
-        return None
-    from ..memory.in_tasks import task_memory  # most tasks have no memory, and loading it takes a while
-
-    return task_memory(memory)
 
 
 def _resting(memory: "TaskMemory", team: Team, device_state: DeviceStateSource) -> "Rest | None":

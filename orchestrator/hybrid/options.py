@@ -10,7 +10,7 @@ from pydantic_core import PydanticSerializationError
 from ...protocols import InvalidRequest, JsonSchema, Sensitivity, Side
 from ...protocols.validation import check_schema
 from ..routing.check import require_usable
-from ..strategies.tool_calls import Approver
+from ..task.approvals import Approver
 from ..task.conversation import conversation
 from ..task.modes import Mode, Strategy
 from ..task.scope import Caching

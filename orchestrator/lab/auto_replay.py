@@ -15,10 +15,10 @@ from ...protocols import ConfigError, Sensitivity
 from ...protocols.messages import Value
 from ..routing.auto.chooser import Chooser
 from ..routing.auto.outcomes import Outcome, outcomes_of
-from ..routing.auto.profile import TaskProfile
+from ..routing.run_record import RunRecord
+from ..task.profile import TaskProfile
 from ..task.sections.auto import AutoPolicy
 from ..task.task import Policy
-from .study.records import RunRecord
 
 Learning = Literal["frozen", "online"]
 """`frozen`: from the other seeds, before the first task. `online`: from nothing, while the tasks go by, each under the one configuration

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from ...protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ...protocols.namespaces import Address
+    from ...protocols.tiers import Source, Tier
     from .changes import MemoryChange
     from .conflicts import Conflict, LostValue
     from .fusion import Ranking
-    from .item import Address, Principal, Source, Tier
+    from .item import Principal
     from .memory_item import MemoryItem
     from .provenance import Origin, writing_as
     from .reading import Mode

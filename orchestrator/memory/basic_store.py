@@ -24,13 +24,15 @@ from langgraph.store.base import (
 )
 
 from ...protocols import InvalidRequest
+from ...protocols.namespaces import Address
+from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_choice
 from ..util.threads import in_thread
 from . import validation
 from .engine import Engine
 from .fusion import Ranking
 from .indexing import WHOLE
-from .item import Address, Principal, Source, Tier
+from .item import Principal
 from .memory_item import MemoryItem
 from .provenance import Origin, current
 from .reading import Matches, Mode, Query, Reader

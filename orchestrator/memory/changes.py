@@ -7,9 +7,10 @@ from typing import Final
 
 import anyio
 
+from ...protocols.namespaces import Address, Namespace, within
 from ..util.threads import in_thread
 from .engine import Forgotten, Position
-from .item import Address, Namespace, address_tag, within
+from .item import address_tag
 from .memory_item import MemoryItem
 from .reading import Reader
 from .watching import Watchers

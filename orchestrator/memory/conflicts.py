@@ -7,9 +7,11 @@ from itertools import count, islice
 from typing import Any, Final
 
 from ...protocols import NotFound
+from ...protocols.namespaces import Address
+from ...protocols.tiers import Source, Tier
 from .clock import seconds
 from .engine import Engine
-from .item import Address, Principal, Source, Tier
+from .item import Principal
 from .memory_item import MemoryItem
 from .merge import merge
 from .operation import Sibling

@@ -7,7 +7,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from .item import Address, Meta, Namespace, Source, Tier
+from ...protocols.namespaces import Address, Namespace
+from ...protocols.tiers import Source, Tier
+from .item import Meta
 from .operation import Dot, Operation, Sibling, Stamp
 
 _TIERS: Final = {tier.value: tier for tier in Tier}

@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from ...protocols import InvalidRequest
-from .item import Address, Meta, Namespace
+from ...protocols.namespaces import Address, Namespace
+from .item import Meta
 from .operation import Operation, VersionVector
 from .selection import Selection
 

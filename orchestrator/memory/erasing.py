@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ...protocols.namespaces import Address, Namespace
 from .engine import Engine
-from .item import Address, Namespace
 from .operation import Operation
 from .wording import Wording, leaves
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
+from ...protocols.namespaces import Address
 from .engine import Row
-from .item import Address
 from .memory_item import MemoryItem
 from .reading import Reader
 from .writing import ARCHIVE_MARK

@@ -14,9 +14,10 @@ from uuid import uuid4
 
 import orjson
 
+from ...protocols.namespaces import Address, Namespace, within
 from .clock import tick
 from .engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded, check_told
-from .item import Address, Namespace, address_tag, within
+from .item import address_tag
 from .matching import selects
 from .operation import Dot, Operation, VersionVector
 from .selection import Selection

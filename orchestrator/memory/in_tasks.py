@@ -3,28 +3,25 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import Message, NearfarError, Sensitivity
-from ..compose.agents import open_memory
-from ..routing.auto.profile import last_words
-from ..safety.privacy.starting import label_of_recalled
+from ...protocols.namespaces import Address
+from ...protocols.tiers import Source
+from ..task.conversation import last_words
 from ..task.labels import Integrity, joined
 from ..task.results import Result
 from ..task.sections.consolidation import SleepPolicy
-from ..task.sections.memory import MemoryConfig, RecallConfig
+from ..task.sections.memory import RecallConfig
 from ..task.task import Task
 from ..task.tools import Tool
-from ..util.arguments import Location, as_tuple, require, wrong_type
-from .item import Address, Source
+from ..util.arguments import as_tuple, require, wrong_type
 from .provenance import writing_as
 from .recall.episodic import EpisodicMemory
 from .recall.turn import Kind, Turn
-from .recollection import Recollection, origin_of, recalled_item
+from .recollection import Recollection, label_of_recalled, origin_of, recalled_item
 from .relevant import relevant
 from .rendering import render
-from .tools import memory_tools
 
 if TYPE_CHECKING:
     from .memory_item import MemoryItem
@@ -136,19 +133,6 @@ def episode(task: Task, messages: Sequence[Mapping[str, Any]], agent: str) -> It
         for call in message.tool_calls:
             text = f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
             yield Turn(speaker=agent, text=text, kind=Kind.TOOL_CALL, source=Source.MODEL)
-
-
-def task_memory(given: "MemoryStore | TaskMemory | MemoryConfig | Location | None") -> TaskMemory | None:
-    """What a `Hybrid` is given, as tasks use it. A store that is opened here is the caller's to close."""
-    if isinstance(given, (str, PathLike)):
-        from .store import MemoryStore
-
-        return TaskMemory(MemoryStore.open(given))
-    if isinstance(given, MemoryConfig):
-        store = open_memory(given)
-        tools = memory_tools(store, recall=given.recall or RecallConfig()) if given.tools else ()
-        return TaskMemory(store, recall=given.recall, remember=given.remember, tools=tools, sleep=given.sleep)
-    return given if given is None or isinstance(given, TaskMemory) else TaskMemory(given)
 
 
 def _made_private(task: Task, reason: str) -> Task:

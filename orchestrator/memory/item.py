@@ -2,54 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
-Namespace = tuple[str, ...]
-
-
-class Address(NamedTuple):
-    """Where an item is."""
-
-    namespace: Namespace
-    key: str
-
-
-class Tier(StrEnum):
-    """How far an item may go. The order is that of `TIERS`."""
-
-    DEVICE = "device"
-    """It never leaves the device that wrote it."""
-    USER = "user"
-    """To devices of the same user, and to the hub that connects them."""
-    SHARED = "shared"
-    """To whoever synchronises with the store."""
-
-
-TIERS: Final = (Tier.DEVICE, Tier.USER, Tier.SHARED)
-"""From the strictest on."""
-
-
-class Source(StrEnum):
-    """Who said what an item says."""
-
-    USER = "user"
-    INTERNAL_TOOL = "internal_tool"
-    """The app's own code and tools."""
-    MODEL = "model"
-    DOCUMENT = "document"
-    EXTERNAL_TOOL = "external_tool"
-    """A tool that brings in what strangers wrote: the web, mail."""
-
-
-TRUST: Final = {Source.USER: 1.0, Source.INTERNAL_TOOL: 0.8, Source.MODEL: 0.6, Source.DOCUMENT: 0.4, Source.EXTERNAL_TOOL: 0.2}
-"""How far what comes from a source is believed, from 0 to 1, where nothing else is known."""
-LEAST_TRUST: Final = min(TRUST.values())
-"""How far strangers are believed, and what other users share."""
+from ...protocols.namespaces import Address, Namespace, within
+from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
 
 
 class Meta(NamedTuple):
@@ -106,16 +66,6 @@ def all_about(metas: Iterable[Meta]) -> tuple[str, tuple[str, ...]]:
     return subject, tuple(others)
 
 
-def strictest(tiers: Iterable[Tier]) -> Tier:
-    """The tier that goes least far; of none, the strictest of all."""
-    return min(tiers, key=TIERS.index, default=Tier.DEVICE)
-
-
-def widest(tiers: Iterable[Tier]) -> Tier:
-    """The tier that goes furthest; of none, the strictest of all."""
-    return max(tiers, key=TIERS.index, default=Tier.DEVICE)
-
-
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who looks at the store: what is not meant for them does not exist for them."""
@@ -144,8 +94,3 @@ class Principal:
                 return meta.user == self.user
             case Tier.DEVICE:
                 return meta.user == self.user and device == self.device
-
-
-def within(namespace: Namespace, prefix: Namespace) -> bool:
-    """Whether `namespace` is `prefix` or lies below it."""
-    return namespace[: len(prefix)] == prefix

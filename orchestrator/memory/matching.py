@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from ...protocols.namespaces import within
 from .engine import Row
-from .item import within
 from .selection import Comparison, Condition, Selection
 
 _ORDERS: Final = {

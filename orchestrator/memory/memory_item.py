@@ -5,8 +5,9 @@ from typing import Any
 
 from langgraph.store.base import SearchItem
 
+from ...protocols.namespaces import Address
+from ...protocols.tiers import Source, Tier
 from .engine import Row
-from .item import Address, Source, Tier
 
 
 class MemoryItem(SearchItem):

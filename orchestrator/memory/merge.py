@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .item import Address, Meta, Tier, all_about, strictest, widest
+from ...protocols.namespaces import Address
+from ...protocols.tiers import Tier, strictest, widest
+from .item import Meta, all_about
 from .operation import NEVER, Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
 
 _Part = tuple[str, Stamp]

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from .item import Address, Meta, Tier
+from ...protocols.namespaces import Address
+from ...protocols.tiers import Tier
+from .item import Meta
 
 VersionVector = Mapping[str, int]
 """By device, the last sequence number of it that is known; all earlier ones are known, too."""

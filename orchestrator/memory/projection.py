@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...protocols.namespaces import Address
 from .clock import seconds
 from .engine import Change, Row
 from .indexing import texts_of
-from .item import Address
 from .merge import merge
 from .operation import Operation
 

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from .item import LEAST_TRUST, TRUST, Address, Meta, Source, Tier, all_about, strictest
+from ...protocols.namespaces import Address
+from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier, strictest
+from .item import Meta, all_about
 
 
 @dataclass(frozen=True, slots=True)

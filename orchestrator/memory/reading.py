@@ -9,9 +9,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocols import ConfigError, NearfarError
+from ...protocols.namespaces import Address, Namespace
 from .engine import Engine, Hit, Row
 from .fusion import Ranking, depth, fused, weighed
-from .item import Address, Namespace, Principal
+from .item import Principal
 from .matching import selects
 from .memory_item import MemoryItem
 from .provenance import as_believed

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ...protocols import Sensitivity
-from ..safety.privacy.starting import label_of_recalled
+from ...protocols.namespaces import Address
+from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
 from ..task.labels import Integrity, Label, joined
 from ..task.sections.memory import RecallConfig
 from ..task.task import RecalledItem, Task
-from .item import LEAST_TRUST, Address, Tier
 from .provenance import Origin, writing_as
 
 if TYPE_CHECKING:
@@ -94,4 +94,21 @@ def recalled_item(item: "MemoryItem") -> RecalledItem:
         source=item.source,
         trust=item.trust,
         user=item.user if item.is_anothers else "",
+    )
+
+
+_BELIEVED = TRUST[Source.MODEL]
+"""From this trust on, what an item of the memory says may be acted upon."""
+
+
+def label_of_recalled(item: RecalledItem, *, is_private: bool) -> Label:
+    """Of an item of the memory. A task that is public is told only what may leave the device, whatever its tier."""
+    is_believed = item.trust >= _BELIEVED
+    tier = item.tier if is_private else Tier.SHARED
+    whose = f" of user {item.user}" if item.user else ""
+    is_plain = is_believed and tier is Tier.SHARED
+    return Label(
+        tier=tier,
+        integrity=Integrity.TRUSTED if is_believed else Integrity.UNTRUSTED,
+        origins=() if is_plain else (f"memory {'/'.join((*item.namespace, item.key))}{whose}",),
     )

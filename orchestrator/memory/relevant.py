@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from ...protocols.namespaces import Address, Namespace
 from ..task.sections.memory import RecallConfig
-from .item import Address, Namespace, Principal
+from .item import Principal
 from .reading import Matches
 from .recall.granularity import EPISODIC, TEXT, WORKING, Span, span
 from .recall.question import keywords, words

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ...protocols import Sensitivity
+from ...protocols.tiers import Tier
 from ..compression.tokens import TokenCounter, estimated_tokens
 from ..util.escaping import escaped
-from .item import Tier
 from .memory_item import MemoryItem
 
 _HEAD: Final = (

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .item import Namespace, Principal
+from ...protocols.namespaces import Namespace
+from .item import Principal
 
 
 class Comparison(StrEnum):

@@ -10,6 +10,8 @@ from typing import Any, Literal, Self
 from langgraph.store.base import IndexConfig, PutOp, TTLConfig
 
 from ...protocols import InvalidRequest, NotFound, PermissionDenied
+from ...protocols.namespaces import Address, Namespace, within
+from ...protocols.tiers import Tier
 from ..util.arguments import as_choice, as_path, require, require_callable
 from ..util.threads import in_thread
 from . import validation
@@ -20,7 +22,6 @@ from .counting import visible
 from .erasing import traces
 from .history import history
 from .indexing import WHOLE
-from .item import Address, Namespace, Tier, within
 from .memory_item import MemoryItem
 from .opening import EmbedderChoice, choose_embedder, open_engine, open_keys
 from .reading import Mode

@@ -4,10 +4,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from ...protocols import VersionConflict
-from ..runs.ledger.running import make_again
+from ...protocols.namespaces import Namespace
+from ...protocols.tiers import Source
+from ..task.repeating import make_again
 from ..task.sections.memory import RecallConfig
 from ..task.tools import Tool, tool
-from .item import Namespace, Source
 from .provenance import Origin, writing_as
 from .recollection import Recollection, recalled_item, running
 from .relevant import relevant

@@ -9,9 +9,11 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from ...protocols import InvalidRequest
+from ...protocols.namespaces import Address, Namespace, within
+from ...protocols.tiers import Source, Tier
 from . import validation
 from .engine import Row
-from .item import Address, Meta, Namespace, Source, Tier, within
+from .item import Meta
 from .reading import Reader
 from .writing import ABSENT, Edit
 

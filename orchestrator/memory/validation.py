@@ -8,8 +8,10 @@ import orjson
 from langgraph.store.base import InvalidNamespaceError
 
 from ...protocols import InvalidRequest
+from ...protocols.namespaces import Address, Namespace
+from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_choice
-from .item import Address, Meta, Namespace, Source, Tier
+from .item import Meta
 from .selection import Comparison, Condition
 
 MAXIMUM_BYTES: Final = 1 << 20

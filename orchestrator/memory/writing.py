@@ -8,11 +8,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, VersionConflict
+from ...protocols.namespaces import Address
+from ...protocols.tiers import Tier, strictest
 from . import validation
 from .clock import seconds
 from .engine import Engine, Transaction
 from .indexing import texts_of
-from .item import Address, Meta, Principal, Tier, strictest
+from .item import Meta, Principal
 from .merge import State, heads_of, merge, succeed
 from .operation import Dot, Operation
 from .projection import change_of

@@ -10,7 +10,7 @@ Ask for the threshold, decide, observe, in this order. Where several threads dec
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from pydantic import Field, FiniteFloat
 
 from ...protocols import ConfigError, InvalidRequest
 from ...protocols.messages import Value
+from ..budgets.amounts import Commitment
 from .recent import Average, Recent
 
 TOLERANCE: Final = 0.019
@@ -70,19 +71,6 @@ class DollarRateState(Value):
     """Those seen lately, the oldest first."""
     paid: tuple[tuple[float, float], ...] = ()
     """The bills of the last hour, the oldest first: how many seconds ago, and dollars."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commitment:
-    """Dollars set aside for one task until its bill comes."""
-
-    dollars: float
-    """The most that it is expected to cost."""
-    went_far: bool
-    is_guess: bool = False
-    """Nobody knew what it costs."""
-    expected: float = 0.0
-    """The most that was expected when it was placed, before what other tasks turned out to cost; 0: nobody knew."""
 
 
 class BudgetController(Protocol):

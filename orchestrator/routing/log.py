@@ -10,11 +10,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from ...protocols import ConfigError, Sensitivity, Side
 from ...protocols.messages import Value
+from ..task.conversation import last_words
 from ..task.results import Result
 from ..task.route_decision import RouteDecision
 from ..task.task import Task
 from ..util.json_lines import append_line, whole_lines
-from .auto.profile import last_words
 from .traces import AgentOutcome, Trace
 
 

@@ -22,9 +22,11 @@ from ...protocols import (
     Usage,
 )
 from ..agents.health import Health
-from ..budgets.amounts import Spent
+from ..agents.pace import PaceSource, no_pace
+from ..budgets.amounts import Commitment, Spent
 from ..budgets.book import BudgetBook
 from ..budgets.storage import MemoryStorage
+from ..task.conversation import last_words
 from ..task.modes import Candidate, Mode, Strategy
 from ..task.results import Call, Result
 from ..task.route_decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
@@ -32,11 +34,9 @@ from ..task.sections.routing import Limits, Objective, RouterPolicy
 from ..task.sections.rules import RESTRICTIONS, Ruling, ruling
 from ..task.situation import Situation, estimated_tokens, language_of, primary_language
 from ..task.task import Policy, Task
-from .auto.profile import last_words
-from .budget import Commitment
 from .eligibility import Eligible, eligible
 from .log import log_score, log_task, logged_outcomes
-from .running import PaceSource, RunningEstimates, no_pace
+from .running import RunningEstimates
 from .sessions import Sessions
 from .spending import Spending
 from .steering import Steering

@@ -2,13 +2,14 @@
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 from ...protocols import Prices, Side
+from ..agents.pace import Pace, PaceSource, no_pace
 from ..task.route_decision import Estimate, Source
 from .task_costs import TaskKind, TaskMeans, TaskTaken, TaskTallies
 
@@ -45,29 +46,6 @@ class Quantiles:
     p50: float
     p90: float
     p95: float
-
-
-class Pace(Protocol):
-    """What was measured of an agent's model on this device, once and for prompts of all sizes."""
-
-    @property
-    def watts(self) -> float | None:
-        """Power of the device while it computes; None: nobody knows it."""
-
-    def first_token_seconds(self, prompt_tokens: int) -> float:
-        """Until the first token of the output."""
-
-    def seconds(self, prompt_tokens: int, output_tokens: float) -> float:
-        """Of a whole step."""
-
-
-PaceSource = Callable[[str], Pace | None]
-"""Finds the pace of an agent by its name; None: there is none."""
-
-
-def no_pace(_agent: str) -> Pace | None:
-    """Nothing was measured of any agent."""
-    return None
 
 
 class Window:

@@ -5,10 +5,11 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import Side
+from ..budgets.amounts import Commitment
 from ..task.modes import Mode, Strategy
 from ..task.route_decision import Considered, Estimate, RouteDecision, Source
 from ..task.sections.routing import RouterPolicy
-from .budget import BudgetController, Commitment, DollarRateController, FarShareController
+from .budget import BudgetController, DollarRateController, FarShareController
 from .exploration import ExplorationReport, Explorer, Prospect
 
 _OUT_OF_REACH: Final = 1e9

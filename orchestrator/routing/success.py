@@ -9,12 +9,12 @@ from threading import Lock
 from typing import Final, Literal
 
 from ..task.modes import Candidate
-from ..task.route_decision import Estimate, RouteDecision, Source
+from ..task.route_decision import Estimate, Impression, RouteDecision, Source
 from ..util.embedding.embedder import Embedder
 from .correction import PRIOR, Corrected, Correction
 from .learned.adaptive import AdaptivePrior
 from .learned.head import Head, read_card
-from .learned.prior import Impression, Prior
+from .learned.prior import Prior
 
 logger = logging.getLogger(__name__)
 

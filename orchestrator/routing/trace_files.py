@@ -9,8 +9,8 @@ from typing import Final
 from pydantic import ValidationError
 
 from ...protocols import ConfigError
-from ..lab.study.records import RunRecord
 from .log import LOG_LINE, LoggedScore, LoggedTask, trace_of
+from .run_record import RunRecord
 from .traces import AgentOutcome, Trace
 
 _MOST_PROBLEMS: Final = 5

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import RunBusy, StoreError
+from ...protocols.namespaces import Address
 from ..memory.engine import MOST_FORGOTTEN
 from ..memory.erasing import recalled_in
-from ..memory.item import Address, address_tag
+from ..memory.item import address_tag
 from ..storage.tables import Tables
 from ..tracing.store import TraceStore
 from .erasing import run_records

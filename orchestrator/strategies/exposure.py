@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...protocols import Message, Side, StepRequest, ToolResult
-from ..memory.item import Tier
+from ...protocols.tiers import Tier
 from ..safety.privacy.run_privacy import PrivateResult
 from ..task.labels import OPEN, Label, joined
 from .context import TaskContext

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from ...protocols import ConfigError, Message, Side, StepRequest, ToolChoice
 from ..agents.pool import Member, Team
-from ..routing.auto.profile import last_words
 from ..routing.evidence.answers import Answer, agree
 from ..routing.evidence.checks import is_grounded, objection
 from ..routing.evidence.escalation import Action, Escalation
 from ..routing.evidence.signals import FREE, Cost, Finding, free_findings, second_opinion
+from ..task.conversation import last_words
 from ..task.results import Attempt
 from ..task.route_decision import RouteDecision
 from ..task.sections.routing import FALLBACK_ERRORS

@@ -11,8 +11,8 @@ from ..budgets.amounts import Spent
 from ..memory.recollection import Recollection
 from ..routing.router import Router
 from ..routing.running import StepTaken
-from ..runs.ledger.canonical import canonical
 from ..runs.ledger.occurrences import Occurrences
+from ..safety.guard.decision import CallContext
 from ..safety.privacy.starting import starting_label
 from ..task.chosen import Chosen
 from ..task.events import ApprovalAsked, Routed, ToolFinished, ToolStarted
@@ -21,6 +21,7 @@ from ..task.results import Call
 from ..task.sections.routing import FALLBACK_ERRORS, SHOWN
 from ..task.task import Task
 from ..task.tools import Tool
+from ..util.canonical import canonical
 from .acts import act_doubt
 from .acts_record import recorded
 from .calls import CallLog
@@ -33,7 +34,7 @@ from .reading import Json, as_json, value_of
 from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
 from .state import TaskState, fresh_start, label_of
-from .tool_calls import Standing, ToolCalls
+from .tool_calls import ToolCalls
 from .trust import Trust
 from .turn import Turn
 
@@ -212,7 +213,9 @@ class TaskNodes:
         task = canonical((state["task"]["user"], state["task"]["idempotency_key"]))
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before, task=task)
         label = label_of(state)
-        standing = Standing(conversation, seen_by(draft["side"], state), chosen=value_of(Chosen, state["chosen"]), trusted=state["trusted"])
+        standing = CallContext(
+            conversation, seen_by(draft["side"], state), chosen=value_of(Chosen, state["chosen"]), trusted=state["trusted"]
+        )
         await calls.clear(standing, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
         spilled = await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():

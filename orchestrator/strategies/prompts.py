@@ -3,10 +3,10 @@
 Instructions stand first and what grows stands last, so that a provider's prefix cache can serve repeated checks of one task.
 """
 
-import json
 from collections.abc import Sequence
 
-from ...protocols import Message, ToolCall
+from ...protocols import Message
+from ..task.transcript import transcript
 
 CONTINUE = "CONTINUE"
 INTERVENE = "INTERVENE"
@@ -60,21 +60,3 @@ def with_plan(task: str, plan: str) -> str:
 def with_guidance(task: str, guidance: str) -> str:
     """The executor's prompt under a summary and advice, which are empty until the supervisor first intervenes."""
     return f"{task}\n\n{guidance}" if guidance else task
-
-
-def transcript(messages: Sequence[Message]) -> str:
-    """The executor's work as text: a line for each call, one for each result, and its words as they stand."""
-    return "\n".join(line for message in messages for line in _lines(message))
-
-
-def call_text(call: ToolCall) -> str:
-    """A call as a line: `open(title="Mira Falk")`."""
-    arguments = ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
-    return f"{call.name}({arguments})"
-
-
-def _lines(message: Message) -> list[str]:
-    if message.tool_result is not None:
-        return [f"= {message.tool_result.content}"]
-    words = [message.text] if message.text.strip() else []
-    return [*words, *(call_text(call) for call in message.tool_calls)]

@@ -5,10 +5,11 @@ from graphlib import CycleError, TopologicalSorter
 from math import log2
 from typing import Final, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ...protocols import InvalidOutput
 from ...protocols.messages import Value
+from ..task.subtasks import Subtask
 from .json_replies import read_json_reply
 from .subtasks_prompts import SUBTASKS_SCHEMA
 
@@ -18,21 +19,6 @@ _READING: Final = 0.25
 """What reading a result adds, as a share of what the subtask asks."""
 
 N = TypeVar("N", int, float)
-
-
-class Subtask(Value):
-    """A part of a task that is worked on by itself."""
-
-    id: str = Field(min_length=1, max_length=100)
-    task: str = Field(min_length=1)
-    """What is asked of it."""
-    needs: tuple[str, ...] = ()
-    """Ids of the subtasks whose results it is shown; it starts when they are there."""
-
-    @field_validator("needs")
-    @classmethod
-    def _each_once(cls, needs: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(needs))
 
 
 class SubtaskPlan(Value):

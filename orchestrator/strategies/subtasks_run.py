@@ -35,6 +35,7 @@ from ..task.labels import OPEN, Label, joined
 from ..task.results import Attempt, Call, ToolOutcome
 from ..task.sections.routing import FALLBACK_ERRORS, Amounts, Limits
 from ..task.sections.subtasks import SubtasksPolicy
+from ..task.subtasks import Subtask, SubtaskOutcome
 from ..task.task import Policy, Task
 from ..util.cancellation import cancelled_at_once
 from .acts_told import told_of
@@ -43,9 +44,9 @@ from .context import TaskContext
 from .reading import Json
 from .runtime import TaskGraph, TaskRuntime, emit, show
 from .state import TaskState, recursion_limit
-from .subtasks_plan import Subtask, SubtaskPlan
+from .subtasks_plan import SubtaskPlan
 from .subtasks_prompts import SubtaskResult, with_results
-from .subtasks_schedule import Outcome, Shares, run_as_ready
+from .subtasks_schedule import Shares, run_as_ready
 
 _KEEPS_NOTHING = {"__pregel_durability": "async"}
 """Else LangGraph has a part wait, as the whole does, for checkpoints to be kept that a part has none of, and fails."""
@@ -201,10 +202,10 @@ class PlanRun:
         if self._asking:
             raise GraphInterrupt(tuple(self._asking))
         for identifier, outcome in outcomes.items():
-            if outcome is Outcome.SKIPPED:
-                lacking = [need for need in self._plan[identifier].needs if outcomes[need] is not Outcome.DONE]
+            if outcome is SubtaskOutcome.SKIPPED:
+                lacking = [need for need in self._plan[identifier].needs if outcomes[need] is not SubtaskOutcome.DONE]
                 self._fail(self._plan[identifier], outcome, f"it needs {', '.join(lacking)}, which came to nothing")
-        if Outcome.DONE not in outcomes.values():
+        if SubtaskOutcome.DONE not in outcomes.values():
             for error in self.errors[1:]:
                 self.errors[0].add_note(f"and another subtask failed: {type(error).__name__}: {error}")
             raise self.errors[0]
@@ -227,13 +228,13 @@ class PlanRun:
         except FALLBACK_ERRORS as error:
             self._give_back(0, limits.task, account)
             self.errors.append(error)
-            self._fail(subtask, Outcome.FAILED, f"{type(error).__name__}: {error}")
+            self._fail(subtask, SubtaskOutcome.FAILED, f"{type(error).__name__}: {error}")
             self._leave_out(self._plan.downstream(identifier))
             return False
         self._give_back(turns - _turns_used(final), limits.task, account)
         if is_answer:
             self.answer = final
-        self._end(subtask, Outcome.DONE, final["messages"][-1]["text"], Label.model_validate(final["label"]))
+        self._end(subtask, SubtaskOutcome.DONE, final["messages"][-1]["text"], Label.model_validate(final["label"]))
         return True
 
     def _divided(self, seconds: float | None) -> Shares:
@@ -278,7 +279,7 @@ class PlanRun:
         }
         return self._task.model_copy(update=changes).with_context_in_prompt().with_memory_in_prompt()
 
-    def _fail(self, subtask: Subtask, outcome: Outcome, problem: str) -> None:
+    def _fail(self, subtask: Subtask, outcome: SubtaskOutcome, problem: str) -> None:
         self._parts.reasons.append(f"subtask {subtask.id} {outcome}: {problem}")
         label = self._parts.told.get(_name(subtask), OPEN)
         done = told_of(self._parts.outcomes.get(_name(subtask), ()), label)
@@ -294,8 +295,8 @@ class PlanRun:
         """Of what it begins with: the whole task, and the results that it is shown."""
         return joined((self._parts.label, *(self.results[need].label for need in subtask.needs)))
 
-    def _end(self, subtask: Subtask, outcome: Outcome, answer: str, label: Label) -> None:
-        failed = outcome is not Outcome.DONE
+    def _end(self, subtask: Subtask, outcome: SubtaskOutcome, answer: str, label: Label) -> None:
+        failed = outcome is not SubtaskOutcome.DONE
         self.results[subtask.id] = SubtaskResult(task=subtask.task, answer=answer, is_failed=failed, label=label)
         emit(self._parts.runtime, SubtaskEnded(id=subtask.id, outcome=outcome, answer=answer))
 

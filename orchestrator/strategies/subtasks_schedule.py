@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from enum import StrEnum
 from graphlib import TopologicalSorter
 from math import ceil
 from typing import Final
@@ -11,26 +10,18 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ...protocols import NearfarError
+from ..task.subtasks import SubtaskOutcome
 from .subtasks_shares import SharedAmount
 
 _ROUNDING: Final = 1e-9
 """By which a share may be above a whole number through arithmetic alone."""
 
 
-class Outcome(StrEnum):
-    """What became of a subtask."""
-
-    DONE = "done"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-    """Something that it needs failed or was skipped, so it never ran."""
-
-
 Work = Callable[[str], Awaitable[bool]]
 """Runs one subtask; false where it failed."""
 
 
-async def run_as_ready(needs: Mapping[str, Sequence[str]], work: Work, *, parallel: int) -> dict[str, Outcome]:
+async def run_as_ready(needs: Mapping[str, Sequence[str]], work: Work, *, parallel: int) -> dict[str, SubtaskOutcome]:
     """Run each subtask once, as soon as those it needs are done, at most `parallel` at a time.
 
     A failed subtask has those skipped that need it, also indirectly; the others go on. A `NearfarError` of `work` cancels all of them and
@@ -49,7 +40,7 @@ async def run_as_ready(needs: Mapping[str, Sequence[str]], work: Work, *, parall
 
 class _Schedule:
     def __init__(self, needs: Mapping[str, Sequence[str]], work: Work, parallel: int) -> None:
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, SubtaskOutcome] = {}
         self.error: NearfarError | None = None
         """What ended the work early; kept, since a task group would wrap it."""
         self._needs = needs
@@ -62,10 +53,10 @@ class _Schedule:
         """Start what waits for nothing any more; whatever needs a failed subtask is skipped, which may set free further ones."""
         while ready := self._sorter.get_ready():
             for identifier in ready:
-                if all(self.outcomes[need] is Outcome.DONE for need in self._needs[identifier]):
+                if all(self.outcomes[need] is SubtaskOutcome.DONE for need in self._needs[identifier]):
                     running.start_soon(self._run, identifier, running)
                 else:
-                    self._settle(identifier, Outcome.SKIPPED)
+                    self._settle(identifier, SubtaskOutcome.SKIPPED)
 
     async def _run(self, identifier: str, running: TaskGroup) -> None:
         async with self._slots:
@@ -75,10 +66,10 @@ class _Schedule:
                 self.error = self.error or error
                 running.cancel_scope.cancel()
                 return
-        self._settle(identifier, Outcome.DONE if is_done else Outcome.FAILED)
+        self._settle(identifier, SubtaskOutcome.DONE if is_done else SubtaskOutcome.FAILED)
         self.start_ready(running)
 
-    def _settle(self, identifier: str, outcome: Outcome) -> None:
+    def _settle(self, identifier: str, outcome: SubtaskOutcome) -> None:
         self.outcomes[identifier] = outcome
         self._sorter.done(identifier)
 

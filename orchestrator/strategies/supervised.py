@@ -12,10 +12,11 @@ from ..task.route_decision import RouteDecision
 from ..task.sections.routing import FALLBACK_ERRORS
 from ..task.sections.supervision import Cause, Supervision, Verdict
 from ..task.task import Task
+from ..task.transcript import transcript
 from .calls import CallLog
 from .fitting import asked_with_less
 from .nodes import TaskNodes
-from .prompts import NOT_YET_RUN, adapt_plan_request, plan_request, transcript, verify_plan_request, verify_progress_request
+from .prompts import NOT_YET_RUN, adapt_plan_request, plan_request, verify_plan_request, verify_progress_request
 from .reading import as_json, value_of
 from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit

@@ -1,79 +1,25 @@
 """The tool calls of one message: whether they may run, whether somebody says yes, and what comes of them."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import anyio
 
-from ...protocols import ApprovalRequest, Message, NearfarError, PrivacyViolation, ToolCall, ToolResult
-from ...protocols.messages import Value
-from ..memory.item import Tier
+from ...protocols import ApprovalRequest, NearfarError, PrivacyViolation, ToolCall, ToolResult
+from ...protocols.tiers import Tier
+from ..runs.ledger.approvals import Asked
 from ..runs.ledger.occurrences import Made, Occurrence, Occurrences
 from ..runs.ledger.overdue import Overdue
 from ..runs.ledger.running import run_unrecorded
-from ..task.chosen import Chosen
+from ..safety.guard.decision import CallContext, Decision, Guard
+from ..task.approvals import Approver
 from ..task.labels import OPEN, Integrity, Label, joined, may_go
 from ..task.tool_outcomes import NOT_RUN, Effect
 from ..task.tools import Tool, run_tool_call
 
 _UNTOLD: Final = "this call with placeholders was not allowed; why not stays on the user's device"
-
-
-class Clearance(Value):
-    """Whether a call may run."""
-
-    outcome: Literal["allowed", "ask", "refused"] = "allowed"
-    """`ask`: only where somebody says yes to it."""
-    reason: str = ""
-    """Why not at once, as a sentence for the user and the model."""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What a run has seen when it is about to run calls, and what of that may be acted upon."""
-
-    conversation: Sequence[Message]
-    """The last message is the one with the calls."""
-    label: Label
-    """Of all that whoever makes the calls has seen."""
-    chosen: Chosen = Chosen()
-    """What was asked for before the run had read what strangers wrote."""
-    trusted: Sequence[int] = ()
-    """Places of the messages in the conversation that strangers had no hand in."""
-
-
-class Guard(Protocol):
-    """Decides about calls by where they and their arguments come from."""
-
-    def clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
-        """Whether the call may run."""
-        ...
-
-    def is_grounded(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
-        """Whether all that the call says comes from the user's words or from trusted data."""
-        ...
-
-    def is_chosen(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
-        """Whether the user or a plan had chosen this very call before the run read what strangers wrote."""
-        ...
-
-    def is_as_planned(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
-        """Whether a plan had named the call by then, and all that decides what it does: stated, or to be read."""
-        ...
-
-
-Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
-"""Asks somebody about calls; returns, by the request's id, whether the call may run. What is left out may not."""
-
-
-class Asked(NamedTuple):
-    """A request, and the effect that it is about."""
-
-    request: ApprovalRequest
-    tool: Tool
-    occurrence: Occurrence
 
 
 class Effects(Protocol):
@@ -162,7 +108,7 @@ class ToolCalls:
         """Labels of what goes into the calls beside the words of whoever made them."""
         self._calls = [self._opened(call) for call in calls]
 
-    async def clear(self, standing: Standing, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None) -> None:
+    async def clear(self, standing: CallContext, asking: Callable[[Sequence[ApprovalRequest]], None] = lambda _: None) -> None:
         """Settle which calls may run, before any of them does: while somebody is asked, nothing has happened yet.
 
         Raises LangGraph's interrupt where the run has to stop until somebody has decided. `asking` hears what somebody is asked.
@@ -273,7 +219,7 @@ class ToolCalls:
         """Of each call: whether a tool was called at all, rather than the model told why not."""
         return [call.name in self._tools and call.id not in self._refused for call in self._calls]
 
-    def _asked_of(self, question: Callable[[ToolCall, Tool, Standing], bool] | None, standing: Standing) -> list[bool]:
+    def _asked_of(self, question: Callable[[ToolCall, Tool, CallContext], bool] | None, standing: CallContext) -> list[bool]:
         """The guard's answers to a question about each call: yes as long as nobody but the user and the app was heard."""
         if question is None or standing.label.integrity is Integrity.TRUSTED:
             return [True] * len(self._calls)
@@ -331,17 +277,17 @@ class ToolCalls:
         asking(requests)
         return await approver(requests)
 
-    def _clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
+    def _clearance(self, call: ToolCall, tool: Tool, standing: CallContext) -> Decision:
         guard = self._boundary.guard
         if guard is not None:
             clearance = guard.clearance(call, tool, standing)
         elif not may_go(standing.label.tier, tool.declared.sends):
             reason = f"{tool.name} sends its arguments further than what the run has seen may go ({', '.join(standing.label.told_origins)})"
-            clearance = Clearance(outcome="ask", reason=reason)
+            clearance = Decision(outcome="ask", reason=reason)
         else:
-            clearance = Clearance()
+            clearance = Decision()
         if clearance.outcome == "allowed" and tool.declared.approval:
-            return Clearance(outcome="ask", reason=f"{tool.name} is not run before somebody says yes")
+            return Decision(outcome="ask", reason=f"{tool.name} is not run before somebody says yes")
         return clearance
 
     async def _result(self, index: int, call: ToolCall) -> ToolResult:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from ...protocols import ToolResult
+from ..safety.guard.decision import CallContext
 from ..safety.guard.quoting import quoted
 from ..task.chosen import Chosen
 from ..task.labels import Integrity, Label
 from .context import TaskContext
 from .reading import Json, as_json, value_of
 from .state import TaskState, label_of
-from .tool_calls import Standing, ToolCalls
+from .tool_calls import ToolCalls
 
 
 class Trust:
@@ -20,7 +21,7 @@ class Trust:
     too: an agent that obeys them finds or computes whatever they want.
     """
 
-    def __init__(self, state: TaskState, calls: ToolCalls, standing: Standing, around: Label) -> None:
+    def __init__(self, state: TaskState, calls: ToolCalls, standing: CallContext, around: Label) -> None:
         """`around`: of what the calls have told of the memory, and of what is in the world that the tools act on."""
         self._state = state
         self._calls = calls

@@ -1,8 +1,8 @@
 """`SelectionDecision`: what `auto` chose for a task, among what, and why."""
 
 from ...protocols.messages import Value
-from ..routing.auto.profile import TaskProfile
 from .arm import Arm
+from .profile import TaskProfile
 
 
 class Candidate(Value):

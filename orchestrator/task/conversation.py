@@ -111,3 +111,8 @@ def _call(given: object, where: str) -> ToolCall:
     except ValueError as error:
         raise InvalidRequest(f"{where}.function.arguments is no JSON: {error}", hint='a text such as {"path": "a.txt"}') from error
     return ToolCall.model_validate({"id": given.get("id"), "name": function.get("name"), "arguments": parsed})
+
+
+def last_words(messages: Sequence[Message]) -> str:
+    """What the user asks for now: the last message of a conversation that is theirs."""
+    return next((message.text for message in reversed(messages) if message.role == "user"), "")

@@ -6,11 +6,10 @@ from pydantic import Field
 
 from ...protocols import ApprovalRequest, Side, ToolCall, ToolResult
 from ...protocols.messages import Value
-from ..strategies.subtasks_plan import Subtask
-from ..strategies.subtasks_schedule import Outcome
 from .results import Attempt, Call, Result
 from .route_decision import RouteDecision
 from .sections.supervision import Cause, Verdict
+from .subtasks import Subtask, SubtaskOutcome
 
 
 class Routed(Value):
@@ -97,7 +96,7 @@ class SubtaskEnded(Value):
 
     type: Literal["subtask_ended"] = "subtask_ended"
     id: str
-    outcome: Outcome
+    outcome: SubtaskOutcome
     answer: str
     """Its answer, or why there is none."""
 

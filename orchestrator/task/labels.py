@@ -7,7 +7,7 @@ from typing import Final
 
 from ...protocols import Sensitivity
 from ...protocols.messages import Value
-from ..memory.item import TIERS, Tier, strictest
+from ...protocols.tiers import TIERS, Tier, strictest
 
 
 class Integrity(StrEnum):

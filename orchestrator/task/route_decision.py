@@ -6,8 +6,21 @@ from typing import Literal
 
 from ...protocols import Side
 from ...protocols.messages import Value
-from ..routing.learned.prior import Impression
 from .modes import Mode, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Impression:
+    """What the prior sees in a prompt."""
+
+    deviations: tuple[float, ...]
+    """Its measures, standardised and bounded."""
+    gain: float
+    """P(far side right) - P(near side right), relative to other prompts of the same traffic: 0 for an average one, within -1 and 1."""
+    is_familiar: bool
+    """The prompt looks like those that the prior was fitted to."""
+    by_length: bool
+    """Most prompts of late do not, so that the gain follows from the length alone."""
 
 
 class Source(StrEnum):

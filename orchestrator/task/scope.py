@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from ..cache.keys import fingerprint
+from ..util.canonical import fingerprint
 
 if TYPE_CHECKING:
     from .task import Task

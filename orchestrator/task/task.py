@@ -6,7 +6,8 @@ from pydantic import Field
 
 from ...protocols import Effort, JsonSchema, Message, Sensitivity
 from ...protocols.messages import Value
-from ..memory.item import Namespace, Source, Tier
+from ...protocols.namespaces import Namespace
+from ...protocols.tiers import Source, Tier
 from .auto_decision import SelectionDecision
 from .chosen import Chosen
 from .labels import OF_CONTEXT, Label

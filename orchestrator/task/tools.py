@@ -15,7 +15,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
 from ...protocols import ConfigError, ToolCall, ToolResult, ToolSpec
-from ..memory.item import Source, Tier
+from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_tuple, require, wrong_type
 from ..util.threads import run_in_daemon_thread
 from .labels import OPEN, Integrity, Label

@@ -7,10 +7,10 @@ from decimal import Decimal
 from typing import Literal
 
 from ...protocols import Message, Side
-from ..strategies.prompts import call_text, transcript
 from ..task.events import ApprovalAsked, AttemptEnded, AttemptStarted, Routed, SubtaskEnded, SubtasksPlanned, SupervisorSpoke
 from ..task.labels import Label
 from ..task.results import Call
+from ..task.transcript import call_text, transcript
 from ..util.escaping import printable
 from .entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan
 

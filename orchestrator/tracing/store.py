@@ -131,8 +131,8 @@ def open_traces(config: RunsConfig) -> TraceStore:
     """The traces beside the runs of a `[runs]` section. Raises `StoreUnavailable`, `StoreCorrupt`, and `ConfigError` without an address."""
     if config.postgres_variable is None:
         return TraceStore(Database(config.folder / "traces.db", _NAMING), keep=config.keep)
-    from ..compose.agents import secret
     from ..storage.postgres.database import PostgresDatabase
+    from ..util.secrets import secret
 
     return TraceStore(PostgresDatabase(secret(config.postgres_variable), what="traces"), keep=config.keep)
 

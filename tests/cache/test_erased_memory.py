@@ -11,11 +11,11 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.clearing import ErasedMemory
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.task.task.sections.cache import CacheSettings
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, StoreUnavailable
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.tiers import Tier
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary-7f3a"

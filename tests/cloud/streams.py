@@ -8,13 +8,13 @@ from http_server import sse
 from nearfar.cloud.anthropic import AnthropicDialect
 from nearfar.cloud.dialect import Dialect
 from nearfar.cloud.gemini import GeminiDialect
-from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent, Timeouts
 from nearfar.cloud.responses import ResponsesDialect
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.protocols import Message, StepRequest, ToolSpec
 from nearfar.protocols.messages import Sensitivity
+from nearfar.protocols.secrets import GivenKey
 
 Chunk = dict[str, Any]
 KEY = "sk-test-0123456789abcdef"

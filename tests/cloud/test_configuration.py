@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from streams import KEY, TEXTS, asking
 
 from nearfar.cloud.config import ProviderConfig, build_provider
-from nearfar.cloud.keys import StoredKey
 from nearfar.cloud.prices import price_of, reference_price
 from nearfar.protocols import ConfigError, Prices, Side, Usage, complete
+from nearfar.protocols.secrets import StoredKey
 
 NO_KEYRING = NoKeyring()  # type: ignore[no-untyped-call]  # keyring is untyped here
 

@@ -15,7 +15,6 @@ from streams import KEY, TEXTS, WEATHER, agent_at, anthropic_call, asking, opena
 
 from nearfar.cloud.admission.settings import GatewayLimits
 from nearfar.cloud.gateway import serve_gateway
-from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.tokens import TOKENS_VARIABLE, environment_tokens
@@ -39,6 +38,7 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.client import RemoteAgent
+from nearfar.protocols.secrets import GivenKey
 from nearfar.protocols.testing.subject import eventually
 from nearfar.protocols.token_file import load_tokens
 from nearfar.protocols.token_keeping import add_token

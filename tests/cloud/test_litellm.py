@@ -13,7 +13,6 @@ import pytest
 from streams import DIALECTS, KEY, WEATHER, asking
 from upstream import Upstream, upstream
 
-from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent, Timeouts
 from nearfar.cloud.retry import RetryPolicy
@@ -31,6 +30,7 @@ from nearfar.protocols import (
     Unavailable,
     complete,
 )
+from nearfar.protocols.secrets import GivenKey
 from scripts.judges import JudgeMissingError
 from scripts.litellm_proxy import litellm_proxy
 

@@ -20,7 +20,6 @@ from streams import (
     responses_call,
 )
 
-from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator import Hybrid, Policy
@@ -41,6 +40,7 @@ from nearfar.protocols import (
     Unavailable,
     complete,
 )
+from nearfar.protocols.secrets import GivenKey
 from nearfar.protocols.server import serve
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]

@@ -14,9 +14,9 @@ import pytest
 from http_server import Exchange, http_server
 from streams import DIALECTS, KEY, TEXTS, WEATHER, anthropic_call, gemini_call, openai_call, responses_call
 
-from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.protocols import Capabilities, Limits
+from nearfar.protocols.secrets import GivenKey
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, UnicodeUse, run_check
 from nearfar.protocols.testing.subject import Transport
 from nearfar.protocols.testing.transports import TRANSPORTS

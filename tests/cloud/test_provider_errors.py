@@ -12,10 +12,8 @@ from http_server import Exchange, Server, http_server, sse
 from streams import DIALECTS, KEY, TEXTS, WEATHER, agent_at, asking, openai_call, openai_chunk
 
 from nearfar.cloud.failures import parse_retry_after
-from nearfar.cloud.keys import GivenKey
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.cloud.redact import quote
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.protocols import (
     ConfigError,
@@ -42,6 +40,8 @@ from nearfar.protocols import (
     stream,
 )
 from nearfar.protocols.messages import Sensitivity
+from nearfar.protocols.redact import quote
+from nearfar.protocols.secrets import GivenKey
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,11 @@ from nearfar.orchestrator.memory import Ranking, validation
 from nearfar.orchestrator.memory.engine import Hit
 from nearfar.orchestrator.memory.fusion import WINDOW, depth, fused
 from nearfar.orchestrator.memory.indexing import passages, texts_of
-from nearfar.orchestrator.memory.item import TIERS, TRUST, Address, Meta, Source, Tier
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.provenance import Origin, combined, stamp
 from nearfar.protocols import InvalidRequest
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import TIERS, TRUST, Source, Tier
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 json_values = st.recursive(

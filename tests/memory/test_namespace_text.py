@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.namespace_text import namespace_text, parse_namespace
 from nearfar.protocols import InvalidRequest
+from nearfar.protocols.namespaces import namespace_text, parse_namespace
 
 LABELS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=5).map(tuple)
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from nearfar.orchestrator.lab.study.records import RunRecord, run_key
+from nearfar.orchestrator.lab.study.records import run_key
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.routing.auto.outcomes import Outcome
-from nearfar.orchestrator.routing.auto.profile import TaskProfile
+from nearfar.orchestrator.routing.run_record import RunRecord
+from nearfar.orchestrator.task.profile import TaskProfile
 from nearfar.orchestrator.task.task.arm import Arm
 from nearfar.orchestrator.task.task.modes import Strategy
 from nearfar.orchestrator.task.task.task import Policy

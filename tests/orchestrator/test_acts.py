@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
-from nearfar.orchestrator.routing.policy_file import PolicyFile
+from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.task.task.modes import Strategy
 from nearfar.orchestrator.task.task.sections.routing import Fallback, FallbackTrigger
 from nearfar.orchestrator.task.task.sections.supervision import Supervision

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.lab.study.records import RunRecord
 from nearfar.orchestrator.routing.auto.outcomes import read_outcomes
+from nearfar.orchestrator.routing.run_record import RunRecord
 from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
 from nearfar.orchestrator.task.task.task import Policy
 from nearfar.orchestrator.task.task.tools import Tool

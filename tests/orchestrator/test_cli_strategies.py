@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from nearfar.orchestrator import Config, Hybrid, Policy
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import Selection
-from nearfar.orchestrator.strategies.tool_calls import Approver
+from nearfar.orchestrator.task.approvals import Approver
 from nearfar.protocols import ScriptedAgent, Side
 
 PLAN = {"subtasks": [{"id": "a", "task": "When?", "needs": []}, {"id": "b", "task": "Where?", "needs": ["a"]}]}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.memory.item import TIERS, Tier
 from nearfar.orchestrator.task.task.labels import Integrity, Label, joined
 from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Sensitivity, Side, ToolCall
+from nearfar.protocols.tiers import TIERS, Tier
 
 pytestmark = pytest.mark.anyio
 

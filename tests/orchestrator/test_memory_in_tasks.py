@@ -14,7 +14,6 @@ from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import SCOPE, TaskMemory
-from nearfar.orchestrator.memory.item import TRUST
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.working import WorkingMemory
 from nearfar.orchestrator.memory.tools import NOTES, memory_tools
@@ -24,6 +23,7 @@ from nearfar.orchestrator.task.task.sections.memory import MemoryConfig, RecallC
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve
+from nearfar.protocols.tiers import TRUST
 
 pytestmark = pytest.mark.anyio
 

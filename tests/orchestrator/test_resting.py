@@ -13,7 +13,6 @@ from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.memory import MemoryStore, Source
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.item import Namespace
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn
@@ -21,6 +20,7 @@ from nearfar.orchestrator.memory.selection import Selection
 from nearfar.orchestrator.task.task.sections.cache import CacheSettings
 from nearfar.orchestrator.task.task.sections.consolidation import SleepPolicy
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Side, StoreUnavailable
+from nearfar.protocols.namespaces import Namespace
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from nearfar.orchestrator.routing.auto.application import applied
 from nearfar.orchestrator.routing.auto.chooser import Chooser
 from nearfar.orchestrator.routing.auto.estimates import Estimate, mixed
 from nearfar.orchestrator.routing.auto.outcomes import outcomes_of
-from nearfar.orchestrator.routing.auto.profile import TaskProfile
 from nearfar.orchestrator.routing.auto.unmeasured import unmeasured_dollars
+from nearfar.orchestrator.task.profile import TaskProfile
 from nearfar.orchestrator.task.task.arm import Arm
 from nearfar.orchestrator.task.task.auto_decision import SelectionDecision
 from nearfar.orchestrator.task.task.modes import Mode, Strategy

@@ -11,8 +11,8 @@ from measured_runs import PUBLIC, outcome
 from nearfar.orchestrator import Hybrid, Strategy, tool
 from nearfar.orchestrator.routing.auto.chooser import Chooser
 from nearfar.orchestrator.routing.auto.outcomes import Outcome, ReportLog
-from nearfar.orchestrator.routing.auto.profile import TaskProfile
 from nearfar.orchestrator.routing.auto.tallies import Tallies
+from nearfar.orchestrator.task.profile import TaskProfile
 from nearfar.orchestrator.task.task.modes import Mode
 from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
 from nearfar.orchestrator.task.task.task import Policy

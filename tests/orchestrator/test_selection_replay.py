@@ -4,7 +4,7 @@ import pytest
 from measured_runs import DOLLARS, run, runs
 
 from nearfar.orchestrator.lab.auto_replay import replay
-from nearfar.orchestrator.lab.study.records import RunRecord
+from nearfar.orchestrator.routing.run_record import RunRecord
 from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
 from nearfar.protocols import ConfigError
 

@@ -6,7 +6,6 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 from pydantic import ValidationError
 
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.strategies.context import TaskContext
 from nearfar.orchestrator.strategies.edges import add_node
 from nearfar.orchestrator.strategies.reading import as_json, value_of
@@ -15,6 +14,7 @@ from nearfar.orchestrator.strategies.state import TaskState
 from nearfar.orchestrator.task.task.labels import OPEN, Integrity, Label
 from nearfar.orchestrator.task.task.task import Policy, Task
 from nearfar.protocols import Message
+from nearfar.protocols.tiers import Tier
 
 
 def task(**fields: object) -> Task:

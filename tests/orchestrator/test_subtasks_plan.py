@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.strategies.subtasks_plan import Subtask, SubtaskPlan, checked_plan, read_plan
-from nearfar.orchestrator.strategies.subtasks_schedule import Outcome, Shares, run_as_ready
+from nearfar.orchestrator.strategies.subtasks_plan import SubtaskPlan, checked_plan, read_plan
+from nearfar.orchestrator.strategies.subtasks_schedule import Shares, run_as_ready
+from nearfar.orchestrator.task.subtasks import Subtask, SubtaskOutcome
 from nearfar.protocols import InvalidOutput, InvalidRequest
 
 pytestmark = pytest.mark.anyio
@@ -136,16 +137,16 @@ def test_each_subtask_runs_once_after_its_needs_and_no_more_than_allowed_at_a_ti
         kinds = [kind for kind, _ in log[: end + 1]]
         assert kinds.count("start") - kinds.count("end") <= parallel
     assert outcomes == expected(needs, failing)
-    assert set(started) == {name for name, outcome in outcomes.items() if outcome is not Outcome.SKIPPED}
+    assert set(started) == {name for name, outcome in outcomes.items() if outcome is not SubtaskOutcome.SKIPPED}
 
 
-def expected(needs: Needs, failing: set[str]) -> dict[str, Outcome]:
+def expected(needs: Needs, failing: set[str]) -> dict[str, SubtaskOutcome]:
     """What becomes of each, by the definition."""
 
-    def outcome(name: str) -> Outcome:
-        if any(outcome(need) is not Outcome.DONE for need in needs[name]):
-            return Outcome.SKIPPED
-        return Outcome.FAILED if name in failing else Outcome.DONE
+    def outcome(name: str) -> SubtaskOutcome:
+        if any(outcome(need) is not SubtaskOutcome.DONE for need in needs[name]):
+            return SubtaskOutcome.SKIPPED
+        return SubtaskOutcome.FAILED if name in failing else SubtaskOutcome.DONE
 
     return {name: outcome(name) for name in needs}
 
@@ -163,7 +164,7 @@ async def test_a_subtask_starts_as_soon_as_its_own_needs_are_met() -> None:
 
     with anyio.fail_after(30):
         outcomes = await run_as_ready({"a": (), "b": (), "c": ("a",)}, work, parallel=2)
-    assert set(outcomes.values()) == {Outcome.DONE}
+    assert set(outcomes.values()) == {SubtaskOutcome.DONE}
 
 
 async def test_an_error_for_the_user_cancels_the_others_and_comes_out_unwrapped() -> None:

@@ -11,7 +11,6 @@ from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
-from nearfar.orchestrator.memory.item import TRUST
 from nearfar.orchestrator.memory.tools import NOTES, memory_tools
 from nearfar.orchestrator.task.task.labels import Integrity
 from nearfar.orchestrator.task.task.modes import Strategy
@@ -19,6 +18,7 @@ from nearfar.orchestrator.task.task.sections.cache import CacheSettings
 from nearfar.orchestrator.task.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.tiers import TRUST
 
 pytestmark = pytest.mark.anyio
 

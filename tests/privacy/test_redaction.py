@@ -17,7 +17,6 @@ from nearfar.cloud.anthropic import AnthropicDialect
 from nearfar.cloud.dialect import Dialect
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.gemini import GeminiDialect
-from nearfar.cloud.keys import GivenKey, StoredKey
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
@@ -25,7 +24,6 @@ from nearfar.device.thin.llama_server import LlamaServer
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.agents.agents import GatewayConfig
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
@@ -39,8 +37,10 @@ from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.credentials import Credentials
 from nearfar.protocols.hub import Hub, serve_hub
 from nearfar.protocols.pairing import Pairing
+from nearfar.protocols.secrets import GivenKey, StoredKey
 from nearfar.protocols.security import Authenticator
 from nearfar.protocols.server import serve
+from nearfar.protocols.tiers import Tier
 
 KEY = "canary-of-a-provider-key-1f6b"
 TOKEN = "canary-of-a-bearer-token-2e5c"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearfar.orchestrator.budgets.amounts import Commitment
 from nearfar.orchestrator.routing.budget import (
     LEAST_WINDOW,
     TOLERANCE,
     BudgetController,
-    Commitment,
     DollarRateController,
     DollarRateState,
     FarShareController,

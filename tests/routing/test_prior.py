@@ -9,8 +9,9 @@ from hypothesis import strategies as some
 from nearfar.orchestrator.lab.training import prior_training
 from nearfar.orchestrator.routing.learned.adaptive import LEVEL, WEIGHT, AdaptivePrior
 from nearfar.orchestrator.routing.learned.measures import MEASURES, measures
-from nearfar.orchestrator.routing.learned.prior import TRAFFIC, Impression, Prior, PriorNumbers, shipped
+from nearfar.orchestrator.routing.learned.prior import TRAFFIC, Prior, PriorNumbers, shipped
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
+from nearfar.orchestrator.task.route_decision import Impression
 from nearfar.protocols import ConfigError, InvalidRequest, Side
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "routing"

@@ -8,8 +8,8 @@ from study_records import record
 from nearfar.orchestrator.lab.study.headline import auto_headline, headline
 from nearfar.orchestrator.lab.study.outcomes import Outcomes
 from nearfar.orchestrator.lab.study.paces import plan_only
-from nearfar.orchestrator.lab.study.records import Check, RunRecord
 from nearfar.orchestrator.lab.study.statistics import Estimate
+from nearfar.orchestrator.routing.run_record import Check, RunRecord
 
 pytest.importorskip("numpy")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from study_records import KNOBS, record
 
-from nearfar.orchestrator.lab.study.records import Check, RunRecord
 from nearfar.orchestrator.lab.study.report import write_report
+from nearfar.orchestrator.routing.run_record import Check, RunRecord
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.timeout(400)

@@ -11,7 +11,6 @@ import pytest
 from traced_tasks import LOOKUP, hybrid, lookup
 
 from nearfar.orchestrator import Hybrid
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.task.events import AttemptEnded, Routed
 from nearfar.orchestrator.task.task.sections.runs import RunsConfig
@@ -19,6 +18,7 @@ from nearfar.orchestrator.tracing.entries import AgentStepped, EntriesLost, Happ
 from nearfar.orchestrator.tracing.redaction import redacted
 from nearfar.orchestrator.tracing.store import TraceStore, insert, open_traces
 from nearfar.protocols import DeadlineExceeded, NotFound, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall, Unavailable
+from nearfar.protocols.tiers import Tier
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....protocols import InvalidRequest, Message, Sensitivity, Side, ToolCall, ToolResult
-from ...memory.item import Tier
-from ...runs.ledger.canonical import canonical
+from ....protocols.tiers import Tier
 from ...safety.privacy.starting import THE_TASK
 from ...task.events import AttemptStarted, Routed
 from ...task.labels import Label, joined
@@ -14,6 +13,7 @@ from ...task.route_decision import RouteDecision
 from ...task.task import Task
 from ...task.tool_outcomes import Effect
 from ...tracing.entries import AgentStepped, AnyEntry, EntriesLost, Happened, Labelled, RunBegan, RunEnded, ToolRan, TracedTool
+from ...util.canonical import canonical
 
 Action = str
 """A tool and its arguments, as canonical JSON."""

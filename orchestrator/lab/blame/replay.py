@@ -27,9 +27,9 @@ from ....protocols import (
 )
 from ....protocols.errors import MAPPINGS
 from ...agents.pool import Member, Team
-from ...budgets.amounts import Spent
-from ...routing.budget import Commitment
+from ...budgets.amounts import Commitment, Spent
 from ...routing.router import Router
+from ...runs.ledger.approvals import Asked
 from ...runs.ledger.occurrences import Occurrence
 from ...safety.guard.run_guard import RunGuard
 from ...safety.privacy.run_privacy import RunPrivacy
@@ -37,7 +37,7 @@ from ...strategies.context import TaskContext
 from ...strategies.graphs import Graphs
 from ...strategies.state import TaskState, recursion_limit
 from ...strategies.subtasks_run import part_key
-from ...strategies.tool_calls import Asked, Boundary
+from ...strategies.tool_calls import Boundary
 from ...task.modes import Candidate
 from ...task.route_decision import RouteDecision
 from ...task.sections.routing import FALLBACK_ERRORS, RouterPolicy

@@ -6,12 +6,12 @@ from typing import Final
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
+from ...routing.run_record import RunRecord
 from ...task.modes import Strategy
 from ...task.sections.auto import AutoPolicy
 from ..auto_replay import Replay, replay
 from .outcomes import Outcomes
 from .paces import scheduled, triggered
-from .records import RunRecord
 from .statistics import Estimate, difference
 
 NEAR_SHARE: Final = 0.5

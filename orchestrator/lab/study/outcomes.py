@@ -7,10 +7,10 @@ from functools import cache
 from typing import Final
 
 from ....protocols.messages import Value
+from ...routing.run_record import RunRecord
 from ...task.modes import Strategy
 from ...task.sections.supervision import Supervision
 from . import statistics
-from .records import RunRecord
 from .statistics import Estimate, Unit
 
 Measure = Callable[[RunRecord], float | None]

@@ -10,8 +10,8 @@ from typing import Any, Self, cast
 import anyio
 
 from ....protocols import ConfigError, DeadlineExceeded, NearfarError, Unavailable, WorkerCrashed
+from ...routing.run_record import RunRecord
 from .pools import as_error
-from .records import RunRecord
 from .study import Study
 from .workbench import Item, Workbench
 from .worker import Json, answer_of, error_as_json

@@ -6,12 +6,12 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from ...routing.run_record import RunRecord
 from ...util.html_page import page, table
 from .figures import Picture, draw_all, draw_regret
 from .findings import Finding, findings
 from .headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
 from .outcomes import Outcomes
-from .records import RunRecord
 from .statistics import Estimate
 
 REPORT: Final = "report.html"

@@ -9,9 +9,10 @@ from typing import Literal
 import anyio
 
 from ....protocols import NearfarError, WorkerCrashed
+from ...routing.run_record import RunRecord
 from ..worlds.world import WorldTask
 from .pools import Pool
-from .records import RecordLog, RunRecord
+from .records import RecordLog
 from .study import Study
 from .workbench import Item, failed_record
 from .world_loading import draw_tasks, open_world

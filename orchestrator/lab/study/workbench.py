@@ -13,13 +13,13 @@ from ....protocols import Agent, AgentCard, ConfigError, NearfarError, Side, Usa
 from ....protocols.messages import Value
 from ...compose.agents import far_member, near_member, reference_price
 from ...hybrid.hybrid import Hybrid
+from ...routing.run_record import Check, RunRecord
 from ...task.events import CallEnded, TaskEvent, TaskFinished
 from ...task.results import Call
 from ...task.sections.supervision import Verdict
 from ..worlds.world import Episode, Grade, SolvableWorld, World, WorldTask
 from .configurations import Configuration
 from .costs import EXECUTE, Reference, context_tokens, dollars, joules, peak_kv_bytes
-from .records import Check, RunRecord
 from .study import Study
 from .world_loading import draw_tasks, open_factory, open_world
 

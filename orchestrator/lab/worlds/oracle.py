@@ -22,7 +22,8 @@ from ....protocols import (
     ToolCall,
     Usage,
 )
-from ...strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN, VERIFY_PROGRESS, call_text
+from ...strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN, VERIFY_PROGRESS
+from ...task.transcript import call_text
 from .program import Program, Progress, Step
 
 _CALL = re.compile(r"(\w+)\((.*)\)")

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from ....protocols.namespaces import Namespace
 from ...compression.summary import Summarizer
 from ...task.sections.consolidation import SleepPolicy
-from ..item import Namespace
 from ..store import MemoryStore
 from .journal import Journal
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
+from ....protocols.tiers import Tier
 from ...compression.tokens import estimated_tokens
 from ...task.sections.consolidation import SleepPolicy
-from ..item import Tier
 from ..memory_item import MemoryItem
 from ..recall.granularity import TEXT, Span
 

@@ -15,7 +15,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 from ....protocols import InvalidRequest, NotFound, VersionConflict
-from ..item import Address, Namespace, Tier
+from ....protocols.namespaces import Address, Namespace
+from ....protocols.tiers import Tier
 from ..memory_item import MemoryItem
 from ..store import MemoryStore
 

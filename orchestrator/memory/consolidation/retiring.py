@@ -6,8 +6,8 @@ from dataclasses import replace
 import anyio
 
 from ....protocols import NotFound, VersionConflict
+from ....protocols.namespaces import Address
 from ...util.threads import in_thread
-from ..item import Address
 from ..memory_item import MemoryItem
 from ..recall.granularity import SEMANTIC, TEXT
 from .bench import ALL, Bench, Slept

@@ -1,6 +1,6 @@
 """Which scopes a store has: below each there is a memory of its own."""
 
-from ..item import Namespace
+from ....protocols.namespaces import Namespace
 from ..recall.granularity import EPISODIC, SEMANTIC, Granularity
 from ..store import MemoryStore
 from .journal import CONSOLIDATION, Journal

@@ -7,9 +7,9 @@ from contextlib import aclosing, asynccontextmanager
 import anyio
 
 from ....protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
+from ....protocols.namespaces import Namespace
 from ...compression.summary import Summarizer
 from ...task.sections.consolidation import SleepPolicy, reason_to_wait
-from ..item import Namespace
 from ..store import MemoryStore
 from .bench import Bench, Slept
 from .journal import Journal

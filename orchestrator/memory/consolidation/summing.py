@@ -6,8 +6,9 @@ from itertools import groupby
 
 import anyio
 
+from ....protocols.namespaces import Address
+from ....protocols.tiers import Source, Tier
 from ...util.threads import in_thread
-from ..item import Address, Source, Tier
 from ..memory_item import MemoryItem
 from ..recall.granularity import INDEX, SEARCHABLE, TEXT, Granularity, Span, episodic, span
 from .bench import ALL, Bench, Slept

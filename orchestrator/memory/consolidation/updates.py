@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from ....protocols import AgentError, Message, Sensitivity, StepRequest, ToolChoice, UserError
+from ....protocols.tiers import TIERS
 from ...compression.summary import Summarizer, quoted
-from ...routing.learned.measures import FUNCTION_WORDS
 from ...task.sections.consolidation import SleepPolicy
-from ..item import TIERS
+from ...util.function_words import FUNCTION_WORDS
 from ..memory_item import MemoryItem
 from ..recall.granularity import TEXT
 

@@ -6,9 +6,9 @@ import json
 import orjson
 
 from ....protocols import StoreCorrupt
+from ....protocols.namespaces import Address, Namespace
 from ..encoding import meta_fields, read_meta
 from ..engine import Row
-from ..item import Address, Namespace
 
 
 def digest(address: Address) -> bytes:

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import orjson
 
+from ....protocols.namespaces import Address, Namespace
 from ...storage.postgres.connections import Connections
 from ...storage.postgres.scrubbing import scrub
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded
-from ..item import Address, Namespace
 from ..operation import Dot, VersionVector
 from ..selection import Selection
 from . import forgotten

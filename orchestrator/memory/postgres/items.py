@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import orjson
 
+from ....protocols.namespaces import Address
 from ..encoding import subjects_of
 from ..engine import Change, Row
-from ..item import Address, Meta
+from ..item import Meta
 from ..operation import Operation
 from .encoding import decode_row, digest, encode_row, numbers_above
 

@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from ..item import Namespace, Principal, Tier
+from ....protocols.namespaces import Namespace
+from ....protocols.tiers import Tier
+from ..item import Principal
 from ..selection import Comparison, Condition, Selection
 from .encoding import as_json, number_of
 

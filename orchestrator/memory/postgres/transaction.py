@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ....protocols import StoreCorrupt
+from ....protocols.namespaces import Address
 from ..clock import tick
 from ..encoding import Sealer
 from ..engine import Change, Forgotten
-from ..item import Address, address_tag
+from ..item import address_tag
 from ..operation import Dot, Operation, VersionVector
 from .encoding import digest
 from .forgotten import note

@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from ....protocols.namespaces import Namespace
 from ...compression.tokens import TokenCounter, estimated_tokens
 from ...task.sections.memory import BUDGET_TOKENS
 from ...util.threads import in_thread
-from ..item import Namespace
 from ..memory_item import MemoryItem
 from ..rendering import Rendered, render
 from ..store import MemoryStore

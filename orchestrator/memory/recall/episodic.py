@@ -6,7 +6,8 @@ from threading import RLock
 from typing import Final
 
 from ....protocols import InvalidRequest, NotFound, VersionConflict
-from ..item import TIERS, Address, Namespace, Tier
+from ....protocols.namespaces import Address, Namespace
+from ....protocols.tiers import TIERS, Tier
 from ..memory_item import MemoryItem
 from ..store import MemoryStore
 from ..writing import ABSENT

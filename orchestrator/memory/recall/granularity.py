@@ -17,7 +17,7 @@ import re
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ..item import Namespace
+from ....protocols.namespaces import Namespace
 
 EPISODIC: Final = "episodic"
 SEMANTIC: Final = "semantic"

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Final
 
 from langgraph.store.base import GetOp
 
+from ....protocols.namespaces import Namespace
 from .. import reading
-from ..item import Namespace
 from ..memory_item import MemoryItem
 from ..rendering import when
 from .granularity import TEXT, Granularity, episodic, span

@@ -6,7 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from ..item import LEAST_TRUST, TRUST, Address, Namespace, Source, Tier
+from ....protocols.namespaces import Address, Namespace
+from ....protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
 from ..memory_item import MemoryItem
 from ..store import MemoryStore
 from .granularity import SEMANTIC, TEXT

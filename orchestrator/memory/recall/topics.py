@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..item import Tier
+from ....protocols.tiers import Tier
 from .granularity import Span
 
 if TYPE_CHECKING:

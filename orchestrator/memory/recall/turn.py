@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from ..item import Source, Tier
+from ....protocols.tiers import Source, Tier
 from .granularity import SEARCHABLE, TEXT
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+")

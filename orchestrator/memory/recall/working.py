@@ -6,8 +6,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ....protocols import VersionConflict
+from ....protocols.namespaces import Address, Namespace
+from ....protocols.tiers import Tier
 from ..engine import Change
-from ..item import Address, Namespace, Tier
 from ..store import MemoryStore
 from ..writing import ABSENT
 from .granularity import WORKING

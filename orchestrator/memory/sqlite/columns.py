@@ -9,9 +9,9 @@ from zlib import crc32
 
 import orjson
 
+from ....protocols.namespaces import Address, Namespace
 from ..encoding import meta_fields, read_meta
 from ..engine import Row
-from ..item import Address, Namespace
 from .errors import damaged
 
 END: Final = "\x01"

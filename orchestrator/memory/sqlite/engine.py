@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from ....protocols.namespaces import Address, Namespace
 from ...storage.sqlite import driver, files
 from ...storage.sqlite.connections import Connection, Connections
 from ..encoding import Sealer
 from ..engine import Forgotten, Hit, Logged, Position, Row, Unembedded
-from ..item import Address, Namespace
 from ..operation import Dot, Operation, VersionVector
 from ..selection import Selection
 from . import forgotten

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from ....protocols.namespaces import Address
 from ...storage.sqlite.connections import Connection
 from ..encoding import Sealer, Subject, decode, encode, subjects_of
 from ..engine import Change, Logged
-from ..item import Address
 from ..operation import Dot, Operation
 from .columns import pack, payload_of, unpack
 from .errors import damaged

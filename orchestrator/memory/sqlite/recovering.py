@@ -11,13 +11,13 @@ from itertools import islice
 from typing import Any, Final
 
 from ....protocols import StoreCorrupt
+from ....protocols.namespaces import Address
 from ...storage.sqlite import driver, files
 from ...storage.sqlite.connections import Connection
 from ...storage.sqlite.driver import Driver
 from ..encoding import Sealer
 from ..engine import Change, Row, Transaction
 from ..indexing import WHOLE
-from ..item import Address
 from ..merge import merge, succeed
 from ..operation import Dot, Operation
 from ..projection import change_of

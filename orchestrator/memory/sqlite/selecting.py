@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
+from ....protocols.namespaces import Namespace
+from ....protocols.tiers import Tier
 from ...storage.sqlite.connections import Connection
-from ..item import Namespace, Principal, Tier
+from ..item import Principal
 from ..matching import meets
 from ..selection import Condition, Selection
 from .columns import end_of_prefix, namespace_range, value_of

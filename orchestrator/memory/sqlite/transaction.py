@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from ....protocols.namespaces import Address, Namespace
 from ...storage.sqlite.connections import Connection
 from ..clock import tick
 from ..engine import Change, Forgotten, Unembedded
-from ..item import Address, Namespace, address_tag
+from ..item import address_tag
 from ..operation import Operation, VersionVector
 from . import forgotten, words
 from .columns import decode_row, decode_texts, encode_namespace, encode_row, encode_texts, seed_of

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ....protocols.namespaces import Address
+from ....protocols.tiers import Tier
 from ..engine import Change, Engine, Transaction
 from ..erasing import operations_of
-from ..item import Address, Tier, address_tag
+from ..item import address_tag
 from ..operation import Dot, Operation, Sibling
 from ..projection import change_of
 from ..wording import Wording

@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 
 from ....protocols import InvalidRequest
-from ..item import Address, Meta, Namespace, Tier, address_tag
+from ....protocols.namespaces import Address, Namespace
+from ....protocols.tiers import Tier
+from ..item import Meta, address_tag
 from ..operation import Dot, Operation, Sibling, VersionVector
 from .keys import tag_of
 

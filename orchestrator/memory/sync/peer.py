@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from ..item import Meta, Tier
+from ....protocols.tiers import Tier
+from ..item import Meta
 from ..operation import Operation
 
 

@@ -5,10 +5,12 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ....protocols import InvalidRequest, PrivacyViolation, SyncRefused
+from ....protocols.namespaces import Address, Namespace
+from ....protocols.tiers import TRUST, Tier
 from .. import clock, validation
 from ..encoding import decode
 from ..engine import Change, Transaction
-from ..item import TRUST, Address, Meta, Namespace, Tier
+from ..item import Meta
 from ..merge import heads_of
 from ..operation import NEVER, Dot, Operation
 from ..projection import change_of

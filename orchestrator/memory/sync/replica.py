@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ....protocols import PermissionDenied, SyncRefused
+from ....protocols.namespaces import Address, Namespace
 from ..clock import MAXIMUM_SKEW
 from ..engine import Engine, Transaction
-from ..item import Address, Namespace
 from ..wording import Wording
 from . import books, restoring
 from .erasing import Forgetting, forget

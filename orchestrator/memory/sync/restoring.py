@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from ....protocols.namespaces import Address
 from ..engine import Engine, Transaction
-from ..item import Address
 from ..operation import Dot, Operation, Stamp
 from ..projection import change_of
 from . import books

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ....protocols.namespaces import Address, Namespace
 from ..encoding import encode, subjects_of
 from ..engine import Logged
-from ..item import Address, Namespace
 from ..operation import Operation
 from . import books
 from .facts import Facts

@@ -12,8 +12,8 @@ import anyio
 
 from ....protocols import NearfarError, Unavailable
 from ....protocols.channel import ClientTls
+from ....protocols.namespaces import Namespace
 from ...util.threads import in_thread
-from ..item import Namespace
 from .ahead import ahead
 from .client import Link, connected
 from .messages import Batch, Hello, Received

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from ....protocols import InvalidRequest, PrivacyViolation
+from ....protocols.tiers import Tier
 from ....protocols.v1 import memory_pb2 as pb
-from ..item import Principal, Tier
+from ..item import Principal
 from ..memory_item import MemoryItem
 from .peer import Peer
 

@@ -7,13 +7,13 @@ from typing import Final
 from ....protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 from ...task.arm import Arm
 from ...task.auto_decision import Candidate, SelectionDecision
+from ...task.profile import Shape, TaskProfile
 from ...task.sections.auto import AutoPolicy
 from ...task.task import Policy
 from .classes import ClassGuess, TaskClasses, lineage
 from .defaults import DEFAULT_SCORE, DEFAULTS, starting_points
 from .estimates import PRIOR_SCORE, Estimate, draw_score, estimates, mixed
 from .outcomes import Outcome
-from .profile import Shape, TaskProfile
 from .rules import is_preferred, objection_to
 from .tallies import Group, Tallies
 from .unmeasured import SideDollars, unmeasured_dollars

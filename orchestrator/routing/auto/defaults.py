@@ -5,7 +5,7 @@ from typing import Final
 
 from ...task.arm import Arm
 from ...task.modes import Strategy
-from .profile import Shape
+from ...task.profile import Shape
 
 DEFAULTS: Final[Mapping[Shape, Strategy]] = {
     Shape.STATEFUL_TOOLS: Strategy.PEVR,

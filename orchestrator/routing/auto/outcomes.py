@@ -9,11 +9,11 @@ from pydantic import Field, ValidationError
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from ...lab.study.records import RunRecord
 from ...task.arm import Arm
 from ...task.modes import Strategy
+from ...task.profile import TaskProfile
 from ...util.json_lines import append_line, whole_lines
-from .profile import TaskProfile
+from ..run_record import RunRecord
 
 
 class Outcome(Value):

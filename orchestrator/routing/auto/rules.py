@@ -5,8 +5,8 @@ from collections.abc import Collection
 from ....protocols import Sensitivity, Side
 from ...task.arm import RESERVED, Arm
 from ...task.modes import Mode, Strategy
+from ...task.profile import TaskProfile
 from ...task.task import Policy
-from .profile import TaskProfile
 
 
 def objection_to(arm: Arm, profile: TaskProfile, policy: Policy, *, sides: Collection[Side]) -> str | None:

@@ -6,7 +6,9 @@ from threading import Lock
 
 from ....protocols import NearfarError, Side
 from ...task.auto_decision import SelectionDecision
+from ...task.conversation import last_words
 from ...task.modes import Strategy
+from ...task.profile import TaskProfile
 from ...task.results import Result
 from ...task.sections.auto import AutoPolicy
 from ...task.task import Task
@@ -15,7 +17,6 @@ from ...task.tools import Tool
 from .application import applied
 from .chooser import Chooser
 from .outcomes import Outcome, ReportLog, read_outcomes
-from .profile import TaskProfile, last_words
 from .unmeasured import SideDollars
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from threading import Lock
 from typing import Final
 
 from ....protocols import InvalidRequest, Side
+from ...task.route_decision import Impression
 from .measures import MEASURES
-from .prior import Impression
 
 WEIGHT: Final = 0.1
 """Standard deviation of a weight before any outcome, relative to that of an outcome around what is expected."""

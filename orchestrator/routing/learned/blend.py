@@ -10,9 +10,7 @@ from pydantic import Field
 from ....protocols.messages import Value
 
 if TYPE_CHECKING:
-    import torch
-
-    from .examples import Floats
+    pass
 
 
 class Part(StrEnum):
@@ -55,23 +53,3 @@ class Blend(Value):
 def sigmoid(logit: float) -> float:
     """The probability of log-odds."""
     return 1 / (1 + exp(-min(max(logit, -30.0), 30.0)))
-
-
-def fit_blend(parts: "Mapping[Part, Floats]", outcomes: "Floats") -> Blend:
-    """Fit a blend on what the parts said of prompts that they had not seen, each of shape (prompts, agents); NaN where unknown."""
-    import numpy
-    import torch
-
-    from ...lab.training.words import errors, minimise
-
-    inputs, wanted = torch.from_numpy(numpy.stack(list(parts.values()), axis=-1)), torch.from_numpy(outcomes)
-    logarithms = torch.zeros(len(parts), requires_grad=True)
-    bias = torch.zeros(outcomes.shape[1], requires_grad=True)
-
-    def loss() -> "torch.Tensor":
-        return errors((inputs * logarithms.exp()).sum(-1) + bias, wanted) + logarithms.square().sum()
-
-    minimise([logarithms, bias], loss)
-    slopes = dict(zip(parts, logarithms.detach().exp().tolist(), strict=True))
-    weights = {part: slope / slopes[Part.WORDS] for part, slope in slopes.items()}
-    return Blend(weights=weights, temperature=1 / slopes[Part.WORDS], bias=tuple(bias.detach().tolist()))

@@ -4,6 +4,7 @@ import re
 from math import log1p
 from typing import Final
 
+from ...util.function_words import FUNCTION_WORDS
 from .features import windowed
 
 MEASURES: Final = (
@@ -48,11 +49,6 @@ _LETTERS: Final = frozenset("bcdefghjklmnopqrstuvwxyz")
 """Those that are no English words."""
 _NEGATIONS: Final = _words("not no except never neither nor without none false incorrect cannot")
 _QUANTIFIERS: Final = _words("all every each any some least most only exactly both more less greater fewer than")
-FUNCTION_WORDS: Final = _words(
-    "the a an of to in and is are was were be been for on that this these those with as by at from it its or which what who whom whose"
-    " how many much when where why if then than so but not no all any each he she they his her him their them you your we our us i me my"
-    " has have had do does did can could will would shall should may might must there here about into over after before between"
-)
 
 
 def measures(text: str) -> tuple[float, ...]:

@@ -4,7 +4,6 @@ The gain is linear in the prompt's measures, with weights that were fitted to se
 looks unlike all of them, the weights say nothing of it, and the length of a prompt alone counts.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from operator import mul
@@ -14,6 +13,7 @@ from typing import Final
 from pydantic import Field
 
 from ....protocols.messages import Value
+from ...task.route_decision import Impression
 from .measures import MEASURES, measures
 
 NUMBERS: Final = "models/prior.json"
@@ -37,20 +37,6 @@ class PriorNumbers(Value):
     """The same for the number of characters alone, where the weights do not count."""
     farthest: float = Field(gt=0)
     """Standard deviations from the centre, beyond which a single measure makes a prompt unlike those that the prior was fitted to."""
-
-
-@dataclass(frozen=True, slots=True)
-class Impression:
-    """What the prior sees in a prompt."""
-
-    deviations: tuple[float, ...]
-    """Its measures, standardised and bounded."""
-    gain: float
-    """P(far side right) - P(near side right), relative to other prompts of the same traffic: 0 for an average one, within -1 and 1."""
-    is_familiar: bool
-    """The prompt looks like those that the prior was fitted to."""
-    by_length: bool
-    """Most prompts of late do not, so that the gain follows from the length alone."""
 
 
 class Prior:

@@ -1,11 +1,13 @@
 """What runs wait for: calls that somebody is to decide about, and what they said."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....protocols import ApprovalNeeded, ApprovalRequest, NotFound
 from ...storage.tables import TableDatabase
+from ...task.tools import Tool
 from ..run import damaged
+from .occurrences import Occurrence
 from .records import EffectState
 
 
@@ -43,3 +45,11 @@ def needed(run: str, state: Mapping[str, Any]) -> ApprovalNeeded | None:
     asked = ", ".join(f"{request.call.name} ({request.id})" for request in requests)
     hint = f"go on with approvals={{...}}, or: nearfar runs resume {run} --approve {requests[0].id}, or --deny {requests[0].id}"
     return ApprovalNeeded(f"run {run} waits for somebody to decide about {asked}", hint=hint, run=run, requests=requests)
+
+
+class Asked(NamedTuple):
+    """A request, and the effect that it is about."""
+
+    request: ApprovalRequest
+    tool: Tool
+    occurrence: Occurrence

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ....protocols import ApprovalRequest, NearfarError, ToolCall, ToolResult
 from ...storage.tables import Session
-from ...strategies.tool_calls import Approver, Asked
+from ...task.approvals import Approver
 from ...task.tool_outcomes import NOT_RUN, UNKNOWN, Effect, outcome_of
 from ...task.tools import Tool
+from ...util.canonical import digest
 from ...util.threads import in_thread
-from .canonical import digest
+from .approvals import Asked
 from .occurrences import REPEATABLE, Occurrence
 from .overdue import Overdue, looked_up, still_running
 from .records import EffectRecords, EffectState, Intent, Standing
@@ -130,7 +131,7 @@ class EffectLedger:
             late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
             self._overdue.note(intent.action, intent.key, result, late)
             return result
-        is_made_again = running.is_made_again and tool.declared.effect in REPEATABLE
+        is_made_again = running.repetition.is_wanted and tool.declared.effect in REPEATABLE
         if not running.is_recorded and not is_made_again:
             # What the tool has done is known now, and would not be known again.
             await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))

@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 from ....protocols import ToolCall, ToolResult
 from ...task.tool_outcomes import Effect, outcome_of
 from ...task.tools import Tool
-from .canonical import canonical, digest
+from ...util.canonical import canonical, digest
 
 REPEATABLE: Final = frozenset({Effect.READ, Effect.IDEMPOTENT})
 """What a run that goes on may run again, although it has a result."""

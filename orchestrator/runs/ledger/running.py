@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ....protocols import InvalidRequest, ToolCall, ToolResult
+from ...task.repeating import Repetition, noting
 from ...task.tool_outcomes import Effect, outcome_of
 from ...task.tools import Tool
 from ...util.threads import in_thread
@@ -32,8 +33,8 @@ class RunningCall:
         self.key = key
         self.is_recorded = False
         """Its result was kept together with what it wrote into the database of runs."""
-        self.is_made_again = False
-        """A run that goes on makes the call again, since it does more than its result says."""
+        self.repetition = Repetition()
+        """Tells whether a resumed run makes the call again, since it does more than its result says."""
         self.overdue: asyncio.Task[ToolResult] | None = None
         """Ends with the true result of a tool that ran past its limit and could not be stopped."""
         self._tool = tool
@@ -45,7 +46,8 @@ class RunningCall:
         """The result of the tool, and what it wrote kept where it is no error. Raises what keeping that raises but `sqlite3.Error`."""
         token = _running.set(self)
         try:
-            result = await self._tool.run(call, overdue=self._take)
+            with noting(self.repetition):
+                result = await self._tool.run(call, overdue=self._take)
             if self._transaction is not None and not result.is_error:
                 await in_thread(self._transaction.commit, result)
                 self.is_recorded = self._place is None
@@ -86,16 +88,6 @@ class RunningCall:
         if self._runs is None:
             raise InvalidRequest("the task is no durable run, which would have a database", hint="name a file: effect_transaction(path)")
         return self._runs()
-
-
-def make_again() -> None:
-    """Have the call under way made again by a run that goes on, as one that tells the running task more than its result says.
-
-    Does nothing outside of a tool, and for tools that may not be run again.
-    """
-    running = _running.get(None)
-    if running is not None:
-        running.is_made_again = True
 
 
 async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, overdue: Overdue) -> ToolResult:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from ....protocols import InvalidRequest, Message, ToolCall
-from ...strategies.tool_calls import Clearance, Standing
 from ...task.labels import Integrity, Label, may_go
 from ...task.naming import named_tools
 from ...task.sections.guard import GuardPolicy, OnDoubt
@@ -20,6 +19,7 @@ from ...task.tools import Tool
 from ..privacy.starting import label_of_result
 from .arguments import doubtful
 from .choices import is_keyed, is_planned, was_made
+from .decision import CallContext, Decision
 from .flows import Flow, flows_of, problem_of, signatures
 from .grounds import Grounds
 from .history import History
@@ -66,31 +66,31 @@ class RunGuard:
         trusted = (*history.trusted, *memory)
         return cls(task.policy.guard, said=task.said, trusted=trusted, chosen=frozenset(chosen), made=history.made, tools=tools)
 
-    def clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
+    def clearance(self, call: ToolCall, tool: Tool, standing: CallContext) -> Decision:
         """Whether the call may run."""
         objections = list(self._objections(call, tool, standing))
         refused = any(choice is OnDoubt.REFUSE for choice, _ in objections)
         if not objections:
-            return Clearance()
-        return Clearance(outcome="refused" if refused else "ask", reason=f"{tool.name}: {'; '.join(reason for _, reason in objections)}")
+            return Decision()
+        return Decision(outcome="refused" if refused else "ask", reason=f"{tool.name}: {'; '.join(reason for _, reason in objections)}")
 
-    def is_grounded(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+    def is_grounded(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
         """Whether all that the call says comes from the user's words or from trusted data."""
         return not doubtful(call, tool, list(call.arguments), self._grounds(standing))
 
-    def is_chosen(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+    def is_chosen(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
         """Whether the user or a plan had chosen this very call before, or it reads a record that they have named."""
         made = [standing.conversation[place] for place in standing.trusted]
         if was_made(call, made) or was_made(call, self._made) or is_planned(call, tool, standing.chosen.plan):
             return True
         return is_keyed(call, tool, self._grounds(standing))
 
-    def is_as_planned(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
+    def is_as_planned(self, call: ToolCall, tool: Tool, standing: CallContext) -> bool:
         """Whether a plan had named the call, and all that decides what it does: stated, or to be read."""
         sinks = [name for name in call.arguments if name in tool.declared.sinks]
         return bool(self._flows(tool, standing)) and not self._unplanned(call, tool, standing, sinks, self._grounds(standing))
 
-    def _objections(self, call: ToolCall, tool: Tool, standing: Standing) -> Iterator[tuple[OnDoubt, str]]:
+    def _objections(self, call: ToolCall, tool: Tool, standing: CallContext) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
         if label.integrity is Integrity.UNTRUSTED and not _is_free(tool):
             read = f"the run has read what strangers may have written ({', '.join(label.told_origins)})"
@@ -106,7 +106,7 @@ class RunGuard:
                 further = f"further than what the run has read may go ({', '.join(label.told_origins)})"
                 yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
 
-    def _unplanned(self, call: ToolCall, tool: Tool, standing: Standing, names: Sequence[str], grounds: Grounds) -> list[str]:
+    def _unplanned(self, call: ToolCall, tool: Tool, standing: CallContext, names: Sequence[str], grounds: Grounds) -> list[str]:
         """The arguments among these that come from nowhere, and that no plan had named a value for."""
         foreign = doubtful(call, tool, names, grounds)
         if not foreign or standing.label.is_disturbed:
@@ -116,11 +116,11 @@ class RunGuard:
         left = [[name for name in foreign if name not in readings.filled(flow, call, tool.declared.sinks)] for flow in flows]
         return min(left, key=len, default=foreign)
 
-    def _flows(self, tool: Tool, standing: Standing) -> list[Flow]:
+    def _flows(self, tool: Tool, standing: CallContext) -> list[Flow]:
         """The lines of plans that call a tool."""
         return [flow for flow in flows_of(standing.chosen.plan, self._signatures) if flow.tool == tool.name]
 
-    def _grounds(self, standing: Standing) -> Grounds:
+    def _grounds(self, standing: CallContext) -> Grounds:
         conversation = [standing.conversation[place] for place in standing.trusted]
         return self._trusted.extended(text for message in conversation for text in _texts(message))
 

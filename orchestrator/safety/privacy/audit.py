@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from ....protocols.messages import Value
-from ...memory.item import Tier
+from ....protocols.tiers import Tier
 
 Outcome = Literal["left", "held", "cached"]
 """It left; it was held back; or it was about to leave, and a cache had the answer."""

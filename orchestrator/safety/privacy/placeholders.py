@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from ....protocols import InvalidOutput, PrivacyViolation, ToolCall
 from ....protocols.messages import Value
-from ...memory.item import Source, Tier
+from ....protocols.tiers import Source, Tier
 from ...task.labels import Label, joined, may_go
 from ...task.tools import Tool
 from .addresses import marks_in_addresses

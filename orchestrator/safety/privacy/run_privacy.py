@@ -11,8 +11,8 @@ from pydantic import Field
 
 from ....protocols import Message, PrivacyViolation, ProviderState, Sensitivity, Side, StepRequest, StoreError, ToolResult
 from ....protocols.messages import Value
+from ....protocols.tiers import Tier
 from ...agents.pool import Member
-from ...memory.item import Tier
 from ...task.labels import OPEN, Label, may_go
 from ...task.sections.privacy import OnFinding, PrivacyPolicy
 from ...task.task import Task

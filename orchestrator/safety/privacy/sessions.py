@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final
 
 from ....protocols import Sensitivity
-from ...memory.item import Tier
+from ....protocols.tiers import Tier
 from ...task.labels import OPEN, Label
 from ...task.task import Task
 from .starting import THE_TASK

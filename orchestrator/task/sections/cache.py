@@ -10,7 +10,10 @@ from pydantic import Field, model_validator
 
 from ....protocols import Side
 from ....protocols.messages import Value
-from ...cache.budget import LEAST_THRESHOLD
+
+LEAST_THRESHOLD: Final = 0.85
+"""No threshold is learned below. Questions that the guards pass lie above it, so a lower one adds wrong answers at best."""
+
 
 DAY: Final = 86_400.0
 

@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from ....protocols import InvalidRequest
 from ....protocols.messages import Value
-from ...memory.item import TIERS, Namespace, Tier
-from ...memory.namespace_text import parse_namespace
+from ....protocols.namespaces import Namespace, parse_namespace
+from ....protocols.tiers import TIERS, Tier
 from .consolidation import SleepPolicy
 
 BUDGET_TOKENS: Final = 1200

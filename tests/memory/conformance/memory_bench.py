@@ -9,12 +9,14 @@ from langgraph.store.base import TTLConfig
 
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.item import Address, Meta, Tier
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import heads_of, merge, succeed
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.reading import Mode
 from nearfar.orchestrator.memory.vectors import Embedder
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Tier
 
 MINUTE = 60.0
 DAY = 86400.0

@@ -8,8 +8,8 @@ from memory_bench import Clock
 
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory import Mode, Ranking
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.protocols import InvalidRequest
+from nearfar.protocols.tiers import Tier
 
 NOTES = ("notes",)
 COUNT = 230

@@ -10,8 +10,8 @@ from memory_bench import MINUTE, Clock, MakeStore
 from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory import Mode
 from nearfar.orchestrator.memory.engine import Engine
-from nearfar.orchestrator.memory.item import Address
 from nearfar.protocols import InvalidRequest
+from nearfar.protocols.namespaces import Address
 
 NOTES = ("notes",)
 

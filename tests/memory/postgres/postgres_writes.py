@@ -7,12 +7,13 @@ import numpy
 from numpy.typing import NDArray
 
 from nearfar.orchestrator.memory.engine import Change, Engine, Transaction
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import succeed
 from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.selection import Selection
+from nearfar.protocols.namespaces import Address
 
 NOW = 1_800_000_000.0
 ALL = Selection(now=NOW)

@@ -6,8 +6,8 @@ import psycopg
 from postgres_writes import ALL, Opener, put, put_all, unit
 
 from nearfar.orchestrator.memory.engine import Unembedded
-from nearfar.orchestrator.memory.item import Address
 from nearfar.orchestrator.memory.postgres import PostgresEngine
+from nearfar.protocols.namespaces import Address
 
 A = Address(("notes",), "a")
 ITEMS = [Address(("notes",), str(number)) for number in range(30)]

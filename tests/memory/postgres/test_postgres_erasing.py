@@ -8,10 +8,11 @@ from postgres_server import PostgresServer
 from postgres_writes import ALL, Opener, forget, put, put_all, unit, value_of
 
 from nearfar.orchestrator.memory.encoding import Subject
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
+from nearfar.protocols.namespaces import Address
 
 CANARY = "zanzibarquokka"
 SECRET = Address(("people", CANARY), CANARY)

@@ -14,9 +14,9 @@ import pytest
 from postgres_server import PostgresServer, installed, running
 from postgres_writes import ALL, Opener, put, unit, value_of
 
-from nearfar.orchestrator.memory.item import Address
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import ConfigError, InvalidRequest, StoreCorrupt, StoreError, StoreUnavailable, SyncRefused
+from nearfar.protocols.namespaces import Address
 
 A = Address(("notes",), "a")
 PASSWORD = "horse/staple"

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from postgres_writes import ALL, NOW, Opener, Vector, put, put_all, unit
 
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.item import Address
 from nearfar.orchestrator.memory.postgres import PostgresEngine, vectors
 from nearfar.orchestrator.memory.postgres.selecting import Where
 from nearfar.orchestrator.memory.postgres.words import words_asked, words_of
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
 from nearfar.protocols import InvalidRequest
+from nearfar.protocols.namespaces import Address
 
 A = Address(("notes",), "a")
 B = Address(("notes",), "b")

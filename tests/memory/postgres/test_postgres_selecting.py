@@ -7,10 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from postgres_writes import NOW, put_within
 
-from nearfar.orchestrator.memory.item import Address, Meta, Principal, Tier
+from nearfar.orchestrator.memory.item import Meta, Principal
 from nearfar.orchestrator.memory.matching import selects
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Tier
 
 DEVICE = "the device that looks"
 TEXTS = st.text(st.sampled_from("0a.'\"\\%_\x01\x7f\u00e9\uffff\U0001f600"), max_size=2)

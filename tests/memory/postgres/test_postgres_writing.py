@@ -7,9 +7,10 @@ import pytest
 from postgres_writes import ALL, NOW, Opener, forget, put, put_within, value_of
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
+from nearfar.protocols.namespaces import Address
 
 A = Address(("notes",), "a")
 B = Address(("notes", "b"), "b")

@@ -2,12 +2,13 @@
 
 import pytest
 
-from nearfar.orchestrator.memory.item import Principal, Source, Tier
+from nearfar.orchestrator.memory.item import Principal
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.semantic import Fact
 from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import Sensitivity
+from nearfar.protocols.tiers import Source, Tier
 
 
 def test_facts_have_room_before_turns(store: MemoryStore) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator.memory.item import Source, Tier
 from nearfar.orchestrator.memory.provenance import Origin, writing_as
 from nearfar.orchestrator.memory.recall.episodic import EpisodicMemory
 from nearfar.orchestrator.memory.recall.granularity import SEARCHABLE, TEXT, Granularity, Span, episodic
 from nearfar.orchestrator.memory.recall.turn import Kind, Turn
 from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.protocols.tiers import Source, Tier
 
 TURNS = episodic((), Granularity.TURN)
 SEGMENTS = episodic((), Granularity.SEGMENT)

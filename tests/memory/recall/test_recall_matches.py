@@ -2,9 +2,10 @@
 
 import pytest
 
-from nearfar.orchestrator.memory.item import Address, Source, Tier
 from nearfar.orchestrator.memory.provenance import Origin, writing_as
 from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Source, Tier
 
 
 @pytest.fixture

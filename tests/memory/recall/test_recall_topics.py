@@ -2,9 +2,9 @@
 
 import numpy
 
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.recall.granularity import Span
 from nearfar.orchestrator.memory.recall.topics import Topic
+from nearfar.protocols.tiers import Tier
 
 ABOUT = (Tier.DEVICE, "")
 EAST = numpy.array([1.0, 0.0], dtype=numpy.float32)

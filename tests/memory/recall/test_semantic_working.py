@@ -3,10 +3,11 @@
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from nearfar.orchestrator.memory.item import Address, Source, Tier
 from nearfar.orchestrator.memory.recall.semantic import Fact, Learned, SemanticMemory
 from nearfar.orchestrator.memory.recall.working import WorkingMemory
 from nearfar.orchestrator.memory.store import MemoryStore
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Source, Tier
 
 
 def lives_in(town: str, source: Source = Source.USER, since: datetime | None = None) -> Fact:

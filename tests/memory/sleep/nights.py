@@ -5,7 +5,6 @@ from typing import Any
 
 from nearfar.orchestrator.memory.consolidation.journal import CONSOLIDATION
 from nearfar.orchestrator.memory.consolidation.sleeper import Sleeper
-from nearfar.orchestrator.memory.item import Source, Tier
 from nearfar.orchestrator.memory.memory_item import MemoryItem
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import TEXT, Granularity, episodic
@@ -14,6 +13,7 @@ from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.task.task.sections.consolidation import SleepPolicy
 from nearfar.protocols import Agent, DeviceStateSource
+from nearfar.protocols.tiers import Source, Tier
 
 HOUR = 3600.0
 TRAVELS = [f"On day {n} Ann went to Rome with Tom and paid {n * 10 + 7} euros for a museum." for n in range(4)]

@@ -6,10 +6,10 @@ import pytest
 from nights import Clock, Night
 
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.item import Source, Tier
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidOutput, ScriptedAgent, StepRequest
 from nearfar.protocols.fakes import Reply
+from nearfar.protocols.tiers import Source, Tier
 
 pytestmark = pytest.mark.anyio
 

@@ -8,10 +8,11 @@ from nights import CATS, TRAVELS, Clock, Night
 
 from nearfar.orchestrator.memory.consolidation.journal import BatchState, Deed, Entry
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.item import Address, Source, Tier
 from nearfar.orchestrator.memory.recall.granularity import TEXT
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidRequest, NotFound
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Source, Tier
 
 STATEMENTS = st.sampled_from(
     ["Ann lives in Rome.", "Ann lives in Berlin.", "Ann likes tea.", "Ann does not like tea.", "Tom is 40.", "Tom is 41."]

@@ -3,9 +3,9 @@
 import pytest
 from nights import CATS, HOUR, TRAVELS, Night
 
-from nearfar.orchestrator.memory.item import Source, Tier
 from nearfar.orchestrator.memory.recall.granularity import TEXT, Granularity, episodic
 from nearfar.protocols import PrivacyViolation, ScriptedAgent, Side, StepRequest
+from nearfar.protocols.tiers import Source, Tier
 
 pytestmark = pytest.mark.anyio
 

@@ -8,12 +8,13 @@ import numpy
 from numpy.typing import NDArray
 
 from nearfar.orchestrator.memory.engine import Change, Row
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import merge, succeed
 from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.selection import Selection
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
+from nearfar.protocols.namespaces import Address
 
 NOW = 1_800_000_000.0
 ALL = Selection(now=NOW)

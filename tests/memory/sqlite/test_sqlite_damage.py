@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from sqlite_writes import ALL, NOW, files_of, put, value_of, vector
 
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, recover
 from nearfar.orchestrator.memory.sqlite.recovering import LEAP
 from nearfar.protocols import StoreCorrupt, StoreUnavailable, SyncRefused
+from nearfar.protocols.namespaces import Address
 
 ADDRESSES = [Address(("notes", str(number % 4)), f"key {number}") for number in range(100)]
 VALUES = {address: {"text": f"word{number} " * (number % 40 + 1), "number": number} for number, address in enumerate(ADDRESSES)}

@@ -7,9 +7,9 @@ from sqlite_writes import ALL, files_of, put, value_of, vector
 
 pytest.importorskip("sqlcipher3", reason="encryption is an extra")
 
-from nearfar.orchestrator.memory.item import Address
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, recover
 from nearfar.protocols import ConfigError, StoreCorrupt
+from nearfar.protocols.namespaces import Address
 
 A = Address(("diary",), "secretkey")
 KEY = "0123456789abcdef" * 4

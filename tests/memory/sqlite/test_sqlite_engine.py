@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sqlite_writes import ALL, NOW, forget, put, put_within, value_of, vector
 
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.selection import Selection
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.columns import decode_namespace, encode_namespace, end_of_prefix, namespace_range
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.orchestrator.memory.sqlite.words import phrases
 from nearfar.protocols import InvalidRequest, StoreUnavailable
+from nearfar.protocols.namespaces import Address
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x00\x01\x02\x03\x04a.%_"), max_size=3)
 NAMESPACES = st.lists(LABELS, max_size=4).map(tuple)

@@ -12,10 +12,11 @@ import pytest
 from sqlite_writes import ALL, Vector, files_of, forget, put
 
 from nearfar.orchestrator.memory.engine import Change
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, scrubbing
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.protocols import StoreUnavailable
+from nearfar.protocols.namespaces import Address
 
 WIDTH = 32
 PREFIX = "kanari"

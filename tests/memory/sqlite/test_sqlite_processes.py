@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlite_writes import ALL, NOW, put, value_of
 
-from nearfar.orchestrator.memory.item import Address
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
+from nearfar.protocols.namespaces import Address
 
 COUNTERS = [Address(("counters",), str(number)) for number in range(3)]
 

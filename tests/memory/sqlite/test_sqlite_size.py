@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from sqlite_writes import ALL, put, put_within, vector
 
 from nearfar.orchestrator.memory.engine import Row
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, nearest
 from nearfar.orchestrator.memory.sqlite.columns import decode_texts, encode_row, encode_texts, seed_of
 from nearfar.protocols import StoreCorrupt
+from nearfar.protocols.namespaces import Address
 
 A = Address(("notes",), "a")
 TEXTS = st.text(max_size=40) | st.sampled_from(["green tea", "black tea " * 30, "0", ""])

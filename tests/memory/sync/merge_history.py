@@ -7,9 +7,11 @@ from enum import Enum, auto
 from hypothesis import strategies as st
 
 from nearfar.orchestrator.memory.clock import COUNTER_BITS
-from nearfar.orchestrator.memory.item import Address, Meta, Tier
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import State, heads_of, merge, succeed
 from nearfar.orchestrator.memory.operation import Dot, Operation
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Tier
 
 ITEM = Address(("notes",), "item")
 YEAR = 365 * 86_400_000 << COUNTER_BITS

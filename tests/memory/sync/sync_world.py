@@ -11,7 +11,6 @@ from merge_history import lost_tokens
 from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.item import Address, Tier
 from nearfar.orchestrator.memory.merge import heads_of, merge
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
@@ -25,6 +24,8 @@ from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Tier
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 DAY = 86_400.0

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sync_world import Node, synchronise, take
 
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.sync.messages import Batch
 from nearfar.protocols import InvalidRequest
+from nearfar.protocols.tiers import Tier
 
 NOTES = ("notes",)
 NOW = 1_700_000_000.0

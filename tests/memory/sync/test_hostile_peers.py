@@ -12,7 +12,7 @@ from langgraph.store.base import PutOp
 from sync_world import Node, greet, send, synchronise, take
 
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import Address, Meta, Source, Tier
+from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
@@ -21,6 +21,8 @@ from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Range, Seale
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.receiving import read_operation
 from nearfar.protocols import InvalidRequest, NearfarError, PrivacyViolation, SyncRefused
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Source, Tier
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 NOTES = ("notes",)

@@ -8,16 +8,17 @@ import pytest
 from sync_world import Node, greet, synchronise, take
 
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import LEAST_TRUST, Address, Meta, Principal, Tier
+from nearfar.orchestrator.memory.item import Meta, Principal
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
-from nearfar.orchestrator.memory.recollection import recalled_item
+from nearfar.orchestrator.memory.recollection import label_of_recalled, recalled_item
 from nearfar.orchestrator.memory.relevant import relevant
 from nearfar.orchestrator.memory.rendering import render
 from nearfar.orchestrator.memory.sync.messages import Batch, SealedOperation
-from nearfar.orchestrator.safety.privacy.starting import label_of_recalled
 from nearfar.orchestrator.task.task.labels import Integrity
 from nearfar.orchestrator.task.task.sections.memory import RecallConfig
 from nearfar.protocols import InvalidRequest, PermissionDenied
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import LEAST_TRUST, Tier
 
 NOTES = ("anna", "notes")
 PLACE = Address(NOTES, "account")

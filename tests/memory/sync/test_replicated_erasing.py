@@ -10,7 +10,6 @@ import pytest
 from sync_world import Node, synchronise
 
 from nearfar.orchestrator.memory.encoding import Subject
-from nearfar.orchestrator.memory.item import Address, Tier
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
@@ -19,6 +18,8 @@ from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.protocols import StoreUnavailable
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Tier
 
 NOTES = ("notes",)
 CANARY = "canary-7f3a"

@@ -3,10 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.memory.item import Address, Meta, Tier, address_tag
+from nearfar.orchestrator.memory.item import Meta, address_tag
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
 from nearfar.orchestrator.memory.sync.facts import Erasure, Erasures, prefix_tag, without_siblings
 from nearfar.orchestrator.memory.sync.keys import tag_of
+from nearfar.protocols.namespaces import Address
+from nearfar.protocols.tiers import Tier
 
 USERS, SUBJECTS, DEVICES = st.sampled_from(["anna", "ben"]), st.sampled_from(["", "mia", "tom"]), st.sampled_from(["laptop", "phone"])
 NUMBERS = st.integers(1, 4)

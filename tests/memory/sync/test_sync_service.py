@@ -14,7 +14,6 @@ from langgraph.store.base import PutOp
 
 from nearfar.orchestrator.memory.engine import Logged
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.client import connected
@@ -24,6 +23,7 @@ from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, Outcome, Progress, Synchronised, keep_in_sync, plan, sync_once
 from nearfar.protocols import NearfarError, PermissionDenied, RateLimited, SyncRefused, Unauthenticated, Unavailable
 from nearfar.protocols.channel import ClientTls, ServerTls
+from nearfar.protocols.tiers import Tier
 from nearfar.protocols.tokens import ANY_CERTIFICATE, TokenRecord
 from nearfar.protocols.v1 import memory_pb2 as pb
 from nearfar.protocols.v1.memory_pb2_grpc import MemoryServiceStub

@@ -8,11 +8,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.orchestrator.memory.item import Tier
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.client import connected
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.protocols import PermissionDenied, Unauthenticated
+from nearfar.protocols.tiers import Tier
 from nearfar.protocols.token_file import load_tokens
 from nearfar.protocols.token_following import follow_tokens
 from nearfar.protocols.token_keeping import add_token, revoke_tokens, rotate_token

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-from ....protocols import Message
-from ....protocols.messages import Value
+from ...protocols.messages import Value
 
 NAME: Final = "<name>"
 NUMBER: Final = "<number>"
@@ -101,11 +100,6 @@ class TaskProfile(Value):
 
     def __str__(self) -> str:
         return f"{self.form} with {self.shape}" if self.shape is not Shape.PROMPT else f"{self.form} alone"
-
-
-def last_words(messages: Sequence[Message]) -> str:
-    """What the user asks for now: the last message of a conversation that is theirs."""
-    return next((message.text for message in reversed(messages) if message.role == "user"), "")
 
 
 def changes_something(tool: str) -> bool:

@@ -1,9 +1,23 @@
-"""How namespaces are written in configuration, on the command line and in what is printed."""
+"""Namespaces: the address of an item of the memory, and how people write it."""
 
 import json
+from typing import NamedTuple
 
-from ...protocols import InvalidRequest
-from .item import Namespace
+from . import InvalidRequest
+
+Namespace = tuple[str, ...]
+
+
+class Address(NamedTuple):
+    """Where an item is."""
+
+    namespace: Namespace
+    key: str
+
+
+def within(namespace: Namespace, prefix: Namespace) -> bool:
+    """Whether `namespace` is `prefix` or lies below it."""
+    return namespace[: len(prefix)] == prefix
 
 
 def parse_namespace(text: str) -> Namespace:

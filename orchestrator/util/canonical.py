@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from typing import Final
 
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import BaseModel, JsonValue, SecretBytes, SecretStr
 from pydantic_core import to_jsonable_python
 
 _quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -69,3 +69,13 @@ def _number(value: float) -> str:
 
 def _code_units(key: str) -> bytes:
     return key.encode("utf-16-be", errors="surrogatepass")
+
+
+def fingerprint(value: JsonValue) -> str:
+    """A short name for any JSON value: the same for the same value."""
+    return hashed(value)
+
+
+def hashed(value: JsonValue) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

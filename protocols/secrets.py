@@ -3,7 +3,7 @@
 import os
 from typing import Protocol
 
-from ..protocols import ConfigError
+from . import ConfigError
 from .redact import withhold
 
 KEYRING_SERVICE = "nearfar"

@@ -9,9 +9,9 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import ConfigError, Side
-from ..compose.config import load_config
+from ..routing.check import require_usable
 from ..task.task import Policy
-from .check import require_usable
+from .config import load_config
 
 logger = logging.getLogger(__name__)
 

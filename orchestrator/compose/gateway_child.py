@@ -1,0 +1,63 @@
+"""The child process of `GatewayProcess`: open the far agent and serve it until the parent leaves."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import sys
+
+from pydantic import TypeAdapter
+
+from ...protocols import NearfarError
+from ...protocols.open_files import ask_for_open_files
+from ..agents.socket_folder import remove_abandoned
+from .agents import FarConfig, GatewayLimits, open_far_in_process, serve_far
+
+_ALONE = GatewayLimits(waiting=1_000_000, longest_wait=86_400)
+"""The parent is the only caller, and may queue up as much as it likes."""
+
+
+_CONFIG: TypeAdapter[FarConfig] = TypeAdapter(FarConfig)
+
+
+async def serve_until_parent_leaves() -> None:
+    """The child: open the far agent, serve it, and stop when standard input closes."""
+    reader = await _standard_input()
+    order = json.loads(await reader.readline())
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            agent = await open_far_in_process(_CONFIG.validate_python(order["far"]))
+            stack.push_async_callback(agent.aclose)
+            serving = serve_far(agent, order["address"], limits=_ALONE, tokens={"parent": order["token"]})
+            server = await stack.enter_async_context(serving)
+        except NearfarError as error:
+            _answer({"error": type(error).__name__, "message": error.message, "hint": error.hint})
+            return
+        _answer({"address": server.address})
+        await reader.read()
+
+
+async def _standard_input() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+def _answer(message: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Entry point of the child process."""
+    logging.basicConfig(level=logging.WARNING, format="nearfar gateway: %(message)s")
+    # Ctrl-C reaches the whole terminal; the parent decides when the gateway stops.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ask_for_open_files()
+    asyncio.run(serve_until_parent_leaves())
+    remove_abandoned()  # a parent that was killed has left its own
+
+
+if __name__ == "__main__":
+    main()

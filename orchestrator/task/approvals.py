@@ -1,0 +1,8 @@
+"""The function of an app that approves tool calls."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from ...protocols import ApprovalRequest
+
+Approver = Callable[[Sequence[ApprovalRequest]], Awaitable[Mapping[str, bool]]]
+"""Asks somebody about calls; returns, by the request's id, whether the call may run. What is left out may not."""
