@@ -39,8 +39,8 @@ from nearfar.orchestrator.cache.budget import Interval
 from nearfar.orchestrator.cache.calibration import Pair, calibrated, judged
 from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.stored import Stored
-from nearfar.orchestrator.task.task.scope import Scope
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.scope import Scope
+from nearfar.orchestrator.task.sections.cache import CacheSettings
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.messages import Sensitivity

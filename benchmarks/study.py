@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearfar.orchestrator.compose.agents.agents import EMBEDDED_CONFIDENCE, NearConfig, parse_far
+from nearfar.orchestrator.compose.agents import EMBEDDED_CONFIDENCE, NearConfig, parse_far
 from nearfar.orchestrator.lab.study.configurations import STANDARD
 from nearfar.orchestrator.lab.study.folder import claim_folder
 from nearfar.orchestrator.lab.study.headline import AutoHeadline, Comparison, Reached, WorldHeadline, auto_headline, headline
@@ -29,7 +29,7 @@ from nearfar.orchestrator.lab.study.statistics import Estimate
 from nearfar.orchestrator.lab.study.study import Study, StudyFile, make_study
 from nearfar.orchestrator.lab.study.sweep import Sweep
 from nearfar.orchestrator.routing.run_record import RunRecord
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.task import Policy
 
 TURNS = 40
 SEEDS = (1, 2, 3)

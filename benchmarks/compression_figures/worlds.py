@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from unittest.mock import patch
 
-from nearfar.orchestrator.compose.agents.agents import NearConfig
-from nearfar.orchestrator.hybrid.hybrid.hybrid import Hybrid
+from nearfar.orchestrator.compose.agents import NearConfig
+from nearfar.orchestrator.hybrid.hybrid import Hybrid
 from nearfar.orchestrator.lab.worlds.apps.world import AppsWorld
 from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
 from nearfar.orchestrator.lab.worlds.world import World
 from nearfar.orchestrator.strategies import fitting
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.compression import CompressionPolicy, CompressionUse
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.compression import CompressionPolicy, CompressionUse
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import NearfarError
 
 from .methods import METHODS, mean

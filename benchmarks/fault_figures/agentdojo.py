@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from nearfar.orchestrator import Hybrid, Policy, Tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Source
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.guard import GuardPolicy, OnDoubt
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.guard import GuardPolicy, OnDoubt
 from nearfar.protocols import Sensitivity, ToolCall
 
 from .._environments import cache_folder, python_with

@@ -13,16 +13,16 @@ from functools import partial
 from typing import Final
 
 from nearfar.orchestrator import Tool, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.lab.worlds.names import names
 from nearfar.orchestrator.strategies.minions_prompts import AGGREGATE_FINDINGS, READ_CHUNK, WRITE_JOBS
 from nearfar.orchestrator.strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN
 from nearfar.orchestrator.strategies.subtasks_prompts import PLAN_SUBTASKS
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.minions import MinionsPolicy
-from nearfar.orchestrator.task.task.sections.subtasks import SubtasksPolicy
-from nearfar.orchestrator.task.task.sections.supervision import Supervision
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.minions import MinionsPolicy
+from nearfar.orchestrator.task.sections.subtasks import SubtasksPolicy
+from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -38,7 +38,7 @@ def _reserving(folder: Path, price: int, cap: int, call: Callable[[], None]) -> 
     from nearfar.orchestrator.budgets.amounts import Caps, Units
     from nearfar.orchestrator.budgets.book import Claim, Scope, Shortage
     from nearfar.orchestrator.budgets.opening import open_budgets
-    from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+    from nearfar.orchestrator.task.sections.runs import RunsConfig
 
     book = open_budgets(RunsConfig(folder=folder))
     claims = [Claim(Scope("user", "all"), Caps(tokens=cap)), Claim(Scope("day"))]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from nearfar.orchestrator.budgets.book import Scope
 from nearfar.orchestrator.budgets.opening import open_budgets
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 
 from .abandoning import abandoned
 

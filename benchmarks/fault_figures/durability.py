@@ -18,8 +18,8 @@ from langgraph.types import Checkpointer
 from nearfar.orchestrator.runs.parts import EPOCH
 from nearfar.orchestrator.runs.run import KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message
 
 _WORKER: Final = Path(__file__).with_name("durability_worker.py")

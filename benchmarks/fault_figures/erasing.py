@@ -20,9 +20,9 @@ from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
 from nearfar.orchestrator.memory.tools import memory_tools
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.task.sections.memory import RecallConfig
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.memory import RecallConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.tiers import Tier

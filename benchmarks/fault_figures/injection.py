@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from nearfar.orchestrator import Hybrid, Policy, Tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Source
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.guard import GuardPolicy, OnDoubt
-from nearfar.orchestrator.task.task.tool_outcomes import Effect
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.guard import GuardPolicy, OnDoubt
+from nearfar.orchestrator.task.tool_outcomes import Effect
 from nearfar.protocols import Message, Sensitivity, ToolCall, ToolResult
 
 from .airline import TOOLS, Conversation, conversations, is_changing, other_than

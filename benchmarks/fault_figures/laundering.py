@@ -14,9 +14,9 @@ from itertools import product
 from typing import Any, Final, NamedTuple
 
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.guard import GuardPolicy, OnDoubt
+from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.guard import GuardPolicy, OnDoubt
 from nearfar.protocols import Message, ScriptedAgent, Sensitivity, StepRequest, ToolCall, ToolResult
 
 from .puppet import new_call

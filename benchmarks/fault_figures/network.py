@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig, NearConfig, open_local
-from nearfar.orchestrator.task.task.events import AgentText
+from nearfar.orchestrator.compose.agents import GatewayConfig, NearConfig, open_local
+from nearfar.orchestrator.task.events import AgentText
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, TextDelta, stream
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import MemoryStore, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory

@@ -20,9 +20,9 @@ from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.lab.blame.correction import StrongerAgent
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import blame
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import ApprovalNeeded, Message, NearfarError, ScriptedAgent, Side, StepRequest, ToolCall
 

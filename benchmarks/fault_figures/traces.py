@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.agents.pool import Member
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.lab.blame.correction import Corrector, Reference, StrongerAgent, same
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import blame
@@ -21,9 +21,9 @@ from nearfar.orchestrator.lab.worlds.names import names
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.lab.worlds.search.world import exact_match
 from nearfar.orchestrator.lab.worlds.world import WorldTask
-from nearfar.orchestrator.task.task.events import AttemptStarted
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Policy, Task
+from nearfar.orchestrator.task.events import AttemptStarted
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.orchestrator.tracing.recorder import RunTrace
 from nearfar.orchestrator.tracing.store import TraceStore, open_traces
 from nearfar.protocols import Message, Side, ToolCall

@@ -35,8 +35,8 @@ from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn, line
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.tools import memory_tools
-from nearfar.orchestrator.task.task.task import Task
-from nearfar.orchestrator.task.task.tools import Tool
+from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task.tools import Tool
 from nearfar.orchestrator.util.escaping import escaped
 from nearfar.protocols import Message
 from nearfar.protocols.tiers import Tier

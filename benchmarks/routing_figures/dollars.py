@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 from nearfar.orchestrator.budgets.amounts import Commitment
 from nearfar.orchestrator.lab.replay.recording import RecordedAgent
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.task.conversation import conversation
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.results import Call
-from nearfar.orchestrator.task.task.route_decision import RouteDecision
-from nearfar.orchestrator.task.task.sections.routing import Objective, RouterPolicy
-from nearfar.orchestrator.task.task.task import Policy, Task
+from nearfar.orchestrator.task.conversation import conversation
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.results import Call
+from nearfar.orchestrator.task.route_decision import RouteDecision
+from nearfar.orchestrator.task.sections.routing import Objective, RouterPolicy
+from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.protocols import Prices, Sensitivity, Side, Usage
 
 HOURLY: Final = 10.0

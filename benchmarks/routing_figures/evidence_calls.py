@@ -24,7 +24,7 @@ from nearfar.orchestrator.routing.evidence.signals import (
     prompt_surface,
     second_opinion,
 )
-from nearfar.orchestrator.task.task.sections.routing import Objective
+from nearfar.orchestrator.task.sections.routing import Objective
 
 from .evidence_measures import (
     Fold,

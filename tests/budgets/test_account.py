@@ -20,8 +20,8 @@ from nearfar.orchestrator.budgets.book import BudgetBook, Scope
 from nearfar.orchestrator.budgets.opening import open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.storage.tables import Session
-from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import AgentCard, BudgetExceeded, LongPrompt, Message, Prices, Side, StepRequest, StoreUnavailable, Usage
 from nearfar.protocols.cards import Limits as CardLimits
 

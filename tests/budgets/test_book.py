@@ -16,7 +16,7 @@ from nearfar.orchestrator.budgets.amounts import Caps, Units
 from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage
 from nearfar.orchestrator.budgets.opening import open_budgets
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import StoreUnavailable
 
 NOON = datetime(2026, 11, 18, 12)

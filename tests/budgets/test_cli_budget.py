@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import BudgetExceeded, Finished, FinishReason, ScriptedAgent, Usage
 
 pytestmark = pytest.mark.anyio

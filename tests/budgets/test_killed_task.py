@@ -12,7 +12,7 @@ from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.budgets.account import USUAL_OUTPUT
 from nearfar.orchestrator.budgets.book import Scope
 from nearfar.orchestrator.budgets.opening import open_budgets
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import BudgetExceeded, Prices, ScriptedAgent, Side
 
 pytestmark = pytest.mark.anyio

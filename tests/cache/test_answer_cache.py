@@ -12,9 +12,9 @@ from stored_answers import SAME_STRENGTH, STRENGTH, World, ask
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.cli.doctor import threshold_findings
-from nearfar.orchestrator.compose.agents.config import Config
-from nearfar.orchestrator.task.task.scope import Scope
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings, CategorySettings
+from nearfar.orchestrator.compose.config import Config
+from nearfar.orchestrator.task.scope import Scope
+from nearfar.orchestrator.task.sections.cache import CacheSettings, CategorySettings
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, StoreCorrupt, StoreUnavailable, Usage
 
 CARD = AgentCard(name="far", side=Side.FAR, model="large")

@@ -12,9 +12,8 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
-from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD
-from nearfar.orchestrator.task.task.scope import Scope
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.scope import Scope
+from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD, CacheSettings
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, Usage
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")

@@ -12,7 +12,7 @@ from nearfar.orchestrator.cache.clearing import ErasedMemory
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.sync.peer import Peer
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheSettings
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, StoreUnavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.tiers import Tier

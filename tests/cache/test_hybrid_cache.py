@@ -8,8 +8,8 @@ from stored_answers import PRICES, SAME_STRENGTH, STRENGTH
 
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.compose.agents.config import parse_config
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.compose.config import parse_config
+from nearfar.orchestrator.task.sections.cache import CacheSettings
 from nearfar.protocols import ConfigError, ScriptedAgent, Side
 
 pytestmark = pytest.mark.anyio

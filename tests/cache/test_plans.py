@@ -15,7 +15,7 @@ from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.intents import Intent, is_complete
 from nearfar.orchestrator.cache.lookups import PLANS, CategoryStatistics, statistics
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheSettings
 from nearfar.protocols import DeadlineExceeded, ScriptedAgent, Side, StepRequest, Unavailable
 from nearfar.protocols.fakes import Reply
 

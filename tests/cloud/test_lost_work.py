@@ -25,7 +25,7 @@ from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.budgets.book import BudgetBook, Scope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig
+from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.strategies.calls import WORK_LOST
 from nearfar.protocols import (
     BudgetExceeded,

@@ -12,7 +12,7 @@ from streams import agent_at
 
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig
+from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import (
     AgentError,
     Message,

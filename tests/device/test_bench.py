@@ -17,8 +17,8 @@ from nearfar.device.energy import Meter
 from nearfar.device.profiles import Profile, profiles_of, save_profile
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents.agents import NearConfig
-from nearfar.orchestrator.task.task.route_decision import Source
+from nearfar.orchestrator.compose.agents import NearConfig
+from nearfar.orchestrator.task.route_decision import Source
 from nearfar.protocols import EnergySource, complete
 
 pytestmark = pytest.mark.anyio

@@ -21,8 +21,8 @@ from near_model import NEAR
 
 from nearfar.device.store.store import RESERVED
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents.agents import EMBEDDED, EMBEDDED_ADAPTERS, model_path, parse_far
-from nearfar.orchestrator.compose.agents.config import load_config
+from nearfar.orchestrator.compose.agents import EMBEDDED, EMBEDDED_ADAPTERS, model_path, parse_far
+from nearfar.orchestrator.compose.config import load_config
 from nearfar.protocols import ConfigError, ModelNotFound
 
 REFERENCE = f"hf:{REPOSITORY}:Q8_0"

@@ -12,24 +12,24 @@ from pydantic.fields import FieldInfo
 
 from nearfar.cloud.admission.settings import GatewayLimits
 from nearfar.cloud.config import ProviderConfig
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig, LocalFarConfig, NearConfig
-from nearfar.orchestrator.compose.agents.config import Config
-from nearfar.orchestrator.compose.agents.hub import HubConfig, WorkerConfig
-from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings, CategorySettings
-from nearfar.orchestrator.task.task.sections.compression import CompressionPolicy
-from nearfar.orchestrator.task.task.sections.consolidation import SleepPolicy
-from nearfar.orchestrator.task.task.sections.guard import GuardPolicy
-from nearfar.orchestrator.task.task.sections.memory import MemoryConfig, PeerConfig, RecallConfig
-from nearfar.orchestrator.task.task.sections.minions import MinionsPolicy
-from nearfar.orchestrator.task.task.sections.privacy import PrivacyPolicy
-from nearfar.orchestrator.task.task.sections.resilience import BreakerPolicy, HedgePolicy
-from nearfar.orchestrator.task.task.sections.routing import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
-from nearfar.orchestrator.task.task.sections.rules import Rule, When
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.sections.subtasks import SubtasksPolicy
-from nearfar.orchestrator.task.task.sections.supervision import Supervision
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig, NearConfig
+from nearfar.orchestrator.compose.config import Config
+from nearfar.orchestrator.compose.hub import HubConfig, WorkerConfig
+from nearfar.orchestrator.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.sections.cache import CacheSettings, CategorySettings
+from nearfar.orchestrator.task.sections.compression import CompressionPolicy
+from nearfar.orchestrator.task.sections.consolidation import SleepPolicy
+from nearfar.orchestrator.task.sections.guard import GuardPolicy
+from nearfar.orchestrator.task.sections.memory import MemoryConfig, PeerConfig, RecallConfig
+from nearfar.orchestrator.task.sections.minions import MinionsPolicy
+from nearfar.orchestrator.task.sections.privacy import PrivacyPolicy
+from nearfar.orchestrator.task.sections.resilience import BreakerPolicy, HedgePolicy
+from nearfar.orchestrator.task.sections.routing import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
+from nearfar.orchestrator.task.sections.rules import Rule, When
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.subtasks import SubtasksPolicy
+from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Prices
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT, Block, anchors_of, blocks, links_of, pages
 
-from nearfar.orchestrator.compose.agents.config import parse_config
+from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.lab.study.study import parse_study_file
 
 

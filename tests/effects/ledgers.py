@@ -8,8 +8,8 @@ from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.task.approvals import Approver
-from nearfar.orchestrator.task.task.task import Task
-from nearfar.orchestrator.task.task.tools import Tool
+from nearfar.orchestrator.task.task import Task
+from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import Message, ToolCall, ToolResult
 
 RUN = "run-1"

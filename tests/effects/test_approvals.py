@@ -10,7 +10,7 @@ import pytest
 
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.cli.approving import shown_call, terminal_approver
-from nearfar.orchestrator.task.task.events import ApprovalAsked, ToolStarted
+from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.util.escaping import spelled_out
 from nearfar.protocols import ApprovalRequest, ScriptedAgent, ToolCall
 

@@ -12,7 +12,7 @@ from nearfar.orchestrator import tool
 from nearfar.orchestrator.runs.ledger import effect_key
 from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
 from nearfar.orchestrator.runs.ledger.records import EffectRecords
-from nearfar.orchestrator.task.task.tools import Tool
+from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ApprovalRequest, LedgerConflict, RunBusy, ToolCall
 
 pytestmark = pytest.mark.anyio

@@ -10,8 +10,8 @@ from nearfar.orchestrator import Hybrid, Tool, tool
 from nearfar.orchestrator.memory import MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.tools import memory_tools
-from nearfar.orchestrator.task.task.events import ToolFinished, ToolStarted
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.events import ToolFinished, ToolStarted
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -10,7 +10,7 @@ import pytest
 from ledgers import Run, made
 
 from nearfar.orchestrator import Hybrid, Policy, Tool, effect_key, tool
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -10,9 +10,9 @@ from nearfar.orchestrator import Hybrid, Strategy, Tool, effect_key, tool
 from nearfar.orchestrator.runs.ledger.approvals import waiting
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.task.events import ApprovalAsked, TaskEvent, ToolStarted
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.events import ApprovalAsked, TaskEvent, ToolStarted
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.safety.guard.quoting import quoted
-from nearfar.orchestrator.task.task.labels import Integrity
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.guard import GuardPolicy, OnDoubt
-from nearfar.orchestrator.task.task.task import Policy
-from nearfar.orchestrator.task.task.tools import Tool
+from nearfar.orchestrator.task.labels import Integrity
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.guard import GuardPolicy, OnDoubt
+from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ApprovalRequest, ConfigError, InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
 

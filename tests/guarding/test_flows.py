@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, Policy, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.safety.guard.flows import Fixed, Flow, Reading, flows_of, problem_of
 from nearfar.orchestrator.safety.guard.kinds import KINDS
 from nearfar.orchestrator.safety.guard.quoting import quoted, unquoted
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.tools import Tool
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
 

@@ -6,9 +6,9 @@ import pytest
 
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.memory import Source
-from nearfar.orchestrator.task.task.labels import Integrity
-from nearfar.orchestrator.task.task.tools import Tool
-from nearfar.orchestrator.task.task.undeclared import is_prose, takes_addresses
+from nearfar.orchestrator.task.labels import Integrity
+from nearfar.orchestrator.task.tools import Tool
+from nearfar.orchestrator.task.undeclared import is_prose, takes_addresses
 from nearfar.protocols import ScriptedAgent, ToolCall
 from nearfar.protocols.tiers import Tier
 

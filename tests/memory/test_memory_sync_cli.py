@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task.task.scope import Scope
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.scope import Scope
+from nearfar.orchestrator.task.sections.cache import CacheSettings
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
 from nearfar.protocols.token_keeping import add_token
 

@@ -9,8 +9,8 @@ from decimal import Decimal
 from linked import linked
 
 from nearfar.orchestrator import Hybrid, Tool, tool
-from nearfar.orchestrator.task.task.sections.supervision import Supervision
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, Prices, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
 

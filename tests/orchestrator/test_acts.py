@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.compose.policy_file import PolicyFile
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.routing import Fallback, FallbackTrigger
-from nearfar.orchestrator.task.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.routing import Fallback, FallbackTrigger
+from nearfar.orchestrator.task.sections.supervision import Supervision
 from nearfar.protocols import (
     Capabilities,
     DeadlineExceeded,

@@ -9,10 +9,10 @@ from pydantic import BaseModel
 
 from nearfar.orchestrator import Config, Hybrid, MemoryStore, Policy, Strategy, TaskMemory, load_config, tool
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
-from nearfar.orchestrator.task.task.conversation import Prompt
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.task.tools import ToolOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.task.conversation import Prompt
+from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.tools import ToolOptions
 from nearfar.protocols import ConfigError, InvalidRequest, Message, ScriptedAgent
 
 WRONG = (5, 1.5, b"x", object(), [1], {"no such key": 1}, True)

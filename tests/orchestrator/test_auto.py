@@ -14,9 +14,9 @@ from nearfar.orchestrator import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.routing.auto.outcomes import read_outcomes
 from nearfar.orchestrator.routing.run_record import RunRecord
-from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
-from nearfar.orchestrator.task.task.task import Policy
-from nearfar.orchestrator.task.task.tools import Tool
+from nearfar.orchestrator.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.task import Policy
+from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ConfigError, InvalidRequest, Message, NotFound, ScriptedAgent, Sensitivity, Side
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from nearfar.orchestrator import Config, Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import Selection
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
-from nearfar.orchestrator.compose.agents.agents import EMBEDDED_CONFIDENCE
+from nearfar.orchestrator.compose.agents import EMBEDDED_CONFIDENCE
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.task.approvals import Approver
 from nearfar.protocols import NearfarError, ScriptedAgent

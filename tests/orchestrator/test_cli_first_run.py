@@ -17,7 +17,7 @@ from nearfar.orchestrator.cli.console import HarmlessConsole
 from nearfar.orchestrator.cli.options import Selection
 from nearfar.orchestrator.cli.selection import load_tools
 from nearfar.orchestrator.task.approvals import Approver
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import Agent, ConfigError, ScriptedAgent, Side, Unavailable
 
 

@@ -12,7 +12,7 @@ from certificates import HOSTS, Authority
 from typer.testing import CliRunner
 
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents.config import load_config
+from nearfar.orchestrator.compose.config import load_config
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 
 pytestmark = pytest.mark.timeout(120)

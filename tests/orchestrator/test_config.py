@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig, LocalFarConfig
-from nearfar.orchestrator.compose.agents.config import load_config, parse_config
-from nearfar.orchestrator.task.task.modes import Mode, Strategy
+from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig
+from nearfar.orchestrator.compose.config import load_config, parse_config
+from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.protocols import ConfigError
 
 GOOD = """

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nearfar.orchestrator.compose.agents.config import parse_config
-from nearfar.orchestrator.compose.agents.config_lines import line_of
+from nearfar.orchestrator.compose.config import parse_config
+from nearfar.orchestrator.compose.config_lines import line_of
 from nearfar.protocols import ConfigError
 
 TEXT = '''

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator.compose.agents.agents import far_member, parse_far
-from nearfar.orchestrator.compose.agents.config import Config, parse_config
+from nearfar.orchestrator.compose.agents import far_member, parse_far
+from nearfar.orchestrator.compose.config import Config, parse_config
 from nearfar.protocols import ConfigError, ScriptedAgent
 from nearfar.protocols.server import serve
 

@@ -6,7 +6,7 @@ import pytest
 from certificates import DAY, HOSTS, Authority
 
 from nearfar.orchestrator.cli.doctor_certificates import certificate_findings
-from nearfar.orchestrator.compose.agents.config import Config
+from nearfar.orchestrator.compose.config import Config
 
 
 @pytest.fixture

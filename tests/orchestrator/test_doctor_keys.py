@@ -3,7 +3,7 @@
 import pytest
 
 from nearfar.orchestrator.cli.doctor import plain_key_findings
-from nearfar.orchestrator.compose.agents.config import Config
+from nearfar.orchestrator.compose.config import Config
 
 
 def config(base_url: str | None, **fields: str) -> Config:

@@ -12,11 +12,11 @@ import pytest
 
 from nearfar.device.llama import LlamaAgent
 from nearfar.orchestrator import Hybrid
-from nearfar.orchestrator.compose.agents.agents import model_path
+from nearfar.orchestrator.compose.agents import model_path
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.task.task.sections.memory import MemoryConfig
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.sections.memory import MemoryConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError, NotFound, ScriptedAgent, Sensitivity
 
 pytestmark = pytest.mark.timeout(120)

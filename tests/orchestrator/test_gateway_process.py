@@ -18,10 +18,10 @@ import pytest
 from nearfar.orchestrator import Hybrid, Result
 from nearfar.orchestrator.agents.gateway_process import GatewayProcess
 from nearfar.orchestrator.agents.socket_folder import SocketFolder
-from nearfar.orchestrator.compose.agents.agents import LocalFarConfig, NearConfig, parse_far
+from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.task.task.sections.routing import Amounts, Fallback, Limits
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.sections.routing import Amounts, Fallback, Limits
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     DeadlineExceeded,
     IdempotencyConflict,

@@ -14,8 +14,8 @@ from langgraph.store.memory import InMemoryStore
 
 from nearfar.orchestrator import Hybrid, Tool, tool
 from nearfar.orchestrator.agents.pool import Member, Team
-from nearfar.orchestrator.task.task.events import AttemptEnded, AttemptStarted, TaskFinished
-from nearfar.orchestrator.task.task.task import Policy, Task
+from nearfar.orchestrator.task.events import AttemptEnded, AttemptStarted, TaskFinished
+from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.protocols import (
     Capabilities,
     ConfigError,

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.compose.agents.config import load_config, parse_config
-from nearfar.orchestrator.compose.agents.hub import HubConfig, WorkerConfig, accept_workers
+from nearfar.orchestrator.compose.config import load_config, parse_config
+from nearfar.orchestrator.compose.hub import HubConfig, WorkerConfig, accept_workers
 from nearfar.protocols import (
     Agent,
     ConfigError,

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from nearfar.orchestrator import Hybrid, Result, tool
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.compression import CompressionPolicy, CompressionUse
-from nearfar.orchestrator.task.task.sections.supervision import Supervision
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.compression import CompressionPolicy, CompressionUse
+from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ContextOverflow, Limits, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

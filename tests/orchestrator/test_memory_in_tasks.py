@@ -8,8 +8,8 @@ import pytest
 from pydantic import JsonValue
 
 from nearfar.orchestrator import Hybrid, Result, tool
-from nearfar.orchestrator.compose.agents.hub import AttachedConfig
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.compose.hub import AttachedConfig
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
@@ -17,9 +17,9 @@ from nearfar.orchestrator.memory.in_tasks import SCOPE, TaskMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.working import WorkingMemory
 from nearfar.orchestrator.memory.tools import NOTES, memory_tools
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.task.sections.memory import MemoryConfig, RecallConfig
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.memory import MemoryConfig, RecallConfig
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.server import serve

@@ -10,11 +10,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
 from nearfar.orchestrator import Hybrid
-from nearfar.orchestrator.task.task.events import AgentText, CallEnded, TaskFinished
-from nearfar.orchestrator.task.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task.sections.minions import MinionsPolicy
-from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.events import AgentText, CallEnded, TaskFinished
+from nearfar.orchestrator.task.modes import Mode, Strategy
+from nearfar.orchestrator.task.sections.minions import MinionsPolicy
+from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     BudgetExceeded,
     Capabilities,

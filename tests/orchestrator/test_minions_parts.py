@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from nearfar.orchestrator.strategies.minions_chunks import cut_into_chunks
 from nearfar.orchestrator.strategies.minions_findings import Finding, occurs, read_assessment, read_finding, read_jobs, show
 from nearfar.orchestrator.strategies.minions_prompts import Job
-from nearfar.orchestrator.task.task.sections.minions import MinionsPolicy
+from nearfar.orchestrator.task.sections.minions import MinionsPolicy
 from nearfar.protocols import InvalidOutput
 
 TEXTS = st.text(alphabet=st.sampled_from("abc .\n。é"), max_size=400)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ConfigError, Message, ScriptedAgent
 
 _TASK = """

@@ -11,7 +11,7 @@ from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, wor
 
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.strategies.prompts import plan_request, verify_plan_request, with_plan
-from nearfar.orchestrator.task.task.results import Result
+from nearfar.orchestrator.task.results import Result
 from nearfar.protocols import (
     Finished,
     FinishReason,

@@ -14,11 +14,11 @@ from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.keys import exact_key
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.safety.privacy.texts import with_texts
-from nearfar.orchestrator.task.task.labels import Label
-from nearfar.orchestrator.task.task.scope import Scope
-from nearfar.orchestrator.task.task.sections.privacy import PrivacyPolicy
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.labels import Label
+from nearfar.orchestrator.task.scope import Scope
+from nearfar.orchestrator.task.sections.privacy import PrivacyPolicy
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Policy
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import (
     Finished,

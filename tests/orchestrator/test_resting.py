@@ -17,8 +17,8 @@ from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.selection import Selection
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.task.sections.consolidation import SleepPolicy
+from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.consolidation import SleepPolicy
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Side, StoreUnavailable
 from nearfar.protocols.namespaces import Namespace
 

@@ -13,12 +13,12 @@ from nearfar.orchestrator.routing.auto.chooser import Chooser
 from nearfar.orchestrator.routing.auto.estimates import Estimate, mixed
 from nearfar.orchestrator.routing.auto.outcomes import outcomes_of
 from nearfar.orchestrator.routing.auto.unmeasured import unmeasured_dollars
+from nearfar.orchestrator.task.arm import Arm
+from nearfar.orchestrator.task.auto_decision import SelectionDecision
+from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.profile import TaskProfile
-from nearfar.orchestrator.task.task.arm import Arm
-from nearfar.orchestrator.task.task.auto_decision import SelectionDecision
-from nearfar.orchestrator.task.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 
 SEARCH = TaskProfile.of("What is the mentor of the ceo of Orbix Labs?", SEARCH_TOOLS)

@@ -12,10 +12,10 @@ from nearfar.orchestrator import Hybrid, Strategy, tool
 from nearfar.orchestrator.routing.auto.chooser import Chooser
 from nearfar.orchestrator.routing.auto.outcomes import Outcome, ReportLog
 from nearfar.orchestrator.routing.auto.tallies import Tallies
+from nearfar.orchestrator.task.modes import Mode
 from nearfar.orchestrator.task.profile import TaskProfile
-from nearfar.orchestrator.task.task.modes import Mode
-from nearfar.orchestrator.task.task.sections.auto import AutoPolicy
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ScriptedAgent, Sensitivity, Side
 
 TOOLS = ("send_mail", "search", "frobnicate", "")

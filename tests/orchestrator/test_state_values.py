@@ -11,8 +11,8 @@ from nearfar.orchestrator.strategies.edges import add_node
 from nearfar.orchestrator.strategies.reading import as_json, value_of
 from nearfar.orchestrator.strategies.runtime import TaskGraphBuilder, TaskRuntime
 from nearfar.orchestrator.strategies.state import TaskState
-from nearfar.orchestrator.task.task.labels import OPEN, Integrity, Label
-from nearfar.orchestrator.task.task.task import Policy, Task
+from nearfar.orchestrator.task.labels import OPEN, Integrity, Label
+from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.protocols import Message
 from nearfar.protocols.tiers import Tier
 

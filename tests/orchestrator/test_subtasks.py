@@ -18,10 +18,10 @@ from nearfar.orchestrator.strategies.subtasks_prompts import (
     plan_subtasks_request,
     with_results,
 )
-from nearfar.orchestrator.task.task.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
-from nearfar.orchestrator.task.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task.sections.subtasks import SubtasksPolicy
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
+from nearfar.orchestrator.task.modes import Mode, Strategy
+from nearfar.orchestrator.task.sections.subtasks import SubtasksPolicy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     Capabilities,
     ConfigError,

@@ -13,9 +13,9 @@ from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.agents.pool import Member, Team
 from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan
-from nearfar.orchestrator.task.task.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
-from nearfar.orchestrator.task.task.modes import Mode, Needs, Strategy
-from nearfar.orchestrator.task.task.results import Call
+from nearfar.orchestrator.task.events import AgentText, CallEnded, SupervisorSpoke, TaskEvent, TaskFinished
+from nearfar.orchestrator.task.modes import Mode, Needs, Strategy
+from nearfar.orchestrator.task.results import Call
 from nearfar.protocols import (
     ConfigError,
     DeadlineExceeded,

@@ -9,9 +9,9 @@ from pydantic import JsonValue, ValidationError
 from supervised_pair import TASK, Pair, supervised, working
 
 from nearfar.orchestrator import tool
-from nearfar.orchestrator.compose.agents.config import parse_config
+from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.strategies.triggers import Evidence, canonical, cause_of_check
-from nearfar.orchestrator.task.task.sections.supervision import Supervision, Trigger
+from nearfar.orchestrator.task.sections.supervision import Supervision, Trigger
 from nearfar.protocols import ConfigError, Finished, FinishReason, Message, ToolCall, ToolResult, Unavailable, Usage
 from nearfar.protocols.fakes import Reply
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from nearfar.orchestrator import tool
-from nearfar.orchestrator.task.task.tools import Tool, run_tool_call
+from nearfar.orchestrator.task.tools import Tool, run_tool_call
 from nearfar.protocols import ConfigError, ToolCall
 
 pytestmark = pytest.mark.anyio

@@ -3,11 +3,11 @@
 import pytest
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.compose.agents.config import parse_config
+from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.strategies.toys import WORLD_TOOLS, require_own_tools
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import AgentCard, ConfigError, ScriptedAgent, Sensitivity, Side, ToolSpec, Unsupported
 
 TOY = AgentCard(name="near", side=Side.NEAR, model="nearfar-near", world="search, apps")

@@ -11,17 +11,17 @@ from typer.testing import CliRunner
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.audit import Departure
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholder
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.task.task.labels import Label
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.task.sections.privacy import OnFinding, PrivacyPolicy
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.labels import Label
+from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.agents.pool import Member
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
@@ -25,9 +25,9 @@ from nearfar.orchestrator.safety.privacy.detection.internet import EMAIL
 from nearfar.orchestrator.safety.privacy.gate import Gate
 from nearfar.orchestrator.safety.privacy.needles import Needles
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.task.task.labels import Label
-from nearfar.orchestrator.task.task.sections.privacy import OnFinding, PrivacyPolicy
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.labels import Label
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.agent import complete
 from nearfar.protocols.client import RemoteAgent

@@ -7,15 +7,15 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.tools import NOTES, memory_tools
-from nearfar.orchestrator.task.task.labels import Integrity
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.labels import Integrity
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.tiers import TRUST

@@ -7,11 +7,11 @@ import pytest
 
 from benchmarks.fault_figures.placeholders import ORACLES, Oracle, measured_bits
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.placeholders import MOST_CALLS, Placeholder, Placeholders
-from nearfar.orchestrator.task.task.sections.privacy import OnFinding, PrivacyPolicy
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     ApprovalRequest,
     Message,

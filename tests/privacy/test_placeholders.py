@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, Tool, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
-from nearfar.orchestrator.task.task.events import AgentText, AttemptEnded, TaskFinished
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.task.sections.compression import CompressionPolicy, CompressionUse
-from nearfar.orchestrator.task.task.sections.privacy import OnFinding, PrivacyPolicy
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.events import AgentText, AttemptEnded, TaskFinished
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.compression import CompressionPolicy, CompressionUse
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     InvalidOutput,
     JsonSchema,

@@ -23,13 +23,13 @@ from nearfar.cloud.retry import RetryPolicy
 from nearfar.device.thin.llama_server import LlamaServer
 from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig
+from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import Message, NearfarError, ScriptedAgent, Sensitivity, StepEvent, StepRequest, ToolCall, complete
 from nearfar.protocols.access import Access
 from nearfar.protocols.attach import Worker

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.task.task.sections.privacy import PrivacyPolicy
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.sections.privacy import PrivacyPolicy
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import InvalidOutput, Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from moved_clock import MovedClock
 
 from nearfar.orchestrator.agents.health import Health
-from nearfar.orchestrator.task.task.sections.resilience import BreakerPolicy
+from nearfar.orchestrator.task.sections.resilience import BreakerPolicy
 from nearfar.protocols import (
     BudgetExceeded,
     Cancelled,

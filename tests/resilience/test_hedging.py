@@ -12,9 +12,9 @@ from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.orchestrator import Hybrid, Policy, Result, Tool, tool
 from nearfar.orchestrator.agents.racing import Race
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig
+from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.routing.running import StepTaken
-from nearfar.orchestrator.task.task.events import AgentText, AttemptStarted, TaskEvent, TaskFinished
+from nearfar.orchestrator.task.events import AgentText, AttemptStarted, TaskEvent, TaskFinished
 from nearfar.protocols import ContextOverflow, Message, NearfarError, Prices, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 

@@ -8,9 +8,9 @@ from moved_clock import MovedClock
 
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.agents.health import Health
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig
-from nearfar.orchestrator.task.task.events import AgentText, TaskEvent, TaskFinished
-from nearfar.orchestrator.task.task.sections.resilience import BreakerPolicy
+from nearfar.orchestrator.compose.agents import GatewayConfig
+from nearfar.orchestrator.task.events import AgentText, TaskEvent, TaskFinished
+from nearfar.orchestrator.task.sections.resilience import BreakerPolicy
 from nearfar.protocols import RateLimited, ScriptedAgent, Side, Stalled, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.server import serve

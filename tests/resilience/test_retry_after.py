@@ -11,7 +11,7 @@ from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.compose.agents.agents import GatewayConfig
+from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import Message, RateLimited, ScriptedAgent, Sensitivity, StepRequest, complete
 from nearfar.protocols.client import RemoteAgent
 

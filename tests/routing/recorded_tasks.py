@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from random import Random
 
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Sensitivity, Side
 
 NEAR, FAR = "phi", "gpt"

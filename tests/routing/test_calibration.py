@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_tasks import FAR, FAR_DOLLARS, NEAR, PUBLIC, SIDES, recorded
 
-from nearfar.orchestrator.compose.agents.config import parse_config
+from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.lab.replay.calibration import Measure, budget_target, calibrate, quality_target
 from nearfar.orchestrator.lab.replay.recording import with_router
 from nearfar.orchestrator.lab.replay.replayed import Replayed, ReplayedTask
-from nearfar.orchestrator.task.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.modes import Mode, Strategy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError, Sensitivity
 
 PARTS = 5

@@ -11,8 +11,8 @@ from situations import priced
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.agents.pool import Member, Team
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.task.route_decision import Source
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.route_decision import Source
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     Agent,
     BudgetExceeded,

@@ -13,9 +13,9 @@ from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.cli.run import summary
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.running import RunningEstimates, StepTaken
-from nearfar.orchestrator.task.task.results import UNKNOWN_ENERGY, Energy
-from nearfar.orchestrator.task.task.route_decision import Source
-from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.results import UNKNOWN_ENERGY, Energy
+from nearfar.orchestrator.task.route_decision import Source
+from nearfar.orchestrator.task.sections.routing import Amounts, Limits
 from nearfar.protocols import (
     AgentCard,
     BudgetExceeded,

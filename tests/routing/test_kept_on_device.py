@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from situations import priced
 
 from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.hybrid.options import TaskOptions
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ConfigError, Message, NearfarError, PermissionDenied, PrivacyViolation, ScriptedAgent, Side, StepRequest
 
 pytestmark = pytest.mark.anyio

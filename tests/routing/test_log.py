@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from nearfar.orchestrator import tool
-from nearfar.orchestrator.hybrid.hybrid.hybrid import Hybrid
+from nearfar.orchestrator.hybrid.hybrid import Hybrid
 from nearfar.orchestrator.routing.trace_files import read_traces
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError, ScriptedAgent, Side, ToolCall
 
 pytestmark = pytest.mark.anyio

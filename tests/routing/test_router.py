@@ -11,9 +11,9 @@ from situations import FAR, NEAR, NOON, Stand, priced, task
 from nearfar.orchestrator.budgets.amounts import Spent
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.running import StepTaken
-from nearfar.orchestrator.task.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.task.route_decision import RouteDecision, Source
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.modes import Mode, Strategy
+from nearfar.orchestrator.task.route_decision import RouteDecision, Source
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import BudgetExceeded, DeviceState, NearfarError, PermissionDenied, PrivacyViolation, Side
 
 PAIR = (NEAR, FAR)

@@ -7,7 +7,7 @@ from situations import priced
 
 from nearfar.orchestrator.routing.running import KEPT, RunningEstimates, StepTaken, Window
 from nearfar.orchestrator.routing.task_costs import MEMORY, TaskKind, TaskTaken
-from nearfar.orchestrator.task.task.route_decision import Source
+from nearfar.orchestrator.task.route_decision import Source
 from nearfar.protocols import Side
 
 finite = st.floats(min_value=0, max_value=1e6)

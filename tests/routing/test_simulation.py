@@ -19,10 +19,10 @@ from nearfar.orchestrator.lab.training.export import write_head
 from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.examples import examples_of
 from nearfar.orchestrator.routing.traces import AgentOutcome
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
-from nearfar.orchestrator.task.task.sections.rules import Rule
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.sections.rules import Rule
+from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError, Sensitivity, Side
 
 TASKS = 160

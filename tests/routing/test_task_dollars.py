@@ -10,9 +10,9 @@ from situations import priced
 from nearfar.orchestrator import Hybrid, Policy, tool
 from nearfar.orchestrator.routing.budget import DollarRateController
 from nearfar.orchestrator.routing.steering import Steering
-from nearfar.orchestrator.task.task.route_decision import Estimate, Source
-from nearfar.orchestrator.task.task.sections.routing import RouterPolicy
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.route_decision import Estimate, Source
+from nearfar.orchestrator.task.sections.routing import RouterPolicy
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import InvalidOutput, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

@@ -10,8 +10,8 @@ import pytest
 
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.memory import MemoryStore
-from nearfar.orchestrator.task.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import ConfigError, ScriptedAgent, StoreCorrupt, StoreUnavailable
 

@@ -20,9 +20,9 @@ from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Script
 

@@ -10,16 +10,16 @@ import pytest
 from run_stores import Opener
 
 from nearfar.orchestrator import Hybrid, Mode, Policy, Strategy, Tool, tool
-from nearfar.orchestrator.hybrid.hybrid.options import TaskOptions
+from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.runs import cancelling
 from nearfar.orchestrator.runs.run import Bounds, Failure, Lease, RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.context import TaskContext
 from nearfar.orchestrator.strategies.durable import DurableRuns
-from nearfar.orchestrator.task.task.events import TaskFinished
-from nearfar.orchestrator.task.task.sections.routing import Amounts, Limits
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.events import TaskFinished
+from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     ApprovalNeeded,
     ApprovalRequest,

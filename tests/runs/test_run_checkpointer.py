@@ -17,7 +17,7 @@ from nearfar.orchestrator.runs.checkpointer import RunCheckpointer
 from nearfar.orchestrator.runs.parts import EPOCH
 from nearfar.orchestrator.runs.run import KeptTask, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Cancelled, Message, RunBusy, StoreCorrupt, StoreUnavailable, Unsupported
 
 pytestmark = pytest.mark.anyio

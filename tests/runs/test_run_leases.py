@@ -18,8 +18,8 @@ from nearfar.orchestrator.runs.leases import SharedOwners
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
-from nearfar.orchestrator.task.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.sections.runs import RunsConfig
+from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import Message, RunBusy, ScriptedAgent, StoreUnavailable
 
 pytestmark = pytest.mark.anyio

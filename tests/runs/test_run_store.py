@@ -15,7 +15,7 @@ from nearfar.orchestrator.runs.run import Failure, KeptTask, Lease, RunState, di
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.sqlite.database import Database
 from nearfar.orchestrator.storage.tables import Session
-from nearfar.orchestrator.task.task.task import Task
+from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.util.threads import in_thread
 from nearfar.protocols import Cancelled, IdempotencyConflict, InvalidRequest, Message, NotFound, RunBusy, StoreUnavailable
 

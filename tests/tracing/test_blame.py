@@ -13,10 +13,10 @@ from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.lab.blame.correction import Reference, StrongerAgent, same
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import Blame, blame
-from nearfar.orchestrator.task.task.modes import Strategy
-from nearfar.orchestrator.task.task.sections.subtasks import SubtasksPolicy
-from nearfar.orchestrator.task.task.sections.supervision import Supervision
-from nearfar.orchestrator.task.task.task import Policy
+from nearfar.orchestrator.task.modes import Strategy
+from nearfar.orchestrator.task.sections.subtasks import SubtasksPolicy
+from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.task import Policy
 from nearfar.orchestrator.tracing.entries import EntriesLost
 from nearfar.orchestrator.tracing.store import TraceStore
 from nearfar.protocols import InvalidRequest, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
