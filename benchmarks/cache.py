@@ -40,7 +40,7 @@ from nearfar.orchestrator.cache.calibration import Pair, calibrated, judged
 from nearfar.orchestrator.cache.guards import objection
 from nearfar.orchestrator.cache.stored import Stored
 from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Side, StepReply, StepRequest, Usage
 from nearfar.protocols.messages import Sensitivity
@@ -133,7 +133,7 @@ def figures(pairs: Sequence[Labelled], *, most: int | None) -> dict[str, Any]:
     stored, others = sorted({pair.first for pair in held_out}), sorted({pair.first for pair in fit})
     changed = sorted(swaps(stored), key=lambda swap: _digest(swap.changed))[:most]
     threshold = _learned(fit, embedder)
-    settings = CacheSettings(shadow_share=0.0, entries=100_000)
+    settings = CacheConfig(shadow_share=0.0, entries=100_000)
     used = settings.threshold if threshold is None else threshold
     with TemporaryDirectory() as folder:
         cache = AnswerCache(settings.model_copy(update={"path": Path(folder) / "answers.db", "threshold": used}), embedder=embedder)

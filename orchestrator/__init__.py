@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from .task.events import TaskEvent
     from .task.modes import Mode, Strategy
     from .task.results import Attempt, Call, Result, ToolOutcome
-    from .task.sections.auto import AutoPolicy
-    from .task.sections.minions import MinionsPolicy
-    from .task.sections.subtasks import SubtasksPolicy
-    from .task.sections.supervision import Supervision, Trigger
+    from .task.sections.auto import AutoConfig
+    from .task.sections.minions import MinionsConfig
+    from .task.sections.subtasks import SubtasksConfig
+    from .task.sections.supervision import SupervisionConfig, Trigger
     from .task.task import Policy
     from .task.tools import Tool, tool
 
 __all__ = [
     "Attempt",
-    "AutoPolicy",
+    "AutoConfig",
     "Call",
     "Config",
     "Hybrid",
     "MemoryStore",
-    "MinionsPolicy",
+    "MinionsConfig",
     "Mode",
     "Policy",
     "Result",
     "SelectionDecision",
     "Strategy",
-    "SubtasksPolicy",
-    "Supervision",
+    "SubtasksConfig",
+    "SupervisionConfig",
     "TaskEvent",
     "TaskMemory",
     "Tool",
@@ -54,19 +54,19 @@ __getattr__ = lazy_names(
     __name__,
     {
         "Attempt": "task.results",
-        "AutoPolicy": "task.sections.auto",
+        "AutoConfig": "task.sections.auto",
         "Call": "task.results",
         "Config": "compose.config",
         "Hybrid": "hybrid.hybrid",
         "MemoryStore": "memory.store",
-        "MinionsPolicy": "task.sections.minions",
+        "MinionsConfig": "task.sections.minions",
         "Mode": "task.modes",
         "Policy": "task.task",
         "Result": "task.results",
         "SelectionDecision": "task.auto_decision",
         "Strategy": "task.modes",
-        "SubtasksPolicy": "task.sections.subtasks",
-        "Supervision": "task.sections.supervision",
+        "SubtasksConfig": "task.sections.subtasks",
+        "SupervisionConfig": "task.sections.supervision",
         "TaskEvent": "task.events",
         "TaskMemory": "memory.in_tasks",
         "Tool": "task.tools",

@@ -25,14 +25,14 @@ from .v1 import hub_pb2 as pb
 from .validation import check_request
 from .wire import card_to_proto
 
-__all__ = ["AttachedAgent", "Heartbeat", "Hub", "WorkerPolicy", "serve_hub"]
+__all__ = ["AttachedAgent", "Heartbeat", "Hub", "WorkerTerms", "serve_hub"]
 
 _IDLE_TIMEOUT = 330.0
 """Seconds; as for other remote agents, a model may reason unseen for minutes. That its worker is alive, heartbeats tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerPolicy:
+class WorkerTerms:
     """What the hub's owner says about one worker."""
 
     side: Side = Side.FAR
@@ -45,7 +45,7 @@ class WorkerPolicy:
 class _Worker:
     """What the hub knows of one identity."""
 
-    policy: WorkerPolicy
+    policy: WorkerTerms
     session: Session | None = None
     cards: Mapping[str, AgentCard] = field(default_factory=dict)
     """By name, as last registered."""
@@ -66,7 +66,7 @@ class Hub:
         self,
         tokens: Tokens,
         *,
-        policies: Mapping[str, WorkerPolicy] | None = None,
+        policies: Mapping[str, WorkerTerms] | None = None,
         heartbeat: Heartbeat | None = None,
         idle_timeout: float = _IDLE_TIMEOUT,
         clock: Clock | None = None,
@@ -109,7 +109,7 @@ class Hub:
         for name in self._workers.keys() - names:
             self._shut_out(name)
         for name in names:
-            self._workers.setdefault(name, _Worker(self._policies.get(name, WorkerPolicy())))
+            self._workers.setdefault(name, _Worker(self._policies.get(name, WorkerTerms())))
             self.agents.setdefault(name, AttachedAgent(self, name))
 
     def revoke(self, worker: str) -> None:
@@ -316,7 +316,7 @@ async def serve_hub(
         yield str(bound)
 
 
-def _check_battery(name: str, policy: WorkerPolicy, state: DeviceState) -> None:
+def _check_battery(name: str, policy: WorkerTerms, state: DeviceState) -> None:
     if policy.minimum_battery is None or state.battery is None or state.power_source is PowerSource.MAINS:
         return
     if state.battery < policy.minimum_battery:

@@ -8,7 +8,7 @@ from . import InvalidRequest
 Namespace = tuple[str, ...]
 
 
-class Address(NamedTuple):
+class ItemAddress(NamedTuple):
     """Where an item is."""
 
     namespace: Namespace

@@ -41,7 +41,7 @@ class RecordedError(Value):
         return BY_REASON[self.reason](self.message, hint=self.hint, retry_after=self.retry_after)
 
 
-class Outcome(Value):
+class RecordedOutcome(Value):
     """What an agent answered to one request. Without a fingerprint it answers every request with this task."""
 
     fingerprint: str | None = None
@@ -68,9 +68,9 @@ class ReplayAgent:
     A request without a recorded outcome raises `NotFound`.
     """
 
-    def __init__(self, card: AgentCard, outcomes: Iterable[Outcome]) -> None:
+    def __init__(self, card: AgentCard, outcomes: Iterable[RecordedOutcome]) -> None:
         self._card = card
-        self._outcomes: dict[str, list[Outcome]] = {}
+        self._outcomes: dict[str, list[RecordedOutcome]] = {}
         self._is_closed = False
         for outcome in outcomes:
             self._outcomes.setdefault(_key(outcome.fingerprint, outcome.task), []).append(outcome)
@@ -105,7 +105,7 @@ class ReplayAgent:
     async def aclose(self) -> None:
         self._is_closed = True
 
-    def _next(self, request: StepRequest) -> Outcome:
+    def _next(self, request: StepRequest) -> RecordedOutcome:
         task = task_text(request)
         outcomes = self._outcomes.get(_key(fingerprint(request), task)) or self._outcomes.get(_key(None, task))
         if not outcomes:
@@ -142,7 +142,7 @@ class _RecordingAgent:
         await self._agent.aclose()
 
     def _add(self, request: StepRequest, events: list[StepEvent], error: RecordedError | None = None) -> None:
-        outcome = Outcome(fingerprint=fingerprint(request), task=task_text(request), events=tuple(events), error=error)
+        outcome = RecordedOutcome(fingerprint=fingerprint(request), task=task_text(request), events=tuple(events), error=error)
         self._write(outcome.model_dump_json())
 
     def _write(self, line: str) -> None:
@@ -159,9 +159,9 @@ def _key(request_fingerprint: str | None, task: str) -> str:
     return f"task {task}" if request_fingerprint is None else f"request {request_fingerprint}"
 
 
-def _parsed(lines: list[str], path: Path) -> Iterator[Outcome]:
+def _parsed(lines: list[str], path: Path) -> Iterator[RecordedOutcome]:
     for number, line in enumerate(lines[1:], start=2):
         try:
-            yield Outcome.model_validate_json(line)
+            yield RecordedOutcome.model_validate_json(line)
         except ValidationError as error:
             raise ConfigError(f"line {number} of {path} is not a recorded outcome", hint="record again, or remove the line") from error

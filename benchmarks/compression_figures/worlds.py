@@ -10,7 +10,7 @@ from nearfar.orchestrator.lab.worlds.search.world import SearchWorld
 from nearfar.orchestrator.lab.worlds.world import World
 from nearfar.orchestrator.strategies import fitting
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.compression import CompressionPolicy, CompressionUse
+from nearfar.orchestrator.task.sections.compression import CompressionConfig, CompressionUse
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import NearfarError
 
@@ -49,7 +49,7 @@ async def _of(model: str, world: World, count: int) -> Mapping[str, float | None
 
 
 async def _score(model: str, world: World, count: int, use: CompressionUse, *, window: int) -> float | None:
-    policy = Policy(strategy=Strategy.DEVICE, maximum_turns=TURNS, compression=CompressionPolicy(use=use, reserve_tokens=RESERVE))
+    policy = Policy(strategy=Strategy.DEVICE, maximum_turns=TURNS, compression=CompressionConfig(use=use, reserve_tokens=RESERVE))
     near = NearConfig(model=model, threads=1, context_tokens=window)
     scores: list[float] = []
     async with Hybrid(near=near, policy=policy) as hybrid:

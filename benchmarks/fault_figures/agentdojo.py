@@ -30,7 +30,7 @@ from nearfar.orchestrator import Hybrid, Policy, Tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Source
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.guard import GuardPolicy, OnDoubt
+from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
 from nearfar.protocols import Sensitivity, ToolCall
 
 from .._environments import cache_folder, python_with
@@ -42,7 +42,7 @@ RELEASE: Final = "0.1.35"
 _READING: Final = ("get", "search", "read", "list")
 _OWN: Final = ("get_current_day",)
 _TOLD: Final = ("body", "content", "description", "subject", "title", "location")
-_OPEN: Final = GuardPolicy(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW)
+_OPEN: Final = GuardConfig(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW)
 _FIGURES: Final = ("agentdojo_asr", "agentdojo_asked", "agentdojo_done_alone")
 
 
@@ -187,12 +187,12 @@ def _type(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: A
 class Stage:
     """Where tasks are played."""
 
-    def __init__(self, world: World, puppet: Puppet, hybrid: Hybrid, *, has_plans: bool = True, guard: GuardPolicy | None = None) -> None:
+    def __init__(self, world: World, puppet: Puppet, hybrid: Hybrid, *, has_plans: bool = True, guard: GuardConfig | None = None) -> None:
         self._world = world
         self._puppet = puppet
         self._hybrid = hybrid
         self._has_plans = has_plans
-        settings = GuardPolicy() if guard is None else guard
+        settings = GuardConfig() if guard is None else guard
         self._policy = Policy(guard=settings, strategy=Strategy.DEVICE, sensitivity=Sensitivity.PUBLIC, maximum_turns=64)
         self._tools = {name: world.tools(name) for name in PLANS}
 

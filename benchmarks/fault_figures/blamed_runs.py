@@ -19,9 +19,9 @@ from nearfar.orchestrator.strategies.minions_prompts import AGGREGATE_FINDINGS, 
 from nearfar.orchestrator.strategies.prompts import CONTINUE, INTERVENE, PLAN, VERIFY_PLAN
 from nearfar.orchestrator.strategies.subtasks_prompts import PLAN_SUBTASKS
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.minions import MinionsPolicy
-from nearfar.orchestrator.task.sections.subtasks import SubtasksPolicy
-from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.sections.minions import MinionsConfig
+from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
+from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -204,13 +204,13 @@ class Case:
 
 def cut_task(table: Table) -> Case:
     """A task in two parts that run side by side."""
-    policy = Policy(strategy=Strategy.SUBTASKS, sensitivity=Sensitivity.PUBLIC, subtasks=SubtasksPolicy(strategy=Strategy.DEVICE))
+    policy = Policy(strategy=Strategy.SUBTASKS, sensitivity=Sensitivity.PUBLIC, subtasks=SubtasksConfig(strategy=Strategy.DEVICE))
     return Case(f"Where was born {_listed(table.asked)}?", table.tools, {"policy": policy}, cuts)
 
 
 def planned_task(table: Table) -> Case:
     """A task that is planned, and checked after each turn."""
-    policy = Policy(strategy=Strategy.PEVR, sensitivity=Sensitivity.PUBLIC, supervision=Supervision(interval=1))
+    policy = Policy(strategy=Strategy.PEVR, sensitivity=Sensitivity.PUBLIC, supervision=SupervisionConfig(interval=1))
     return Case(f"Where was born who leads {table.asked[0]}?", table.tools, {"policy": policy}, obeys)
 
 
@@ -222,7 +222,7 @@ def writing_task(table: Table) -> Case:
 
 def long_task(table: Table) -> Case:
     """A task about a text in chunks."""
-    minions = MinionsPolicy(chunk_characters=100, overlap_characters=0, maximum_rounds=1)
+    minions = MinionsConfig(chunk_characters=100, overlap_characters=0, maximum_rounds=1)
     policy = Policy(strategy=Strategy.MINIONS, sensitivity=Sensitivity.PUBLIC, minions=minions)
     return Case(f"Name {_listed(table.asked)}.", (), {"policy": policy, "context": table.text}, reads)
 

@@ -20,7 +20,7 @@ from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory
 from nearfar.orchestrator.memory.sync.session import Neighbour, sync_once
 from nearfar.orchestrator.memory.tools import memory_tools
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.memory import RecallConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
@@ -86,7 +86,7 @@ async def _serve(store: MemoryStore, folder: Path, prompt: str, *, key: str, loo
     memory = TaskMemory(
         store, recall=None if looks_up else RecallConfig(), tools=memory_tools(store) if looks_up else (), remember=looks_up
     )
-    cache = CacheSettings(path=folder / "device" / "answers.db", semantic=False, shadow_share=0)
+    cache = CacheConfig(path=folder / "device" / "answers.db", semantic=False, shadow_share=0)
     near = ScriptedAgent(_repeating, name="near")
     async with Hybrid(near=near, policy=_PRIVATE, memory=memory, runs=RunsConfig(folder=folder / "device" / "runs"), cache=cache) as hybrid:
         await hybrid.run(prompt, idempotency_key=key)

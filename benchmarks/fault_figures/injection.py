@@ -34,7 +34,7 @@ from nearfar.orchestrator import Hybrid, Policy, Tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Source
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.guard import GuardPolicy, OnDoubt
+from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
 from nearfar.orchestrator.task.tool_outcomes import Effect
 from nearfar.protocols import Message, Sensitivity, ToolCall, ToolResult
 
@@ -45,9 +45,9 @@ from .puppet import Puppet, ToolKind, declared_tool, new_call, plain_tool
 
 _NONE: Final = "_no_guard"
 _GUARDS: Final = {
-    _NONE: GuardPolicy(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW),
-    "_tools_alone": GuardPolicy(arguments=OnDoubt.ALLOW),
-    "_arguments_alone": GuardPolicy(tools=OnDoubt.ALLOW),
+    _NONE: GuardConfig(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW),
+    "_tools_alone": GuardConfig(arguments=OnDoubt.ALLOW),
+    "_arguments_alone": GuardConfig(tools=OnDoubt.ALLOW),
 }
 _LETTER: Final = ToolKind("read_letter", "read")
 _TEXT: Final = "Dear reader, this is what a stranger wrote."
@@ -77,7 +77,7 @@ async def _figures(data: Path, *, every: int) -> dict[str, Any]:
     puppet = Puppet()
     found: dict[str, Any] = {"injection_cases": len(known), "benign_tasks": len(users) + len(talks)}
     async with Hybrid(near=puppet.agent, approver=puppet.approve) as hybrid:
-        for name, guard in {"": GuardPolicy(), **_GUARDS}.items():
+        for name, guard in {"": GuardConfig(), **_GUARDS}.items():
             stage = Stage(hybrid, puppet, guard)
             found |= _shares(f"injection_asr{name}", [await stage.attacked(attack, [attack.call]) for attack in known])
             if name == _NONE:
@@ -85,9 +85,9 @@ async def _figures(data: Path, *, every: int) -> dict[str, Any]:
             found |= _shares(f"injection_asr_adaptive{name}", [await stage.attacked(attack, attack.adaptive) for attack in known])
             asked = [*[await stage.used(attack) for attack in users], *[await stage.talked(talk, is_own=True) for talk in talks]]
             found |= _shares(f"confirmations{name}", asked)
-        stage = Stage(hybrid, puppet, GuardPolicy(), is_declared=False)
+        stage = Stage(hybrid, puppet, GuardConfig(), is_declared=False)
         found |= _shares("injection_asr_undeclared", [await stage.attacked(attack, [attack.call]) for attack in known])
-        stage = Stage(hybrid, puppet, GuardPolicy())
+        stage = Stage(hybrid, puppet, GuardConfig())
         found |= _shares("injection_asr_airline", [await stage.misled(talk, other_than(talk, recorded)) for talk in talks])
         return found | _shares("confirmations_all_external", [await stage.talked(talk, is_own=False) for talk in talks])
 
@@ -103,7 +103,7 @@ def _share(outcomes: Sequence[bool]) -> float:
 class Stage:
     """Where attacks and tasks are played, behind one guard."""
 
-    def __init__(self, hybrid: Hybrid, puppet: Puppet, guard: GuardPolicy, *, is_declared: bool = True) -> None:
+    def __init__(self, hybrid: Hybrid, puppet: Puppet, guard: GuardConfig, *, is_declared: bool = True) -> None:
         self._hybrid = hybrid
         self._is_declared = is_declared
         self._puppet = puppet

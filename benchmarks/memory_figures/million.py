@@ -18,7 +18,7 @@ import psutil
 from langgraph.store.base import PutOp
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory import MemoryStore, Mode
+from nearfar.orchestrator.memory import MemoryStore, SearchMode
 from nearfar.orchestrator.memory.vectors import ShippedEmbedder
 
 from .locomo_data import conversations
@@ -108,9 +108,9 @@ def measured(path: Path) -> dict[str, float]:
         store.search(NAMESPACE, query=queries[0])
         ready = time.perf_counter()
         hybrid = _milliseconds(lambda query: store.search(NAMESPACE, query=query), queries)
-        meaning = _milliseconds(lambda query: store.search(NAMESPACE, query=query, mode=Mode.SEMANTIC), queries)
-        words = _milliseconds(lambda query: store.search(NAMESPACE, query=query, mode=Mode.KEYWORD), queries)
-        found = [{int(item.key) for item in store.search(NAMESPACE, query=query, mode=Mode.SEMANTIC)} for query in queries]
+        meaning = _milliseconds(lambda query: store.search(NAMESPACE, query=query, mode=SearchMode.SEMANTIC), queries)
+        words = _milliseconds(lambda query: store.search(NAMESPACE, query=query, mode=SearchMode.KEYWORD), queries)
+        found = [{int(item.key) for item in store.search(NAMESPACE, query=query, mode=SearchMode.SEMANTIC)} for query in queries]
         after = psutil.Process().memory_info().rss
     hits = sum(len(one & {*keys}) for one, keys in zip(found, asked["keys"].tolist(), strict=True))
     return {

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy
 from langgraph.store.base import BaseStore, PutOp
 
-from nearfar.orchestrator.memory import MemoryStore, Mode
+from nearfar.orchestrator.memory import MemoryStore, SearchMode
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from postgres_server import PostgresServer, installed, running
@@ -74,7 +74,7 @@ def _measured(server: PostgresServer, notes: Notes) -> dict[str, Any]:
             ours.batch(batch)
             theirs.batch(batch)
         _analyze(server)
-        vector_ms = _median_ms(lambda query: ours.search(("notes",), query=query, limit=_LIMIT, mode=Mode.SEMANTIC), queries)
+        vector_ms = _median_ms(lambda query: ours.search(("notes",), query=query, limit=_LIMIT, mode=SearchMode.SEMANTIC), queries)
         langgraph_ms = _median_ms(lambda query: theirs.search(("notes",), query=query, limit=_LIMIT), queries)
         return {
             "items": len(notes.texts),

@@ -24,7 +24,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory import MemoryStore, Mode
+from nearfar.orchestrator.memory import MemoryStore, SearchMode
 from nearfar.protocols import StoreError, VersionConflict
 
 WIDTH: Final = 384
@@ -77,7 +77,7 @@ def _small(folder: Path, numbers: numpy.random.Generator, *, rounds: int, others
     with MemoryStore.open(folder / "small.db", embedder=embedder) as ours:
         _fill(ours, texts[:10_000])
         hybrid = _milliseconds(lambda query: ours.search(NAMESPACE, query=query), queries)
-        vectors = _milliseconds(lambda query: ours.search(NAMESPACE, query=query, mode=Mode.SEMANTIC), queries)
+        vectors = _milliseconds(lambda query: ours.search(NAMESPACE, query=query, mode=SearchMode.SEMANTIC), queries)
         put = _milliseconds(lambda text: ours.put(("written",), text[:40], {"text": text}), texts[10_000:])
     alone = _alone(texts[:10_000], embedder, queries, others)
     in_memory = _milliseconds_of(InMemoryStore(index=index), texts[:10_000], queries[:others])

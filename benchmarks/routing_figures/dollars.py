@@ -19,7 +19,7 @@ from nearfar.orchestrator.task.conversation import conversation
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.results import Call
 from nearfar.orchestrator.task.route_decision import RouteDecision
-from nearfar.orchestrator.task.sections.routing import Objective, RouterPolicy
+from nearfar.orchestrator.task.sections.routing import ObjectiveConfig, RouterConfig
 from nearfar.orchestrator.task.task import Policy, Task
 from nearfar.protocols import Prices, Sensitivity, Side, Usage
 
@@ -205,9 +205,9 @@ class Stream:
 
 
 def _task(kind: _Kind, number: int) -> Task:
-    router = RouterPolicy(dollars_per_hour=HOURLY)
+    router = RouterConfig(dollars_per_hour=HOURLY)
     # What a task is worth stands far above its price, so that the budget alone holds tasks back.
-    policy = Policy(strategy=Strategy.ROUTE, sensitivity=Sensitivity.PUBLIC, router=router, objective=Objective(dollars=0.001))
+    policy = Policy(strategy=Strategy.ROUTE, sensitivity=Sensitivity.PUBLIC, router=router, objective=ObjectiveConfig(dollars=0.001))
     prompt = "word " * kind.words
     return Task(messages=conversation(prompt), task_class=kind.name, policy=policy, tags=_tools(kind), idempotency_key=str(number))
 

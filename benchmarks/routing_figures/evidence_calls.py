@@ -24,7 +24,7 @@ from nearfar.orchestrator.routing.evidence.signals import (
     prompt_surface,
     second_opinion,
 )
-from nearfar.orchestrator.task.sections.routing import Objective
+from nearfar.orchestrator.task.sections.routing import ObjectiveConfig
 
 from .evidence_measures import (
     Fold,
@@ -67,7 +67,7 @@ NEAR_TOKEN: Final = 0.03e-6
 CHARACTERS_PER_TOKEN: Final = 4
 LEAST_SAVED: Final = 0.7
 """Share of the far dollars that a threshold has to save on the tasks that it is chosen on."""
-WORTH: Final = Objective(quality=1.0, dollars=20.0)
+WORTH: Final = ObjectiveConfig(quality=1.0, dollars=20.0)
 """Where looks are weighed, a right answer is worth five cents."""
 
 

@@ -21,7 +21,7 @@ from ...protocols import (
     Stalled,
     Unavailable,
 )
-from ..task.sections.resilience import BreakerPolicy
+from ..task.sections.resilience import BreakerConfig
 
 _SPREAD: Final = 0.2
 """Share by which the time that a breaker is open varies, so that those who failed together do not come back together."""
@@ -110,7 +110,7 @@ class Breaker:
         """It is still half-open after that opening, so that a probe of that time says something."""
         return self.open_until is not None and self.openings == openings
 
-    def succeeded(self, settings: BreakerPolicy, *, is_probe: bool) -> None:
+    def succeeded(self, settings: BreakerConfig, *, is_probe: bool) -> None:
         """Take in a call that went well. While the breaker is not closed, only that of a probe says anything."""
         if self.open_until is None:
             self._count(False, settings)
@@ -122,7 +122,7 @@ class Breaker:
             if self._successes >= settings.successes_to_close:
                 self._close()
 
-    def failed(self, settings: BreakerPolicy, failure: Failure, *, now: float, chance: float) -> None:
+    def failed(self, settings: BreakerConfig, failure: Failure, *, now: float, chance: float) -> None:
         """Take in a failure. `chance`, 0 to 1, spreads the time that the breaker is open."""
         if self.open_until is None:
             self._count(True, settings)
@@ -133,24 +133,24 @@ class Breaker:
             self.reason = failure.why if failure.is_enough else f"{self._extent(settings)}: {failure.why}"
             self._open(settings, now=now, retry_after=failure.retry_after, chance=chance)
 
-    def _count(self, failed: bool, settings: BreakerPolicy) -> None:
+    def _count(self, failed: bool, settings: BreakerConfig) -> None:
         self._latest.append(failed)
         while len(self._latest) > settings.window:
             self._latest.popleft()
 
-    def _has_failed_enough(self, settings: BreakerPolicy) -> bool:
+    def _has_failed_enough(self, settings: BreakerConfig) -> bool:
         return self._in_a_row >= settings.failures_in_a_row or self._has_failed_often(settings)
 
-    def _has_failed_often(self, settings: BreakerPolicy) -> bool:
+    def _has_failed_often(self, settings: BreakerConfig) -> bool:
         calls = len(self._latest)
         return 2 * calls >= settings.window and sum(self._latest) >= settings.failure_share * calls
 
-    def _extent(self, settings: BreakerPolicy) -> str:
+    def _extent(self, settings: BreakerConfig) -> str:
         if self._in_a_row >= settings.failures_in_a_row:
             return f"{self._in_a_row} failures in a row"
         return f"{sum(self._latest)} failures in {len(self._latest)} calls"
 
-    def _open(self, settings: BreakerPolicy, *, now: float, retry_after: float | None, chance: float) -> None:
+    def _open(self, settings: BreakerConfig, *, now: float, retry_after: float | None, chance: float) -> None:
         seconds = min(settings.open_seconds * 2 ** min(self._level, _DOUBLINGS), settings.longest_open_seconds)
         spread = 1 - _SPREAD + 2 * _SPREAD * chance
         self.open_until = now + (min(seconds * spread, settings.longest_open_seconds) if retry_after is None else retry_after)

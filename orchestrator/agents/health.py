@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final
 
 from ...protocols import NearfarError, Unavailable, WorkerCrashed
-from ..task.sections.resilience import BreakerPolicy
+from ..task.sections.resilience import BreakerConfig
 from .breaker import ANSWERED, Breaker, ErrorKind, Failure, kind_of
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Health:
     """
 
     def __init__(self, name: str, *, monotonic: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random) -> None:
-        self.settings = BreakerPolicy()
+        self.settings = BreakerConfig()
         """Those of the policy under which the latest task was routed."""
         self._name = name
         self._monotonic = monotonic

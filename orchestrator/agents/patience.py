@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from ...protocols import Stalled, StepEvent
-from ..task.sections.resilience import Patience
+from ..task.sections.resilience import IdleTimeouts
 
 
-async def heard(events: AsyncIterator[StepEvent], patience: Patience | None) -> AsyncGenerator[StepEvent, None]:
+async def heard(events: AsyncIterator[StepEvent], patience: IdleTimeouts | None) -> AsyncGenerator[StepEvent, None]:
     """The events as they come. Raises `Stalled` where the next one takes too long; None waits for as long as it takes."""
     if patience is None:
         async for event in events:

@@ -12,7 +12,7 @@ import anyio
 
 from ...protocols import AgentCard, BudgetExceeded, Message, Prices, Side, StepRequest, StoreUnavailable
 from ..compression.tokens import conversation_tokens, estimated_tokens
-from ..task.sections.routing import Amounts, Limits
+from ..task.sections.routing import AmountsConfig, LimitsConfig
 from ..util.threads import in_thread
 from .amounts import Caps, Commitment, Spent, Units
 from .book import Balance, BudgetBook, Claim, Reservation, Scope, Shortage, granted
@@ -30,7 +30,7 @@ _PATIENCE: Final = 30.0
 """Seconds of such waiting."""
 _LEAST_BYTES_PER_TOKEN: Final = 3
 _HINT: Final = "[policy.limits] sets the limits; nearfar budget show says what is spent"
-_NO_LIMIT: Final = Amounts()
+_NO_LIMIT: Final = AmountsConfig()
 _INSTANT: Final = 1e-6
 """Seconds, or joules: what a call takes in any case."""
 
@@ -47,7 +47,7 @@ class Account:
     def __init__(
         self,
         book: BudgetBook,
-        limits: Limits,
+        limits: LimitsConfig,
         *,
         task: str,
         session: str | None = None,
@@ -67,18 +67,18 @@ class Account:
         self.commitments: list[Commitment] = [] if whole is None else whole.commitments
         """Dollars that the router has set aside for the task and its parts, until the bill comes."""
 
-    def part(self, limits: Limits) -> "Account":
+    def part(self, limits: LimitsConfig) -> "Account":
         """The account of a part of the task, whose own limit for the task is its share.
 
         It has spent nothing: where the task goes on in another process, the shares are of what is left then.
         """
         return Account(self._book, limits, task=f"{self._task.name}/{uuid4().hex}", whole=self)
 
-    def left_of_task(self) -> Amounts:
+    def left_of_task(self) -> AmountsConfig:
         """What the task's own limit leaves it. What is unknown has left nothing."""
         limit = self._limits.task
         dollars = None if limit.dollars is None else 0.0 if self.spent.dollars is None else max(limit.dollars - self.spent.dollars, 0.0)
-        return Amounts(dollars=dollars, tokens=None if limit.tokens is None else max(limit.tokens - self.spent.tokens, 1))
+        return AmountsConfig(dollars=dollars, tokens=None if limit.tokens is None else max(limit.tokens - self.spent.tokens, 1))
 
     async def reserve(self, request: StepRequest, card: AgentCard) -> "Allowance":
         """Set aside what the call can take at most, or as much of that as the limits leave, to which the request is bounded.
@@ -287,7 +287,7 @@ class _Demand:
     def is_limited(self) -> bool:
         return bool(self._limited)
 
-    def check_price(self, limits: Limits) -> None:
+    def check_price(self, limits: LimitsConfig) -> None:
         """Raise `BudgetExceeded` where dollars are limited and this call's are unknown, unless the policy allows that."""
         if self.is_unpriced and self._dollar_limits and limits.unknown_price == "refuse":
             claim = self._dollar_limits[0]
@@ -355,7 +355,7 @@ def _most_dollars(prices: Prices | None, read: int, written: int) -> float:
     return 0.0 if prices is None else float(prices.most_dollars(read, written))
 
 
-def _caps(amounts: Amounts) -> Caps:
+def _caps(amounts: AmountsConfig) -> Caps:
     return Caps.of(dollars=amounts.dollars, tokens=amounts.tokens, seconds=amounts.seconds, joules=amounts.joules)
 
 

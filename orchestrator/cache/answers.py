@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ...protocols import AgentCard, ConfigError, StepReply, StepRequest, StoreError
 from ..routing.evidence.answers import agree
 from ..task.scope import Scope
-from ..task.sections.cache import LEAST_THRESHOLD, CacheSettings, CategoryRules
+from ..task.sections.cache import LEAST_THRESHOLD, CacheConfig, CategoryRules
 from ..util.arguments import require, require_callable, require_methods, wrong_type
 from ..util.embedding.embedder import NAME
 from .admission import objection_to_reply, question_of
@@ -99,15 +99,15 @@ class AnswerCache:
 
     def __init__(
         self,
-        settings: CacheSettings,
+        settings: CacheConfig,
         *,
         embedder: EmbedsText | None = None,
         embedder_name: str = NAME,
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        if not isinstance(settings, CacheSettings):
-            raise wrong_type("settings", settings, "a CacheSettings", hint='AnswerCache(CacheSettings(path="answers.db"))')
+        if not isinstance(settings, CacheConfig):
+            raise wrong_type("settings", settings, "a CacheConfig", hint='AnswerCache(CacheConfig(path="answers.db"))')
         require_methods("embedder", embedder, ("embed",), "an object with embed(text)")
         require("embedder_name", embedder_name, str, "a text")
         require_callable("now", now, "a function that returns seconds")

@@ -13,7 +13,7 @@ import anyio.to_thread
 from ...protocols import StoreError
 from ..task.modes import Strategy
 from ..task.scope import scope_of
-from ..task.sections.cache import CacheSettings
+from ..task.sections.cache import CacheConfig
 from ..util.canonical import fingerprint
 from .clearing import clearings
 from .database import CacheDatabase
@@ -38,7 +38,7 @@ class Recalled:
 class PlanCache:
     """Plans in the file of a cache. A file that fails is passed over with a warning: the plan is made as without it."""
 
-    def __init__(self, database: CacheDatabase, settings: CacheSettings, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: CacheDatabase, settings: CacheConfig, *, now: Callable[[], float] = time.time) -> None:
         self._database = database
         self._settings = settings
         self._now = now

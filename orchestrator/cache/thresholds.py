@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ..task.sections.cache import CacheSettings
+from ..task.sections.cache import CacheConfig
 from .budget import Judgement, is_exceeded, learned_threshold
 from .database import CacheDatabase
 
@@ -13,7 +13,7 @@ _KEPT: Final = 5_000
 class Thresholds:
     """Thresholds by category. Until enough was judged to prove one, the one of the settings holds; it is withdrawn where it is refuted."""
 
-    def __init__(self, database: CacheDatabase, settings: CacheSettings) -> None:
+    def __init__(self, database: CacheDatabase, settings: CacheConfig) -> None:
         self._database = database
         self._settings = settings
         self._known: dict[str, tuple[float | None, float | None]] = {}

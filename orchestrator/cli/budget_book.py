@@ -13,7 +13,7 @@ from ..budgets.amounts import MEASURES
 from ..budgets.book import Balance, BudgetBook, Scope
 from ..budgets.opening import open_budgets
 from ..compose.config import Config
-from ..task.sections.routing import Amounts, Limits
+from ..task.sections.routing import AmountsConfig, LimitsConfig
 from .configuration import read_config
 from .console import notes, output, print_json, reported
 
@@ -87,8 +87,8 @@ def _named(scope: Scope) -> str:
     return f"day {scope.name}" if scope.kind == "day" else f"{scope.kind}:{scope.name}"
 
 
-def _caps(scope: Scope, limits: Limits) -> Amounts:
-    caps: Amounts = getattr(limits, scope.kind)
+def _caps(scope: Scope, limits: LimitsConfig) -> AmountsConfig:
+    caps: AmountsConfig = getattr(limits, scope.kind)
     return caps
 
 
@@ -99,7 +99,7 @@ def _cell(name: str, balance: Balance, cap: float | None) -> str:
     return f"{spent:{form}}{of}" + (f" (+ {reserved:{form}})" if reserved else "")
 
 
-def _described(scope: Scope, balance: Balance, limits: Limits) -> dict[str, object]:
+def _described(scope: Scope, balance: Balance, limits: LimitsConfig) -> dict[str, object]:
     reserved = {name: balance.reserved.of(name) for name in MEASURES}
     return {
         "scope": scope.kind,

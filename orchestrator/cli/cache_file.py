@@ -15,7 +15,7 @@ from ..cache.budget import Interval, needed
 from ..cache.calibration import Calibration, calibrated, judged, read_pairs
 from ..cache.clearing import ErasedMemory
 from ..cache.lookups import CategoryStatistics, statistics
-from ..task.sections.cache import CacheSettings
+from ..task.sections.cache import CacheConfig
 from .configuration import read_config
 from .console import notes, output, print_json, reported
 
@@ -105,9 +105,9 @@ def _opened(path: Path | None) -> Iterator[AnswerCache]:
         cache.close()
 
 
-def _settings(path: Path | None) -> CacheSettings:
+def _settings(path: Path | None) -> CacheConfig:
     config = read_config(path)
-    return CacheSettings() if config is None or config.cache is None else config.cache
+    return CacheConfig() if config is None or config.cache is None else config.cache
 
 
 def _row(each: CategoryStatistics) -> tuple[str, ...]:

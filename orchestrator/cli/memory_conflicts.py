@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest, NotFound
-from ...protocols.namespaces import Address, parse_namespace
+from ...protocols.namespaces import ItemAddress, parse_namespace
 from ..util.escaping import printable
 from .console import notes, output, print_json, reported
 from .memory_store import opened
@@ -45,7 +45,7 @@ def settle_conflict(namespace: str, key: str, keep: str | None, choice: StoreCho
     with reported(as_json=as_json), opened(choice) as store:
         if not namespace or not key:
             raise InvalidRequest("which item is meant is not clear", hint="nearfar memory conflicts NAMESPACE KEY")
-        conflict = _conflict_at(store, Address(parse_namespace(namespace), key))
+        conflict = _conflict_at(store, ItemAddress(parse_namespace(namespace), key))
         if keep is None:
             _show(conflict, as_json=as_json)
             return
@@ -56,7 +56,7 @@ def settle_conflict(namespace: str, key: str, keep: str | None, choice: StoreCho
         output.print(f"{address_text(conflict.address)} is decided", soft_wrap=True)
 
 
-def _conflict_at(store: "MemoryStore", address: Address) -> "Conflict":
+def _conflict_at(store: "MemoryStore", address: ItemAddress) -> "Conflict":
     offset = 0
     while page := store.conflicts(limit=_PAGE, offset=offset):
         for conflict in page:

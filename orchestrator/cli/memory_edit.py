@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...protocols import InvalidRequest, NotFound, VersionConflict
-from ...protocols.namespaces import Address, parse_namespace
+from ...protocols.namespaces import ItemAddress, parse_namespace
 from ...protocols.tiers import Tier
 from .console import output, print_json, reported
 from .memory_editor import edited_text, keep_draft
@@ -36,7 +36,7 @@ class Edit:
 def edit_item(namespace: str, key: str, edit: Edit, choice: StoreChoice, *, as_json: bool) -> None:
     """Write the item anew, as long as it still says what it said when the command began."""
     with reported(as_json=as_json), opened(choice, creates=True) as store:
-        address, tier = Address(parse_namespace(namespace), key), parse_tier(edit.tier)
+        address, tier = ItemAddress(parse_namespace(namespace), key), parse_tier(edit.tier)
         before = store.get(address.namespace, key, refresh_ttl=False)
         value = _from_editor(address, before) if edit.needs_editor else _from_options(address, edit, before)
         if before is not None and value == before.value and tier in (None, before.tier):
@@ -59,14 +59,14 @@ def delete_item(namespace: str, key: str, choice: StoreChoice, *, as_json: bool)
         _tell("is deleted", item.address, item.version, as_json=as_json)
 
 
-def _write(store: "MemoryStore", address: Address, value: dict[str, Any], before: "MemoryItem | None", tier: Tier | None) -> str:
+def _write(store: "MemoryStore", address: ItemAddress, value: dict[str, Any], before: "MemoryItem | None", tier: Tier | None) -> str:
     if before is None:
         return store.put(address.namespace, address.key, value, tier=tier, if_version="absent")
     removed = [name for name in before.value if name not in value]
     return store.patch(address.namespace, address.key, value, remove=removed, tier=tier or before.tier, if_version=before.version)
 
 
-def _from_editor(address: Address, before: "MemoryItem | None") -> dict[str, Any]:
+def _from_editor(address: ItemAddress, before: "MemoryItem | None") -> dict[str, Any]:
     """What the user makes of the value. What cannot be read is kept, so that no work is lost."""
     text = edited_text(_as_text({"text": ""} if before is None else before.value))
     try:
@@ -76,7 +76,7 @@ def _from_editor(address: Address, before: "MemoryItem | None") -> dict[str, Any
         raise InvalidRequest(error.message, hint=f"what you wrote is kept in {path}; {address_text(address)} is as it was") from error
 
 
-def _from_options(address: Address, edit: Edit, before: "MemoryItem | None") -> dict[str, Any]:
+def _from_options(address: ItemAddress, edit: Edit, before: "MemoryItem | None") -> dict[str, Any]:
     if edit.value is None and before is None and not edit.fields:
         raise NotFound(f"there is no item {address_text(address)}", hint="give it a --value, or --set fields of it")
     base = {} if before is None else before.value
@@ -109,7 +109,7 @@ def _as_text(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
 
 
-def _tell(what: str, address: Address, version: str, *, as_json: bool) -> None:
+def _tell(what: str, address: ItemAddress, version: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"namespace": address.namespace, "key": address.key, "version": version, "outcome": what})
     else:

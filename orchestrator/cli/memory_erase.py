@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import Address, Namespace, namespace_text, parse_namespace
+from ...protocols.namespaces import ItemAddress, Namespace, namespace_text, parse_namespace
 from ..memory.erasing import Erased
 from ..runs.erasing import Holding, forget_holding, holding
 from ..util.escaping import printable, spelled_out
@@ -72,7 +72,7 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
         _tell(found, held, logs.lines, is_done=not dry_run, as_json=as_json)
 
 
-def _show(store: "MemoryStore", found: Sequence[Address], held: Holding) -> None:
+def _show(store: "MemoryStore", found: Sequence[ItemAddress], held: Holding) -> None:
     """What would go, by namespace, with examples, and the runs that hold it."""
     if not found and not held.all:
         notes.print("there is no trace of it", style="dim")
@@ -87,7 +87,7 @@ def _recorded(held: Holding) -> str:
     return f"{counted(len(held.runs), 'run')} and {counted(len(held.traces), 'trace')}"
 
 
-def _show_items(store: "MemoryStore", found: Sequence[Address]) -> None:
+def _show_items(store: "MemoryStore", found: Sequence[ItemAddress]) -> None:
     table = Table("namespace", "items", "for example", box=SIMPLE_HEAD, pad_edge=False)
     for namespace, count in sorted(Counter(address.namespace for address in found).items()):
         keys = [address.key for address in found if address.namespace == namespace][:_EXAMPLES]
@@ -97,7 +97,7 @@ def _show_items(store: "MemoryStore", found: Sequence[Address]) -> None:
     notes.print(table)
 
 
-def _tell(found: Sequence[Address], held: Holding, lines: int, *, is_done: bool, as_json: bool) -> None:
+def _tell(found: Sequence[ItemAddress], held: Holding, lines: int, *, is_done: bool, as_json: bool) -> None:
     what = (
         counted(len(found), "item")
         + (f", {_recorded(held)}" if held.all else "")

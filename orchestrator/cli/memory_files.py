@@ -15,7 +15,7 @@ from .memory_text import address_text, counted
 from .options import StoreChoice
 
 if TYPE_CHECKING:
-    from ...protocols.namespaces import Address
+    from ...protocols.namespaces import ItemAddress
     from ..memory.transfer import Imported
 
 _SHOWN = 10
@@ -59,7 +59,7 @@ def _told(imported: "Imported", *, dry_run: bool) -> str:
     return ", ".join(parts)
 
 
-def _show_kept(kept: "tuple[Address, ...]") -> None:
+def _show_kept(kept: "tuple[ItemAddress, ...]") -> None:
     notes.print(f"{counted(len(kept), 'item')} here say something else, and stay; --overwrite replaces them:", style="yellow")
     for address in kept[:_SHOWN]:
         notes.print(f"  {address_text(address)}", soft_wrap=True)

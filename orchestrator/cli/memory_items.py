@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...protocols import InvalidRequest
 from ...protocols.namespaces import parse_namespace
-from ..memory.reading import Mode
+from ..memory.reading import SearchMode
 from ..util.escaping import printable
 from .console import notes, output, print_json, reported
 from .memory_store import item_at, items_of, opened, parse_tier
@@ -66,12 +66,12 @@ def search_items(query: str, mode: str, wanted: Wanted, choice: StoreChoice, *, 
         _show_page(_page(matching(), wanted), wanted, as_json=as_json)
 
 
-def parse_mode(text: str) -> Mode:
+def parse_mode(text: str) -> SearchMode:
     """The mode of an option."""
     try:
-        return Mode(text)
+        return SearchMode(text)
     except ValueError:
-        raise InvalidRequest(f"there is no mode {text!r}", hint=f"the modes are {', '.join(Mode)}") from None
+        raise InvalidRequest(f"there is no mode {text!r}", hint=f"the modes are {', '.join(SearchMode)}") from None
 
 
 def show_item(namespace: str, key: str, choice: StoreChoice, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from ...protocols.tiers import Tier
 from ..util.escaping import printable
 
 if TYPE_CHECKING:
-    from ...protocols.namespaces import Address
+    from ...protocols.namespaces import ItemAddress
     from ..memory.memory_item import MemoryItem
 
 TIER_STYLES: Final = {Tier.DEVICE: "green", Tier.USER: "yellow", Tier.SHARED: "red"}
@@ -38,7 +38,7 @@ def value_text(value: object, *, indent: int | None = 2) -> str:
     return printable(json.dumps(value, ensure_ascii=False, indent=indent))
 
 
-def address_text(address: "Address") -> str:
+def address_text(address: "ItemAddress") -> str:
     """Where an item is, as the commands take it: namespace and key."""
     return printable(f"{namespace_text(address.namespace)} {address.key}")
 

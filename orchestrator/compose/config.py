@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from ...protocols import ConfigError, Side
 from ...protocols.messages import Value
-from ..task.sections.cache import CacheSettings
+from ..task.sections.cache import CacheConfig
 from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
 from ..task.task import Policy
@@ -45,7 +45,7 @@ class Config(Value):
     """Further agents that other devices lend."""
     gateway: GatewayLimits = GatewayLimits()
     """What callers may ask of `nearfar serve gateway`."""
-    cache: CacheSettings | None = None
+    cache: CacheConfig | None = None
     """Answers that are kept; None: every task is computed."""
     memory: MemoryConfig | None = None
     """What tasks remember and recall; None: nothing."""

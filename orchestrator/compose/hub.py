@@ -14,7 +14,7 @@ from ...protocols.messages import Value
 if TYPE_CHECKING:
     import grpc
 
-    from ...protocols.hub import Hub, WorkerPolicy
+    from ...protocols.hub import Hub, WorkerTerms
     from ..memory.store import MemoryStore
 
 
@@ -166,7 +166,7 @@ def _memory_handlers(memory: "MemoryStore", config: HubConfig) -> "dict[str, grp
     return {SERVICE: MemoryService(memory, peers_of(users), is_hub=True).handlers()}
 
 
-def _policy(config: WorkerConfig) -> "WorkerPolicy":
-    from ...protocols.hub import WorkerPolicy
+def _policy(config: WorkerConfig) -> "WorkerTerms":
+    from ...protocols.hub import WorkerTerms
 
-    return WorkerPolicy(side=config.trust, minimum_battery=config.minimum_battery)
+    return WorkerTerms(side=config.trust, minimum_battery=config.minimum_battery)

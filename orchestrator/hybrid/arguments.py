@@ -12,7 +12,7 @@ from ..cache.answers import AnswerCache
 from ..compose.agents import FAR_CONFIGS, FarConfig, NearConfig
 from ..compose.hub import AttachedConfig
 from ..compose.policy_file import PolicyFile
-from ..task.sections.cache import CacheSettings
+from ..task.sections.cache import CacheConfig
 from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
 from ..task.task import Policy
@@ -88,13 +88,13 @@ def policy_argument(given: object) -> Policy | PolicyFile:
     return Policy() if given is None else cast(Policy | PolicyFile, given)
 
 
-def cache_argument(given: object) -> AnswerCache | CacheSettings | None:
+def cache_argument(given: object) -> AnswerCache | CacheConfig | None:
     """Return the cache. A path is the file of one, a mapping a `[cache]` section."""
     if isinstance(given, Mapping):
-        return parse_section("cache", given, CacheSettings).anchored(Path())
-    if given is None or isinstance(given, (AnswerCache, CacheSettings)):
+        return parse_section("cache", given, CacheConfig).anchored(Path())
+    if given is None or isinstance(given, (AnswerCache, CacheConfig)):
         return given
-    return CacheSettings(path=as_path("cache", given, otherwise="an AnswerCache, a CacheSettings, a mapping"))
+    return CacheConfig(path=as_path("cache", given, otherwise="an AnswerCache, a CacheConfig, a mapping"))
 
 
 def memory_argument(given: object) -> "MemoryStore | TaskMemory | MemoryConfig | Location | None":

@@ -66,7 +66,7 @@ from ..task.modes import Mode, Strategy
 from ..task.results import Attempt, Call, Result, ToolOutcome, budget_exceeded, spent
 from ..task.route_decision import RouteDecision
 from ..task.scope import scope, scope_of
-from ..task.sections.cache import CacheSettings
+from ..task.sections.cache import CacheConfig
 from ..task.sections.memory import MemoryConfig
 from ..task.sections.runs import RunsConfig
 from ..task.sections.supervision import Verdict
@@ -152,7 +152,7 @@ class Hybrid:
         approver: Approver | None = None,
         policy: Policy | PolicyFile | Mapping[str, Any] | None = None,
         device_state: DeviceStateSource | None = None,
-        cache: AnswerCache | CacheSettings | Mapping[str, Any] | Location | None = None,
+        cache: AnswerCache | CacheConfig | Mapping[str, Any] | Location | None = None,
         memory: "MemoryStore | TaskMemory | MemoryConfig | Mapping[str, Any] | Location | None" = None,
         runs: RunStore | RunsConfig | Mapping[str, Any] | Location | None = None,
         budgets: BudgetBook | RunsConfig | Mapping[str, Any] | Location | None = None,
@@ -168,7 +168,7 @@ class Hybrid:
         runs = kept_argument("runs", runs, RunStore)
         privacy, traces = kept_argument("privacy", privacy, PrivacyRecords), kept_argument("traces", traces, TraceStore)
         self.team = Team(tuple(_members(near, far, others)))
-        self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheSettings) else None
+        self._owned_cache = AnswerCache(cache) if isinstance(cache, CacheConfig) else None
         self._cache = cache if isinstance(cache, AnswerCache) else self._owned_cache
         if self._cache is not None:
             put_in_front(self.team, self._cache)

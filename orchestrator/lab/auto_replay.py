@@ -17,7 +17,7 @@ from ..routing.auto.chooser import Chooser
 from ..routing.auto.outcomes import Outcome, outcomes_of
 from ..routing.run_record import RunRecord
 from ..task.profile import TaskProfile
-from ..task.sections.auto import AutoPolicy
+from ..task.sections.auto import AutoConfig
 from ..task.task import Policy
 
 Learning = Literal["frozen", "online"]
@@ -95,7 +95,7 @@ class _Case:
     outcomes: Mapping[str, Outcome]
 
 
-def replay(records: Iterable[RunRecord], settings: AutoPolicy | None = None, *, learning: Learning = "frozen", order: int = 0) -> Replay:
+def replay(records: Iterable[RunRecord], settings: AutoConfig | None = None, *, learning: Learning = "frozen", order: int = 0) -> Replay:
     """Let `auto` choose for each recorded task and look up what came of it.
 
     Args:
@@ -106,7 +106,7 @@ def replay(records: Iterable[RunRecord], settings: AutoPolicy | None = None, *, 
 
     Raises `ConfigError` where no task was run under every configuration, or `frozen` finds no second seed to learn from.
     """
-    settings = settings or AutoPolicy()
+    settings = settings or AutoConfig()
     cases, left_out = _cases(records)
     Random(order).shuffle(cases)
     choosers = _frozen_choosers(cases, settings) if learning == "frozen" else _one_chooser(cases, settings, order)
@@ -144,7 +144,7 @@ def _cases(records: Iterable[RunRecord]) -> tuple[list[_Case], int]:
     return cases, len(runs) - len(cases)
 
 
-def _frozen_choosers(cases: Sequence[_Case], settings: AutoPolicy) -> dict[int, Chooser]:
+def _frozen_choosers(cases: Sequence[_Case], settings: AutoConfig) -> dict[int, Chooser]:
     """For each seed a chooser that knows only the others."""
     frozen = settings.model_copy(update={"explore_share": 0.0})
     seeds = sorted({case.seed for case in cases})
@@ -161,13 +161,13 @@ def _others(cases: Sequence[_Case], seed: int) -> Iterator[Outcome]:
             yield from case.outcomes.values()
 
 
-def _one_chooser(cases: Sequence[_Case], settings: AutoPolicy, order: int) -> dict[int, Chooser]:
+def _one_chooser(cases: Sequence[_Case], settings: AutoConfig, order: int) -> dict[int, Chooser]:
     """One chooser for all, which has yet to try every configuration."""
     chooser = _chooser(settings, cases, (), seed=order)
     return {case.seed: chooser for case in cases}
 
 
-def _chooser(settings: AutoPolicy, cases: Sequence[_Case], outcomes: Iterable[Outcome], *, seed: int = 0) -> Chooser:
+def _chooser(settings: AutoConfig, cases: Sequence[_Case], outcomes: Iterable[Outcome], *, seed: int = 0) -> Chooser:
     """A chooser among the recorded configurations."""
     chooser = Chooser(settings, outcomes, has_defaults=False, seed=seed)
     for outcome in cases[0].outcomes.values():
@@ -200,7 +200,7 @@ def _replayed(case: _Case, label: str, task_class: str, *, fixed: str, utilities
     )
 
 
-def _utility(outcome: Outcome, settings: AutoPolicy) -> float:
+def _utility(outcome: Outcome, settings: AutoConfig) -> float:
     return outcome.score - (outcome.dollars or 0.0) / settings.dollars_per_score
 
 

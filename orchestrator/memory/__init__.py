@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ...protocols.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ...protocols.namespaces import Address
+    from ...protocols.namespaces import ItemAddress
     from ...protocols.tiers import Source, Tier
     from .changes import MemoryChange
     from .conflicts import Conflict, LostValue
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .item import Principal
     from .memory_item import MemoryItem
     from .provenance import Origin, writing_as
-    from .reading import Mode
+    from .reading import SearchMode
     from .recall.agent_memory import AgentMemory
     from .recall.semantic import Fact
     from .recall.turn import Turn
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .vectors import Embedder
 
 __all__ = [
-    "Address",
+    "ItemAddress",
     "AgentMemory",
     "Conflict",
     "Embedder",
@@ -33,7 +33,7 @@ __all__ = [
     "MemoryChange",
     "MemoryItem",
     "MemoryStore",
-    "Mode",
+    "SearchMode",
     "Origin",
     "Principal",
     "Ranking",
@@ -48,7 +48,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "Address": "item",
+        "ItemAddress": "item",
         "AgentMemory": "recall.agent_memory",
         "Conflict": "conflicts",
         "Embedder": "vectors",
@@ -58,7 +58,7 @@ __getattr__ = lazy_names(
         "MemoryChange": "changes",
         "MemoryItem": "memory_item",
         "MemoryStore": "store",
-        "Mode": "reading",
+        "SearchMode": "reading",
         "Origin": "provenance",
         "Principal": "item",
         "Ranking": "fusion",

@@ -24,7 +24,7 @@ from langgraph.store.base import (
 )
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_choice
 from ..util.threads import in_thread
@@ -35,7 +35,7 @@ from .indexing import WHOLE
 from .item import Principal
 from .memory_item import MemoryItem
 from .provenance import Origin, current
-from .reading import Matches, Mode, Query, Reader
+from .reading import Matches, Query, Reader, SearchMode
 from .recall.searching import ranks_turns, search_turns
 from .sweeping import Sweeper
 from .sync.keys import SubjectKeys
@@ -65,7 +65,7 @@ class BasicStore(BaseStore):
         tier: Tier = Tier.DEVICE,
         ttl: TTLConfig | None = None,
         maximum_bytes: int = validation.MAXIMUM_BYTES,
-        mode: Mode = Mode.HYBRID,
+        mode: SearchMode = SearchMode.HYBRID,
         now: Callable[[], float] = time.time,
         keys: SubjectKeys | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class BasicStore(BaseStore):
         self._embedder = embedder
         self._fields = validation.fields(fields)
         self._maximum_bytes = maximum_bytes
-        self._mode = as_choice("mode", mode, Mode)
+        self._mode = as_choice("mode", mode, SearchMode)
         self._now = now
         self._origin = Origin(user=user, tier=as_choice("tier", tier, Tier))
         self._principal: Principal | None = None
@@ -97,7 +97,7 @@ class BasicStore(BaseStore):
         source: Source | None = None,
         tier: Tier | None = None,
         subject: str | None = None,
-        lineage: Sequence[Address] = (),
+        lineage: Sequence[ItemAddress] = (),
     ) -> Self:
         """The same store for one writer: what is given is stamped on all that is written through it, and no value can say otherwise."""
         origin = Origin(
@@ -225,7 +225,7 @@ class BasicStore(BaseStore):
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool | None = None,
-        mode: Mode | None = None,
+        mode: SearchMode | None = None,
         ranking: Ranking | None = None,
         valid_at: datetime | None = None,
         include_superseded: bool = False,
@@ -238,7 +238,7 @@ class BasicStore(BaseStore):
         """
         op = SearchOp(namespace_prefix, filter, limit, offset, query)
         moment = None if include_superseded else self._now() if valid_at is None else valid_at.timestamp()
-        chosen, how = as_choice("mode", mode or self._mode, Mode), ranking or Ranking()
+        chosen, how = as_choice("mode", mode or self._mode, SearchMode), ranking or Ranking()
         asked = replace(self._query(op), key_prefix=key_prefix, mode=chosen, ranking=how, valid_at=moment)
         is_past = include_superseded or valid_at is not None
         return self._search(asked, refresh=self._refreshes(refresh_ttl), is_past=is_past)
@@ -254,7 +254,7 @@ class BasicStore(BaseStore):
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool | None = None,
-        mode: Mode | None = None,
+        mode: SearchMode | None = None,
         ranking: Ranking | None = None,
         valid_at: datetime | None = None,
         include_superseded: bool = False,

@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from ...protocols.namespaces import Address, Namespace, within
+from ...protocols.namespaces import ItemAddress, Namespace, within
 from ..util.threads import in_thread
 from .engine import Forgotten, Position
 from .item import address_tag
@@ -26,7 +26,7 @@ class MemoryChange:
 
     position: int
     """Where to go on from, with `MemoryStore.changes`."""
-    address: Address | None
+    address: ItemAddress | None
     """None: all of the item was forgotten, its name too, since it was erased or its time was over."""
     item: MemoryItem | None
     """None: it is gone."""

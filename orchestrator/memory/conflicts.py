@@ -7,7 +7,7 @@ from itertools import count, islice
 from typing import Any, Final
 
 from ...protocols import NotFound
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Source, Tier
 from .clock import seconds
 from .engine import Engine
@@ -44,7 +44,7 @@ class LostValue:
 class Conflict:
     """An item with values that lost, as a whole or in some fields. It can be read and written as any other until somebody decides."""
 
-    address: Address
+    address: ItemAddress
     item: MemoryItem | None
     """What it says at present; None: it is deleted."""
     version: str
@@ -57,7 +57,7 @@ def conflicts(reader: Reader, limit: int, offset: int) -> list[Conflict]:
     return list(islice(found, offset, offset + limit))
 
 
-def undecided(reader: Reader, address: Address) -> tuple[str, tuple[Sibling, ...]]:
+def undecided(reader: Reader, address: ItemAddress) -> tuple[str, tuple[Sibling, ...]]:
     """The version of an item, for `if_version`, and its siblings. Raises `NotFound` where it has none."""
     with reader.engine.transaction() as transaction:
         heads = transaction.heads([address]).get(address, ())
@@ -74,7 +74,7 @@ def name_of(sibling: Sibling) -> str:
     return f"{sibling.dot.device}:{sibling.dot.sequence}"
 
 
-def _conflict(reader: Reader, address: Address) -> Iterator[Conflict]:
+def _conflict(reader: Reader, address: ItemAddress) -> Iterator[Conflict]:
     try:
         version, siblings = undecided(reader, address)
     except NotFound:  # decided meanwhile, or none of the principal's
@@ -82,7 +82,7 @@ def _conflict(reader: Reader, address: Address) -> Iterator[Conflict]:
     yield Conflict(address, reader.get([address], [])[0], version, tuple(map(_lost, siblings)))
 
 
-def _addresses(engine: Engine) -> Iterator[Address]:
+def _addresses(engine: Engine) -> Iterator[ItemAddress]:
     for offset in count(0, _BATCH):
         batch = engine.conflicts(limit=_BATCH, offset=offset)
         yield from batch
@@ -90,7 +90,7 @@ def _addresses(engine: Engine) -> Iterator[Address]:
             return
 
 
-def _is_for(principal: Principal | None, address: Address, sibling: Sibling) -> bool:
+def _is_for(principal: Principal | None, address: ItemAddress, sibling: Sibling) -> bool:
     return principal is None or principal.sees(address, sibling.meta, sibling.dot.device)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from ...protocols.namespaces import Address, Namespace
+from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
 from .item import Meta
 from .operation import Dot, Operation, Sibling, Stamp
@@ -145,9 +145,9 @@ def _sibling(dot: object, clock: object, value: object, meta: object, lost: obje
     return Sibling(_dot(*_list(dot)), _natural(clock), _object(value), read_meta(meta), _stamps(lost))
 
 
-def _address(namespace: object, key: object) -> Address:
+def _address(namespace: object, key: object) -> ItemAddress:
     labels = tuple(map(_text, _list(namespace)))
-    return Address(_namespace(labels), _text(key))
+    return ItemAddress(_namespace(labels), _text(key))
 
 
 @lru_cache(maxsize=1024)

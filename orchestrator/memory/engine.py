@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import Address, Namespace
+from ...protocols.namespaces import ItemAddress, Namespace
 from .item import Meta
 from .operation import Operation, VersionVector
 from .selection import Selection
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Row(NamedTuple):
     """An item as readers see it."""
 
-    address: Address
+    address: ItemAddress
     value: dict[str, Any]
     meta: Meta
     version: str
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 class Change(NamedTuple):
     """The whole new state of one item."""
 
-    address: Address
+    address: ItemAddress
     heads: tuple[Operation, ...]
     """Empty: forget that the item ever was, as when it is erased or has expired."""
     row: Row | None
@@ -76,7 +76,7 @@ class Position(NamedTuple):
 
     position: int
     """Grows with every change of the replica; an item is at the position of its last change only."""
-    address: Address
+    address: ItemAddress
     is_deleted: bool
 
 
@@ -114,7 +114,7 @@ class Transaction(Protocol):
         """The first of `count` sequence numbers of this device, and its first of `count` clock stamps; each next one is one more."""
         ...
 
-    def heads(self, addresses: Sequence[Address]) -> dict[Address, tuple[Operation, ...]]:
+    def heads(self, addresses: Sequence[ItemAddress]) -> dict[ItemAddress, tuple[Operation, ...]]:
         """The heads of those items that have any, deleted items among them."""
         ...
 
@@ -153,7 +153,7 @@ class Engine(Protocol):
         """For writing."""
         ...
 
-    def rows(self, addresses: Sequence[Address], selection: Selection) -> dict[Address, Row]:
+    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
         """Those of the items that the selection lets through."""
         ...
 
@@ -178,11 +178,11 @@ class Engine(Protocol):
         """Those that have an item which the selection lets through, in order."""
         ...
 
-    def refresh(self, addresses: Sequence[Address], now: float) -> None:
+    def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:
         """Begin the items' time to live anew."""
         ...
 
-    def expired(self, now: float, *, limit: int) -> list[Address]:
+    def expired(self, now: float, *, limit: int) -> list[ItemAddress]:
         """Items whose time is over and which are still there."""
         ...
 
@@ -214,11 +214,13 @@ class Engine(Protocol):
         """Add vectors to rows that are still at the version which they were made of."""
         ...
 
-    def conflicts(self, *, limit: int, offset: int) -> list[Address]:
+    def conflicts(self, *, limit: int, offset: int) -> list[ItemAddress]:
         """Items with siblings, deleted ones among them, in order."""
         ...
 
-    def traces(self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[Address] = ()) -> list[Address]:
+    def traces(
+        self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[ItemAddress] = ()
+    ) -> list[ItemAddress]:
         """Items that are in or below the prefix, or of which any head or sibling is about the subject or names one of `derived_from` in its
         lineage: all of which anything is kept, deleted and expired ones among them, in order."""
         ...

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ...protocols.namespaces import Address, Namespace
+from ...protocols.namespaces import ItemAddress, Namespace
 from .engine import Engine
 from .operation import Operation
 from .wording import Wording, leaves
@@ -13,12 +13,12 @@ from .wording import Wording, leaves
 _PAGE = 1000
 
 
-def traces(engine: Engine, *, prefix: Namespace | None, subject: str | None) -> list[Address]:
+def traces(engine: Engine, *, prefix: Namespace | None, subject: str | None) -> list[ItemAddress]:
     """Return where the items are that would be erased, deleted ones of which something is still kept among them.
 
     Items about a subject are those with its stamp, and those whose text has its name."""
     found = engine.traces(prefix=prefix, subject=subject) + _naming(engine, subject)
-    reached: dict[Address, None] = {}
+    reached: dict[ItemAddress, None] = {}
     while new := [address for address in found if address not in reached]:
         reached.update(dict.fromkeys(new))
         found = engine.traces(derived_from=new)
@@ -37,11 +37,11 @@ def operations_of(engine: Engine) -> Iterator[Operation]:
 class Erased:
     """Items to forget, as records of other stores hold them: by their addresses, by their texts, and by the name of whom they are about."""
 
-    addresses: frozenset[Address]
+    addresses: frozenset[ItemAddress]
     wording: Wording
 
     @classmethod
-    def of(cls, engine: Engine, addresses: list[Address], subject: str | None) -> Self:
+    def of(cls, engine: Engine, addresses: list[ItemAddress], subject: str | None) -> Self:
         """Read what the items say; call it before they are erased."""
         with engine.transaction() as transaction:
             heads = [head for found in transaction.heads(addresses).values() for head in found]
@@ -53,13 +53,13 @@ class Erased:
         return any(address in self.addresses for address in recalled_in(record)) or any(map(self.wording.is_in, leaves(record)))
 
 
-def recalled_in(record: Any) -> Iterator[Address]:  # noqa: ANN401 - a value as JSON has it
+def recalled_in(record: Any) -> Iterator[ItemAddress]:  # noqa: ANN401 - a value as JSON has it
     """Yield the places of all items that a record tells of as recalled, wherever in it."""
     match record:
         case Mapping():
             match record:
                 case {"namespace": [*namespace], "key": str(key), "version": str(), "tier": str(), "trust": _}:
-                    yield Address(tuple(map(str, namespace)), key)
+                    yield ItemAddress(tuple(map(str, namespace)), key)
             for part in record.values():
                 yield from recalled_in(part)
         case list() | tuple():
@@ -75,7 +75,7 @@ def record_of(content: str) -> Any:  # noqa: ANN401 - a value as JSON has it
         return content
 
 
-def _naming(engine: Engine, subject: str | None) -> list[Address]:
+def _naming(engine: Engine, subject: str | None) -> list[ItemAddress]:
     wording = Wording.of(subject)
     return [] if wording.name is None else [one.address for one in operations_of(engine) if _names(one, wording)]
 

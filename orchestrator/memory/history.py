@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Final
 
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from .engine import Row
 from .memory_item import MemoryItem
 from .reading import Reader
@@ -15,14 +15,14 @@ _VERSION: Final = re.compile(r"[0-9a-f]+@[^@+]+(\+[0-9a-f]+@[^@+]+)*")
 _BATCH: Final = 200
 
 
-def history(reader: Reader, address: Address) -> list[MemoryItem]:
+def history(reader: Reader, address: ItemAddress) -> list[MemoryItem]:
     """What an item says and said, the newest first."""
     past = sorted(_archived(reader, address), key=lambda row: (row.meta.invalid_from or 0, row.address.key), reverse=True)
     present = reader.get([address], [])[0]
     return [*([] if present is None else [present]), *map(MemoryItem, past)]
 
 
-def _archived(reader: Reader, address: Address) -> Iterator[Row]:
+def _archived(reader: Reader, address: ItemAddress) -> Iterator[Row]:
     begin = address.key + ARCHIVE_MARK
     selection = reader.selection(address.namespace, key_prefix=begin)
     for offset in count(0, _BATCH):

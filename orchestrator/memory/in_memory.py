@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import orjson
 
-from ...protocols.namespaces import Address, Namespace, within
+from ...protocols.namespaces import ItemAddress, Namespace, within
 from .clock import tick
 from .engine import MOST_FORGOTTEN, Change, Forgotten, Hit, Logged, Position, Row, Transaction, Unembedded, check_told
 from .item import address_tag
@@ -49,7 +49,7 @@ class InMemoryEngine:
         self.device = device or uuid4().hex[:16]
         self._embedder = embedder
         self._lock = threading.RLock()
-        self._kept: dict[Address, _Kept] = {}
+        self._kept: dict[ItemAddress, _Kept] = {}
         self._state = _State({}, 0, {})
         self._numbers = itertools.count(1)
         self._position = 0
@@ -66,7 +66,7 @@ class InMemoryEngine:
             for change in transaction.changes:
                 self._keep(change)
 
-    def rows(self, addresses: Sequence[Address], selection: Selection) -> dict[Address, Row]:
+    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
         with self._lock:
             kept = ((address, self._kept.get(address)) for address in addresses)
             rows = ((address, one.change.row) for address, one in kept if one is not None)
@@ -97,7 +97,7 @@ class InMemoryEngine:
         with self._lock:
             return sorted({row.address.namespace for _, row in self._visible(selection)})
 
-    def refresh(self, addresses: Sequence[Address], now: float) -> None:
+    def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:
         with self._lock:
             for address in addresses:
                 kept = self._kept.get(address)
@@ -105,7 +105,7 @@ class InMemoryEngine:
                     later = kept.change._replace(row=row._replace(expires_at=now + row.meta.ttl))
                     self._kept[address] = replace(kept, change=later)
 
-    def expired(self, now: float, *, limit: int) -> list[Address]:
+    def expired(self, now: float, *, limit: int) -> list[ItemAddress]:
         with self._lock:
             rows = (row for _, row in self._visible() if row.expires_at is not None and row.expires_at <= now)
             return [row.address for row in itertools.islice(rows, limit)]
@@ -152,14 +152,16 @@ class InMemoryEngine:
                     change = kept.change._replace(vectors=vectors[kept.number, row.version])
                     self._kept[row.address] = replace(kept, change=change)
 
-    def conflicts(self, *, limit: int, offset: int) -> list[Address]:
+    def conflicts(self, *, limit: int, offset: int) -> list[ItemAddress]:
         with self._lock:
             return sorted(address for address, kept in self._kept.items() if kept.change.conflicts)[offset : offset + limit]
 
-    def traces(self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[Address] = ()) -> list[Address]:
+    def traces(
+        self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[ItemAddress] = ()
+    ) -> list[ItemAddress]:
         sources = set(derived_from)
 
-        def is_trace(address: Address, heads: Sequence[Operation]) -> bool:
+        def is_trace(address: ItemAddress, heads: Sequence[Operation]) -> bool:
             metas = [meta for head in heads for meta in (head.meta, *(sibling.meta for sibling in head.siblings))]
             return (
                 (prefix is not None and within(address.namespace, prefix))
@@ -190,7 +192,7 @@ class InMemoryEngine:
         """Forget everything."""
         self._kept.clear()
 
-    def _heads(self, address: Address) -> tuple[Operation, ...]:
+    def _heads(self, address: ItemAddress) -> tuple[Operation, ...]:
         kept = self._kept.get(address)
         return () if kept is None else kept.change.heads
 
@@ -233,10 +235,10 @@ class _State:
 
 
 class _Transaction:
-    def __init__(self, device: str, state: _State, heads: Callable[[Address], tuple[Operation, ...]]) -> None:
+    def __init__(self, device: str, state: _State, heads: Callable[[ItemAddress], tuple[Operation, ...]]) -> None:
         self._device = device
         self._before = heads
-        self._applied: dict[Address, tuple[Operation, ...]] = {}
+        self._applied: dict[ItemAddress, tuple[Operation, ...]] = {}
         self.state = _State(dict(state.known), state.clock, dict(state.settings))
         self.changes: list[Change] = []
 
@@ -245,7 +247,7 @@ class _Transaction:
         self.learn({self._device: first + count - 1}, clock + count - 1)
         return first, clock
 
-    def heads(self, addresses: Sequence[Address]) -> dict[Address, tuple[Operation, ...]]:
+    def heads(self, addresses: Sequence[ItemAddress]) -> dict[ItemAddress, tuple[Operation, ...]]:
         found = {address: self._applied[address] if address in self._applied else self._before(address) for address in addresses}
         return {address: heads for address, heads in found.items() if heads}
 

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import Message, NearfarError, Sensitivity
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Source
 from ..task.conversation import last_words
 from ..task.labels import Integrity, joined
 from ..task.results import Result
-from ..task.sections.consolidation import SleepPolicy
+from ..task.sections.consolidation import ConsolidationConfig
 from ..task.sections.memory import RecallConfig
 from ..task.task import Task
 from ..task.tools import Tool
 from ..util.arguments import as_tuple, require, wrong_type
 from .provenance import writing_as
 from .recall.episodic import EpisodicMemory
-from .recall.turn import Kind, Turn
+from .recall.turn import Turn, TurnKind
 from .recollection import Recollection, label_of_recalled, origin_of, recalled_item
 from .relevant import relevant
 from .rendering import render
@@ -49,7 +49,7 @@ class TaskMemory:
         recall: RecallConfig | None = RecallConfig(),  # noqa: B008 - immutable
         remember: bool = False,
         tools: Sequence[Tool] = (),
-        sleep: SleepPolicy | None = None,
+        sleep: ConsolidationConfig | None = None,
     ) -> None:
         from .store import MemoryStore
 
@@ -57,7 +57,7 @@ class TaskMemory:
             raise wrong_type("store", store, "a MemoryStore", hint='MemoryStore.open("memory.db") opens one')
         require("recall", recall, RecallConfig, "a RecallConfig or None")
         require("remember", remember, bool, "True or False")
-        require("sleep", sleep, SleepPolicy, "a SleepPolicy or None")
+        require("sleep", sleep, ConsolidationConfig, "a ConsolidationConfig or None")
         self.store = store
         self.sleep = sleep
         self._remembers = remember
@@ -101,7 +101,7 @@ class TaskMemory:
         return self._write_down(task, result, messages) if self._remembers else result
 
     def _write_down(self, task: Task, result: Result, messages: Sequence[Mapping[str, Any]]) -> Result:
-        lineage = tuple(Address(item.namespace, item.key) for item in result.recalled)
+        lineage = tuple(ItemAddress(item.namespace, item.key) for item in result.recalled)
         session, episodes = task.session or task.idempotency_key, self._episodes
         store = self.store.for_user(task.user)
         if store is not self.store:  # sessions of two users may have one name
@@ -127,12 +127,12 @@ def episode(task: Task, messages: Sequence[Mapping[str, Any]], agent: str) -> It
         message = Message.model_validate(said)
         if message.tool_result is not None:
             name, text = message.tool_result.name, message.tool_result.content
-            yield Turn(speaker=name, text=text, kind=Kind.TOOL_RESULT, source=Source.EXTERNAL_TOOL)
+            yield Turn(speaker=name, text=text, kind=TurnKind.TOOL_RESULT, source=Source.EXTERNAL_TOOL)
         elif message.text.strip():
             yield Turn(speaker=agent, text=message.text, source=Source.MODEL)
         for call in message.tool_calls:
             text = f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
-            yield Turn(speaker=agent, text=text, kind=Kind.TOOL_CALL, source=Source.MODEL)
+            yield Turn(speaker=agent, text=text, kind=TurnKind.TOOL_CALL, source=Source.MODEL)
 
 
 def _made_private(task: Task, reason: str) -> Task:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import orjson
 
-from ...protocols.namespaces import Address, Namespace, within
+from ...protocols.namespaces import ItemAddress, Namespace, within
 from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
 
 
@@ -25,7 +25,7 @@ class Meta(NamedTuple):
     tier: Tier = Tier.DEVICE
     subject: str = ""
     """Whom the item is about; all items about somebody can be erased at once. Empty: nobody in particular."""
-    lineage: tuple[Address, ...] = ()
+    lineage: tuple[ItemAddress, ...] = ()
     """The items that it was derived from."""
     created_at: float = 0.0
     """Of the item, in seconds since the epoch; later writes keep it."""
@@ -55,7 +55,7 @@ class Meta(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def address_tag(address: Address) -> str:
+def address_tag(address: ItemAddress) -> str:
     """Stands for an item where its name must not be. Whoever guesses the name can check the guess."""
     return sha256(b"nearfar item\0" + orjson.dumps((*address,))).hexdigest()
 
@@ -76,7 +76,7 @@ class Principal:
     """They see what is in or below any of these namespaces; `()` is all of them."""
     minimum_trust: float = 0.0
 
-    def sees(self, address: Address, meta: Meta, device: str) -> bool:
+    def sees(self, address: ItemAddress, meta: Meta, device: str) -> bool:
         """Whether an item that `device` wrote is meant for them."""
         is_believed = meta.trust_of(self.user) >= self.minimum_trust
         return is_believed and self._may_know(meta, device) and any(within(address.namespace, p) for p in self.prefixes)

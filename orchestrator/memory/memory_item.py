@@ -5,7 +5,7 @@ from typing import Any
 
 from langgraph.store.base import SearchItem
 
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Source, Tier
 from .engine import Row
 
@@ -39,7 +39,7 @@ class MemoryItem(SearchItem):
         self.subject: str = meta.subject
         self.others: tuple[str, ...] = meta.others
         """Whom it is about as well."""
-        self.lineage: tuple[Address, ...] = meta.lineage
+        self.lineage: tuple[ItemAddress, ...] = meta.lineage
         self.valid_from: datetime | None = _moment(meta.valid_from)
         self.invalid_from: datetime | None = _moment(meta.invalid_from)
         self.expires_at: datetime | None = _moment(row.expires_at)
@@ -47,8 +47,8 @@ class MemoryItem(SearchItem):
         """Number of whole values that lost against this one and are not decided on; see `MemoryStore.conflicts`."""
 
     @property
-    def address(self) -> Address:
-        return Address(self.namespace, self.key)
+    def address(self) -> ItemAddress:
+        return ItemAddress(self.namespace, self.key)
 
     def dict(self) -> dict[str, Any]:
         """As plain JSON."""

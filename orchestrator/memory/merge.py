@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier, strictest, widest
 from .item import Meta, all_about
 from .operation import NEVER, Dot, Operation, Sibling, Stamp, VersionVector, version_of, version_of_one
@@ -75,7 +75,7 @@ def succeed(
     *,
     dot: Dot,
     clock: int,
-    address: Address,
+    address: ItemAddress,
     value: Mapping[str, Any] | None,
     meta: Meta,
     is_total: bool = True,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier
 from .item import Meta
 
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
     """Hybrid logical clock, see `clock.py`."""
     context: VersionVector
     """The writes to this item that this one knew of, and stands in for."""
-    address: Address
+    address: ItemAddress
     value: Mapping[str, Any] | None
     """The whole value; None: the item is deleted."""
     meta: Meta

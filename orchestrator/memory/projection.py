@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from .clock import seconds
 from .engine import Change, Row
 from .indexing import texts_of
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def change_of(
-    address: Address,
+    address: ItemAddress,
     heads: Sequence[Operation],
     *,
     now: float,

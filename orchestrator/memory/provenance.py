@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier, strictest
 from .item import Meta, all_about
 
@@ -20,7 +20,7 @@ class Origin:
     tier: Tier | None = None
     """What a write without a tier of its own gets."""
     subject: str | None = None
-    lineage: tuple[Address, ...] = ()
+    lineage: tuple[ItemAddress, ...] = ()
     """The items that what is written was derived from."""
     trust: float = 1.0
     """The most that it is believed."""

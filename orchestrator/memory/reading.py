@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocols import ConfigError, NearfarError
-from ...protocols.namespaces import Address, Namespace
+from ...protocols.namespaces import ItemAddress, Namespace
 from .engine import Engine, Hit, Row
 from .fusion import Ranking, depth, fused, weighed
 from .item import Principal
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Mode(StrEnum):
+class SearchMode(StrEnum):
     """What a search compares."""
 
     HYBRID = "hybrid"
@@ -47,7 +47,7 @@ class Query:
     conditions: tuple[Condition, ...]
     limit: int
     offset: int
-    mode: Mode
+    mode: SearchMode
     ranking: Ranking
     valid_at: float | None
 
@@ -55,11 +55,11 @@ class Query:
 class Matches(NamedTuple):
     """What a search found below one prefix, with the engine's own measures, which say how much better one item is than another."""
 
-    keyword: dict[Address, float]
+    keyword: dict[ItemAddress, float]
     """Scores by words, on a scale of the engine's own."""
-    semantic: dict[Address, float]
+    semantic: dict[ItemAddress, float]
     """Cosine similarities."""
-    items: dict[Address, MemoryItem]
+    items: dict[ItemAddress, MemoryItem]
     """All that either search found."""
 
 
@@ -87,7 +87,7 @@ class Reader:
         now = self.now() if self.omit_expired else 0.0  # when nothing was over yet
         return Selection(now, prefix, key_prefix, conditions, self.principal, valid_at)
 
-    def get(self, addresses: Sequence[Address], refreshed: Sequence[Address]) -> list[MemoryItem | None]:
+    def get(self, addresses: Sequence[ItemAddress], refreshed: Sequence[ItemAddress]) -> list[MemoryItem | None]:
         """The items at the addresses; those of `refreshed` begin to live anew."""
         rows = self.engine.rows(list(dict.fromkeys(addresses)), self.selection())
         self._refresh([rows[address] for address in dict.fromkeys(refreshed) if address in rows])
@@ -101,7 +101,7 @@ class Reader:
             return MemoryItem(row, score)
         return MemoryItem(row._replace(meta=as_believed(row.meta, self.user)), score, is_anothers=True)
 
-    def known(self, addresses: Sequence[Address]) -> list[Address]:
+    def known(self, addresses: Sequence[ItemAddress]) -> list[ItemAddress]:
         """Those of the items, deleted ones among them, of which the principal may know that they ever were."""
         if self.principal is None or not addresses:
             return list(addresses)
@@ -134,7 +134,7 @@ class Reader:
 
     def meaning(self, text: str) -> "Vector | None":
         """The unit vector of a text; None: there is no embedder, or it fails now, or there is no text."""
-        return self._vector(text, Mode.HYBRID) if text.strip() else None
+        return self._vector(text, SearchMode.HYBRID) if text.strip() else None
 
     def _matches(self, selection: Selection, keywords: str, vector: "Vector | None", limit: int) -> Matches:
         keyword = self.engine.keyword(keywords, selection, limit=limit)
@@ -158,12 +158,12 @@ class Reader:
 
     def _ranked(self, query: Query, text: str, selection: Selection) -> Iterator[Hit]:
         count = depth(query.offset + query.limit)
-        vector = None if query.mode is Mode.KEYWORD else self._vector(text, query.mode)
-        words = keywords(text) if query.mode is Mode.HYBRID else text
-        keyword = [] if query.mode is Mode.SEMANTIC else self.engine.keyword(words, selection, limit=count)
+        vector = None if query.mode is SearchMode.KEYWORD else self._vector(text, query.mode)
+        words = keywords(text) if query.mode is SearchMode.HYBRID else text
+        keyword = [] if query.mode is SearchMode.SEMANTIC else self.engine.keyword(words, selection, limit=count)
         nearest = [] if vector is None else self.engine.nearest(vector, selection, limit=count)
         factors = self._factors(query.ranking, [*keyword, *nearest])
-        if query.mode is Mode.HYBRID:
+        if query.mode is SearchMode.HYBRID:
             return fused(keyword, nearest, query.ranking, factors)
         return weighed([*keyword, *nearest], factors)
 
@@ -174,9 +174,9 @@ class Reader:
         rows = self.engine.numbered(list({hit.row for hit in hits}))
         return {number: ranking.factor(row, now) for number, row in rows.items()}
 
-    def _vector(self, text: str, mode: Mode) -> "Vector | None":
+    def _vector(self, text: str, mode: SearchMode) -> "Vector | None":
         if self.embedder is None:
-            if mode is Mode.SEMANTIC:
+            if mode is SearchMode.SEMANTIC:
                 raise ConfigError("there is no embedder to search by meaning", hint="pip install 'nearfar[memory]', or give the store one")
             return None
         try:
@@ -184,7 +184,7 @@ class Reader:
         except NearfarError:
             raise
         except Exception as error:  # the user's own code: words still find something
-            if mode is Mode.SEMANTIC:
+            if mode is SearchMode.SEMANTIC:
                 raise
             log.warning("embedding the query failed with %s; it is searched by its words", type(error).__name__)
             return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ...protocols import Sensitivity
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
 from ..task.labels import Integrity, Label, joined
 from ..task.sections.memory import RecallConfig
@@ -51,9 +51,9 @@ class Recollection:
         self.add([RecalledItem.model_validate(item) for item in kept])
 
     @property
-    def addresses(self) -> tuple[Address, ...]:
+    def addresses(self) -> tuple[ItemAddress, ...]:
         """The items, as the lineage of what is written."""
-        return tuple(dict.fromkeys(Address(item.namespace, item.key) for item in self.items))
+        return tuple(dict.fromkeys(ItemAddress(item.namespace, item.key) for item in self.items))
 
     @property
     def label(self) -> Label:
@@ -73,7 +73,7 @@ class Recollection:
             _running.reset(token)
 
 
-def origin_of(label: Label, *, agent: str, lineage: tuple[Address, ...]) -> Origin:
+def origin_of(label: Label, *, agent: str, lineage: tuple[ItemAddress, ...]) -> Origin:
     """Who writes what was made of data with this label: private data stay on the device, and what strangers said is little believed."""
     trust = 1.0 if label.integrity is Integrity.TRUSTED else LEAST_TRUST
     return Origin(agent=agent, tier=None if label.tier is Tier.SHARED else Tier.DEVICE, lineage=lineage, trust=trust)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ...protocols.namespaces import Address, Namespace
+from ...protocols.namespaces import ItemAddress, Namespace
 from ..task.sections.memory import RecallConfig
 from .item import Principal
 from .reading import Matches
@@ -38,7 +38,7 @@ def relevant(store: "MemoryStore", prompt: str, config: RecallConfig) -> "list[M
     return [*known, *_turns(own, prompt, pieces)]
 
 
-def _turns(store: "MemoryStore", prompt: str, pieces: Sequence[Address]) -> "list[MemoryItem]":
+def _turns(store: "MemoryStore", prompt: str, pieces: Sequence[ItemAddress]) -> "list[MemoryItem]":
     """The best turns of the pieces, and of those beside them. That the same was asked before is no answer."""
     spans: dict[Namespace, list[Span]] = {}
     for address in pieces:
@@ -53,7 +53,7 @@ def _is_beside(key: str, spans: Sequence[Span]) -> bool:
     return turn is not None and any(one.session == turn.session and one.first - 1 <= turn.first <= one.last + 1 for one in spans)
 
 
-def _near(found: Matches, prompt: str, minimum_similarity: float) -> list[Address]:
+def _near(found: Matches, prompt: str, minimum_similarity: float) -> list[ItemAddress]:
     """Where the items are that pass the bar."""
     if found.semantic:
         return [address for address, similarity in found.semantic.items() if similarity >= minimum_similarity]

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from langgraph.store.base import IndexConfig, PutOp, TTLConfig
 
 from ...protocols import InvalidRequest, NotFound, PermissionDenied
-from ...protocols.namespaces import Address, Namespace, within
+from ...protocols.namespaces import ItemAddress, Namespace, within
 from ...protocols.tiers import Tier
 from ..util.arguments import as_choice, as_path, require, require_callable
 from ..util.threads import in_thread
@@ -24,7 +24,7 @@ from .history import history
 from .indexing import WHOLE
 from .memory_item import MemoryItem
 from .opening import EmbedderChoice, choose_embedder, open_engine, open_keys
-from .reading import Mode
+from .reading import SearchMode
 from .sweeping import sweep
 from .sync import books
 from .sync.replica import Replica
@@ -52,7 +52,7 @@ class MemoryStore(BasicStore):
         ttl: TTLConfig | None = None,
         tier: Tier = Tier.DEVICE,
         maximum_bytes: int = validation.MAXIMUM_BYTES,
-        mode: Mode | None = None,
+        mode: SearchMode | None = None,
         key: Callable[[], str] | None = None,
     ) -> Self:
         """The store in a file, which is created if need be, in a Postgres database (`postgres://...`), or in memory.
@@ -62,10 +62,10 @@ class MemoryStore(BasicStore):
         embedder from there, a search ranks as in LangGraph's own stores, by meaning alone, unless `mode` says otherwise.
         """
         _check_arguments(where, user=user, index=index, ttl=ttl, maximum_bytes=maximum_bytes, key=key)
-        tier, mode = as_choice("tier", tier, Tier), None if mode is None else as_choice("mode", mode, Mode)
+        tier, mode = as_choice("tier", tier, Tier), None if mode is None else as_choice("mode", mode, SearchMode)
         chosen = choose_embedder(embedder, index)
         fields = (None if index is None else index.get("fields")) or [WHOLE]
-        default = Mode.SEMANTIC if index is not None and index.get("embed") is not None else Mode.HYBRID
+        default = SearchMode.SEMANTIC if index is not None and index.get("embed") is not None else SearchMode.HYBRID
         with ExitStack() as opened:
             keys = open_keys(where)
             opened.callback(keys.close)
@@ -244,12 +244,12 @@ class MemoryStore(BasicStore):
         """Changes as they happen, from now on or from a position on, also those made by other processes. Close it when done."""
         return watched(self._reader(), self._watchers, prefix=validation.prefix(prefix), since=since)
 
-    def traces(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
+    def traces(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
         """Where the items are that `erase` would forget, deleted ones of which something is still kept among them. A view tells of those
         that its principal may see."""
         return self._reader().known(traces(self.engine, prefix=None if prefix is None else validation.prefix(prefix), subject=subject))
 
-    def erase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
+    def erase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
         """Forget for good all that is about a subject, or in or below a namespace, with its history and with all that was derived from it.
 
         About a subject is what has its stamp, and what has its name in the text, as whole words in any case; see `memory.wording`.
@@ -263,7 +263,7 @@ class MemoryStore(BasicStore):
         self._watchers.notify()
         return erased
 
-    async def aerase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[Address]:
+    async def aerase(self, *, subject: str | None = None, prefix: tuple[str, ...] | None = None) -> list[ItemAddress]:
         return await in_thread(self.erase, subject=subject, prefix=prefix)
 
     def export(self, *, prefix: tuple[str, ...] = (), tier: Tier | None = None) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import Address, Namespace, within
+from ...protocols.namespaces import ItemAddress, Namespace, within
 from ...protocols.tiers import Source, Tier
 from . import validation
 from .engine import Row
@@ -33,7 +33,7 @@ class Imported:
     added: int
     unchanged: int
     replaced: int
-    kept: tuple[Address, ...]
+    kept: tuple[ItemAddress, ...]
     """Items that the store has otherwise, and that were left as they are."""
 
 
@@ -55,7 +55,7 @@ def edits_of(
     A line of namespace, key and value alone is an item that nobody knows more of; it gets a `ttl` in minutes. Raises `InvalidRequest`,
     which names the line, where one is no item.
     """
-    given: dict[Address, tuple[Record, Meta | None]] = {}
+    given: dict[ItemAddress, tuple[Record, Meta | None]] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
             address, value, meta = _parsed(line, number, maximum_bytes)
@@ -81,7 +81,7 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
         yield batch
 
 
-def _present(reader: Reader, addresses: Sequence[Address]) -> Iterator[tuple[Address, Row | None]]:
+def _present(reader: Reader, addresses: Sequence[ItemAddress]) -> Iterator[tuple[ItemAddress, Row | None]]:
     for batch in batches(addresses):
         rows = reader.engine.rows(batch, reader.selection())
         yield from ((address, rows.get(address)) for address in batch)
@@ -93,7 +93,7 @@ def _says(row: Row, value: Record, meta: Meta | None) -> bool:
     return _record(row) == _record(row._replace(value=value, meta=told))
 
 
-def _edit(address: Address, value: Record, meta: Meta | None, version: str, ttl: float | None) -> Edit:
+def _edit(address: ItemAddress, value: Record, meta: Meta | None, version: str, ttl: float | None) -> Edit:
     if meta is None:
         return Edit(address=address, value=lambda _: value, if_version=version, ttl=validation.ttl_seconds(ttl))
     return Edit(address=address, value=lambda _: value, if_version=version, index=meta.index, ttl=meta.ttl, told=meta)
@@ -125,7 +125,7 @@ def _record(row: Row) -> Record:
     }
 
 
-def _parsed(line: str, number: int, maximum_bytes: int) -> tuple[Address, Record, Meta | None]:
+def _parsed(line: str, number: int, maximum_bytes: int) -> tuple[ItemAddress, Record, Meta | None]:
     """An item; without meta where the line has none, so that what is imported is stamped as any other write."""
     try:
         record = orjson.loads(line)
@@ -140,9 +140,9 @@ def _parsed(line: str, number: int, maximum_bytes: int) -> tuple[Address, Record
         raise InvalidRequest(f"line {number} is no exported item: {error!r:.120}", hint="nothing was imported; see `export`") from error
 
 
-def _address(record: Record) -> Address:
+def _address(record: Record) -> ItemAddress:
     # Superseded items have longer keys than others may.
-    return Address(validation.namespace(record["namespace"]), validation.place((), record["key"]).key)
+    return ItemAddress(validation.namespace(record["namespace"]), validation.place((), record["key"]).key)
 
 
 def _meta(record: Record) -> Meta:
@@ -156,7 +156,7 @@ def _meta(record: Record) -> Meta:
         trust=float(trust),
         tier=Tier(record["tier"]),
         subject=_text(record["subject"]),
-        lineage=tuple(Address(validation.namespace(namespace), _text(key)) for namespace, key in record["lineage"]),
+        lineage=tuple(ItemAddress(validation.namespace(namespace), _text(key)) for namespace, key in record["lineage"]),
         created_at=datetime.fromisoformat(record["created_at"]).timestamp(),
         valid_from=_optional(record, "valid_from", lambda given: datetime.fromisoformat(given).timestamp()),
         invalid_from=_optional(record, "invalid_from", lambda given: datetime.fromisoformat(given).timestamp()),

@@ -8,7 +8,7 @@ import orjson
 from langgraph.store.base import InvalidNamespaceError
 
 from ...protocols import InvalidRequest
-from ...protocols.namespaces import Address, Namespace
+from ...protocols.namespaces import ItemAddress, Namespace
 from ...protocols.tiers import Source, Tier
 from ..util.arguments import as_choice
 from .item import Meta
@@ -56,14 +56,14 @@ def namespace(labels: Sequence[str]) -> Namespace:
     return checked
 
 
-def address(labels: Sequence[str], key: object) -> Address:
+def address(labels: Sequence[str], key: object) -> ItemAddress:
     """Where to write."""
-    return Address(namespace(labels), _key(key, _LONGEST_KEY))
+    return ItemAddress(namespace(labels), _key(key, _LONGEST_KEY))
 
 
-def place(labels: Sequence[str], key: object) -> Address:
+def place(labels: Sequence[str], key: object) -> ItemAddress:
     """Where to read."""
-    return Address(prefix(labels), _key(key, _LONGEST_PLACE))
+    return ItemAddress(prefix(labels), _key(key, _LONGEST_PLACE))
 
 
 def value(given: object, maximum_bytes: int = MAXIMUM_BYTES) -> dict[str, Any]:

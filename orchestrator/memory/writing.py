@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import NearfarError, PermissionDenied, PrivacyViolation, VersionConflict
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ...protocols.tiers import Tier, strictest
 from . import validation
 from .clock import seconds
@@ -47,7 +47,7 @@ Value = dict[str, Any]
 class Edit:
     """A write that is asked for."""
 
-    address: Address
+    address: ItemAddress
     value: Callable[[Value | None], Value | None]
     """The new value, from the present one; None is no item. It may be asked more than once, and what it raises ends the write."""
     is_total: bool = True
@@ -153,13 +153,13 @@ class Writer:
         paths = self.fields if index is None or isinstance(index, Unset) else index
         return () if value is None else texts_of(value, paths)
 
-    def _present(self, transaction: Transaction, addresses: Sequence[Address], now: float) -> dict[Address, Present]:
+    def _present(self, transaction: Transaction, addresses: Sequence[ItemAddress], now: float) -> dict[ItemAddress, Present]:
         heads = transaction.heads(addresses)
         states = {address: merge(found) for address, found in heads.items()}
         mortal = [address for address, state in states.items() if state.meta.ttl is not None]
         living = self.engine.rows(mortal, Selection(now=now)) if mortal else {}
 
-        def state_of(address: Address) -> State | None:
+        def state_of(address: ItemAddress) -> State | None:
             state = states.get(address)
             is_over = state is None or state.value is None or (state.meta.ttl is not None and address not in living)
             return None if is_over else state
@@ -197,13 +197,13 @@ class Writer:
                 raise PermissionDenied(message, hint="use another key, below a namespace that begins with your user's name")
 
     def _written(
-        self, transaction: Transaction, due: Sequence[Edit], present: Mapping[Address, Present], dot: Dot, clock: int
-    ) -> dict[Address, tuple[Operation, ...]]:
+        self, transaction: Transaction, due: Sequence[Edit], present: Mapping[ItemAddress, Present], dot: Dot, clock: int
+    ) -> dict[ItemAddress, tuple[Operation, ...]]:
         """The heads that the items have from now on."""
         user = self.origin.user or ""
         states = [present[address].state for address in self.origin.lineage]
         sources = [None if state is None else as_believed(state.meta, user) for state in states]
-        written: dict[Address, tuple[Operation, ...]] = {}
+        written: dict[ItemAddress, tuple[Operation, ...]] = {}
         for edit in due:
             before = present[edit.address]
             if edit.archives and before.state is not None:
@@ -286,10 +286,10 @@ def _embedding_may_fail() -> Iterator[None]:
         log.warning("embedding failed with %s; items are found by their words alone until index_pending()", type(error).__name__)
 
 
-def archive_of(address: Address, version: str) -> Address:
+def archive_of(address: ItemAddress, version: str) -> ItemAddress:
     """Where an item's state at a version is kept when it is superseded."""
-    return Address(address.namespace, f"{address.key}{ARCHIVE_MARK}{version}")
+    return ItemAddress(address.namespace, f"{address.key}{ARCHIVE_MARK}{version}")
 
 
-def _named(address: Address) -> str:
+def _named(address: ItemAddress) -> str:
     return f"item {address.key!r} in {'/'.join(address.namespace)}"

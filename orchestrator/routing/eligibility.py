@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...protocols import Capabilities, ConfigError, PrivacyViolation, Sensitivity, Side, Unsupported
-from ..task.modes import FAR_FIRST, SUPERVISED, Candidate, Mode, Needs, Strategy
+from ..task.modes import FAR_FIRST, SUPERVISED, AgentView, Mode, Needs, Strategy
 
 SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
     Mode.ONLY_ON_DEVICE: (Side.NEAR,),
@@ -19,18 +19,18 @@ SIDES_OF_MODE: dict[Mode, tuple[Side, ...]] = {
 class Eligible:
     """The agents that remain, in the order of their sides, and why others do not."""
 
-    agents: list[Candidate]
+    agents: list[AgentView]
     reasons: list[str]
     objections: dict[str, str] = field(default_factory=dict)
     """Why an agent was left out, by its name."""
     supervisor: str | None = None
 
-    def leave_out(self, agent: Candidate, objection: str) -> None:
+    def leave_out(self, agent: AgentView, objection: str) -> None:
         self.agents.remove(agent)
         self.objections[agent.name] = objection
         self.reasons.append(f"{agent.name} left out: {objection}")
 
-    def leave_out_of_all_roles(self, agent: Candidate, objection: str) -> None:
+    def leave_out_of_all_roles(self, agent: AgentView, objection: str) -> None:
         """One that lacks what only the executor needs may still supervise; one that nobody may ask may not."""
         self.leave_out(agent, objection)
         is_alone = bool(self.agents) and self.agents[0].name == self.supervisor  # nobody supervises itself
@@ -38,7 +38,7 @@ class Eligible:
 
 
 def eligible(
-    agents: Sequence[Candidate],
+    agents: Sequence[AgentView],
     *,
     strategy: Strategy,
     mode: Mode,
@@ -67,7 +67,7 @@ def eligible(
     return found
 
 
-def _note_sides(agents: Sequence[Candidate], found: Eligible, mode: Mode) -> None:
+def _note_sides(agents: Sequence[AgentView], found: Eligible, mode: Mode) -> None:
     """Which agents are not even looked at; the first reason says so already."""
     for agent in agents:
         if agent not in found.agents:
@@ -75,7 +75,7 @@ def _note_sides(agents: Sequence[Candidate], found: Eligible, mode: Mode) -> Non
 
 
 def _assign_roles(
-    agents: Sequence[Candidate], *, strategy: Strategy, mode: Mode, sensitivity: Sensitivity, needs: Needs, executor: Side
+    agents: Sequence[AgentView], *, strategy: Strategy, mode: Mode, sensitivity: Sensitivity, needs: Needs, executor: Side
 ) -> Eligible:
     """Who works and who supervises. The executor's side must be allowed; a supervisor that is not allowed is left out."""
     other = Side.FAR if executor is Side.NEAR else Side.NEAR
@@ -118,7 +118,7 @@ def _order(strategy: Strategy, mode: Mode) -> tuple[Side, ...]:
     return allowed
 
 
-def _check_both_sides(agents: Sequence[Candidate], order: Sequence[Side], mode: Mode) -> None:
+def _check_both_sides(agents: Sequence[AgentView], order: Sequence[Side], mode: Mode) -> None:
     """The near side reads the context in any case; the far side writes the jobs, unless the mode keeps the task on this device."""
     if Side.NEAR not in order:
         raise ConfigError(f"strategy {Strategy.MINIONS} contradicts mode {mode}", hint="its context is read on this device")
@@ -128,7 +128,7 @@ def _check_both_sides(agents: Sequence[Candidate], order: Sequence[Side], mode: 
             raise ConfigError(f"no {side} agent is configured", hint=hint)
 
 
-def _has(side: Side, agents: Sequence[Candidate]) -> bool:
+def _has(side: Side, agents: Sequence[AgentView]) -> bool:
     return any(agent.side is side for agent in agents)
 
 

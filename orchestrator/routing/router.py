@@ -27,10 +27,10 @@ from ..budgets.amounts import Commitment, Spent
 from ..budgets.book import BudgetBook
 from ..budgets.storage import MemoryStorage
 from ..task.conversation import last_words
-from ..task.modes import Candidate, Mode, Strategy
+from ..task.modes import AgentView, Mode, Strategy
 from ..task.results import Call, Result
-from ..task.route_decision import AgentEstimate, Considered, Estimate, RouteDecision, Source
-from ..task.sections.routing import Limits, Objective, RouterPolicy
+from ..task.route_decision import AgentEstimate, Considered, Estimate, EstimateSource, RouteDecision
+from ..task.sections.routing import LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.sections.rules import RESTRICTIONS, Ruling, ruling
 from ..task.situation import Situation, estimated_tokens, language_of, primary_language
 from ..task.task import Policy, Task
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 _CHOOSING = frozenset({Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE})
 """Strategies in which any agent may come first: in the others each has a role."""
-_NO_LIMITS = Limits()
+_NO_LIMITS = LimitsConfig()
 _GUESS = "nothing is known yet of how these agents do, so the near side goes first, since it is free"
 _UNKNOWN_DOLLARS = 0.01
 """Of a task whose price nobody knows, where no other price is known either: not nothing."""
@@ -60,7 +60,7 @@ _UNKNOWN_DOLLARS = 0.01
 class _Judged:
     """A candidate with what is expected of it."""
 
-    agent: Candidate
+    agent: AgentView
     estimate: AgentEstimate
     utility: float
 
@@ -119,7 +119,7 @@ class Router:
         """What the task may spend."""
         return self.spending.account(task)
 
-    def explain(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
+    def explain(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = (), spent: Spent = Spent()) -> RouteDecision:  # noqa: B008 - immutable
         """What would be decided; nothing is learned from it and nothing is explored. Raises what `decide` raises."""
         policy = task.policy
         if policy.router.log is not None and policy.router.learn:
@@ -142,7 +142,7 @@ class Router:
             judged = [each for each in judged if each.agent in remaining.agents]
         return self._decision(task, mode, found, remaining, judged, agents=agents, success=success)
 
-    def refusal(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str] = ()) -> RouteDecision | None:
+    def refusal(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str] = ()) -> RouteDecision | None:
         """Explain a task that the rules deny: every agent is left out. None where they do not deny it."""
         found = self._found(task, tools)
         if found.denied is None and not found.sides_contradict:
@@ -163,7 +163,7 @@ class Router:
     def decide(
         self,
         task: Task,
-        agents: Sequence[Candidate],
+        agents: Sequence[AgentView],
         *,
         tools: Collection[str] = (),
         spent: Spent = Spent(),  # noqa: B008 - immutable
@@ -195,7 +195,7 @@ class Router:
         """Count what a task was billed, whether it was answered or not, against `dollars_per_hour`. None: the bill is unknown."""
         self.steering.settle(task.policy.router, commitments, dollars)
 
-    def dollars_by_side(self, task: Task, agents: Sequence[Candidate], *, tools: Collection[str]) -> dict[Side, float | None]:
+    def dollars_by_side(self, task: Task, agents: Sequence[AgentView], *, tools: Collection[str]) -> dict[Side, float | None]:
         """Return the dollars that such a task was seen to take of the cheapest agent of each side. None: no such task was billed.
 
         Near agents without a price are free.
@@ -204,7 +204,7 @@ class Router:
         found: dict[Side, float | None] = {}
         for agent in agents:
             dollars = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind).dollars
-            is_known = dollars is not None and (dollars.source is not Source.PRIOR or not dollars.value)
+            is_known = dollars is not None and (dollars.source is not EstimateSource.PRIOR or not dollars.value)
             value, other = dollars.value if dollars is not None and is_known else None, found.get(agent.side)
             found[agent.side] = value if other is None else other if value is None else min(value, other)
         return found
@@ -233,7 +233,7 @@ class Router:
             except ConfigError as error:  # the answer is paid for, and stands without its record
                 logger.warning("a decision is not on record: %s", error)
 
-    def report(self, result: Result, settings: RouterPolicy, *, score: float, task_class: str = "") -> None:
+    def report(self, result: Result, settings: RouterConfig, *, score: float, task_class: str = "") -> None:
         """Learn how good an answer was, 0 to 1. Raises `ConfigError` where the log cannot be written."""
         if settings.learn and settings.log is not None:
             self._relearn(settings.log)  # before this score is in it, which would count twice
@@ -293,7 +293,7 @@ class Router:
         utilities = {name: _utility(task.policy.objective, each, dearest or _UNKNOWN_DOLLARS) for name, each in estimates.items()}
         return success, [_Judged(agent, estimates[agent.name], utilities[agent.name]) for agent in agents]
 
-    def _estimate(self, agent: Candidate, success: Success, tokens: int, kind: TaskKind) -> AgentEstimate:
+    def _estimate(self, agent: AgentView, success: Success, tokens: int, kind: TaskKind) -> AgentEstimate:
         costs = self.running.costs(agent.name, agent.side, tokens=tokens, prices=agent.prices, kind=kind)
         return AgentEstimate(
             success=success.estimates[agent.name],
@@ -341,7 +341,7 @@ class Router:
         remaining: Eligible,
         judged: Sequence[_Judged],
         *,
-        agents: Sequence[Candidate],
+        agents: Sequence[AgentView],
         success: Success,
     ) -> RouteDecision:
         policy = task.policy
@@ -436,7 +436,7 @@ def _tokens(task: Task) -> int:
     return sum(estimated_tokens(message.text) for message in task.messages) + estimated_tokens(task.context or "")
 
 
-def _utility(objective: Objective, estimate: AgentEstimate, unknown_dollars: float) -> float:
+def _utility(objective: ObjectiveConfig, estimate: AgentEstimate, unknown_dollars: float) -> float:
     """The policy's objective. An unknown price counts as the dearest one that is known, since it is not free."""
     dollars = unknown_dollars if estimate.dollars is None else estimate.dollars.value
     joules = 0.0 if estimate.joules is None else estimate.joules.value
@@ -448,7 +448,7 @@ def _expected(judged: _Judged, *, tokens: int) -> Spent:
     """What a task takes at least, and what such tasks were measured to take."""
 
     def measured(figure: Estimate | None) -> float:
-        return figure.value if figure is not None and figure.source in (Source.MEASURED, Source.PROFILE) else 0.0
+        return figure.value if figure is not None and figure.source in (EstimateSource.MEASURED, EstimateSource.PROFILE) else 0.0
 
     estimate, prices = judged.estimate, judged.agent.prices
     prompt = 0.0 if prices is None else float(prices.dollars(Usage(input_tokens=tokens)))
@@ -505,17 +505,17 @@ def _by_utility(judged: Sequence[_Judged], threshold: float, advantage: float | 
     return [best, *(each for each in ranked if each is not best)]
 
 
-def _is_guess(judged: Sequence[_Judged], settings: RouterPolicy) -> bool:
+def _is_guess(judged: Sequence[_Judged], settings: RouterConfig) -> bool:
     """Nothing is known of how these agents do, and no budget asks for some tasks to go far whatever is known."""
     has_budget = settings.far_share is not None or settings.dollars_per_hour is not None
-    return not has_budget and all(each.estimate.success.source is Source.PRIOR for each in judged)
+    return not has_budget and all(each.estimate.success.source is EstimateSource.PRIOR for each in judged)
 
 
 def _considered(each: _Judged) -> Considered:
     return Considered(each.agent.name, each.agent.side, each.estimate, each.utility)
 
 
-def _left_out(agents: Sequence[Candidate], remaining: Eligible) -> list[Considered]:
+def _left_out(agents: Sequence[AgentView], remaining: Eligible) -> list[Considered]:
     out = (agent for agent in agents if agent not in remaining.agents)
     return [Considered(agent.name, agent.side, None, None, remaining.objections[agent.name]) for agent in out]
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from ...protocols import Prices, Side
 from ..agents.pace import Pace, PaceSource, no_pace
-from ..task.route_decision import Estimate, Source
+from ..task.route_decision import Estimate, EstimateSource
 from .task_costs import TaskKind, TaskMeans, TaskTaken, TaskTallies
 
 KEPT: Final = 200
@@ -225,12 +225,12 @@ def _before_it_was_seen(pace: Pace | None, side: Side, size: int, output: Estima
     tokens = _typical(size)
     seconds = pace.seconds(tokens, output.value)
     more = pace.seconds(tokens, output.value + output.deviation) - seconds  # nobody knows how long the output will be
-    joules = None if pace.watts is None else Estimate(pace.watts * seconds, pace.watts * more, Source.PROFILE)
-    return Estimate(pace.first_token_seconds(tokens), 0.0, Source.PROFILE), Estimate(seconds, more, Source.PROFILE), joules
+    joules = None if pace.watts is None else Estimate(pace.watts * seconds, pace.watts * more, EstimateSource.PROFILE)
+    return Estimate(pace.first_token_seconds(tokens), 0.0, EstimateSource.PROFILE), Estimate(seconds, more, EstimateSource.PROFILE), joules
 
 
 def _prior(value: float) -> Estimate:
-    return Estimate(value, _UNSURE * value, Source.PRIOR)
+    return Estimate(value, _UNSURE * value, EstimateSource.PRIOR)
 
 
 def _size(tokens: int) -> int:
@@ -255,7 +255,7 @@ def _figure(window: Window | None, prior: Estimate | None) -> Estimate:
         assert prior is not None, "the caller has looked"
         return prior
     seen = window.quantiles
-    return Estimate(seen.mean, seen.deviation, Source.MEASURED)
+    return Estimate(seen.mean, seen.deviation, EstimateSource.MEASURED)
 
 
 def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, prices: Prices | None) -> Estimate | None:
@@ -266,8 +266,8 @@ def _dollars(known: _Agent, side: Side, expected: _Expected, *, tokens: int, pri
     if prices is not None:
         rates = prices.rates(tokens)
         per_step = (tokens * float(rates.input) + output.value * float(rates.output)) / 1e6
-        return Estimate(per_step, max(output.deviation * float(rates.output) / 1e6, _UNSURE * per_step), Source.PRIOR)
+        return Estimate(per_step, max(output.deviation * float(rates.output) / 1e6, _UNSURE * per_step), EstimateSource.PRIOR)
     if len(known.dollars_per_token):
         seen = known.dollars_per_token.quantiles
-        return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, Source.MEASURED)
-    return Estimate(0.0, 0.0, Source.PRIOR) if side is Side.NEAR else None
+        return Estimate(seen.mean * (tokens + output.value), seen.mean * output.deviation, EstimateSource.MEASURED)
+    return Estimate(0.0, 0.0, EstimateSource.PRIOR) if side is Side.NEAR else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...protocols import StoreUnavailable
 from ..budgets.amounts import MEASURES, Spent
 from ..budgets.book import BudgetBook, Scope
-from ..task.sections.routing import Amounts, Limits
+from ..task.sections.routing import AmountsConfig, LimitsConfig
 from ..task.task import Task
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Spending:
                     return f"the limit for the {name}: {reason}"
         return None
 
-    def _scopes(self, task: Task) -> Iterator[tuple[str, Amounts, Spent]]:
+    def _scopes(self, task: Task) -> Iterator[tuple[str, AmountsConfig, Spent]]:
         """Those with a limit."""
         for scope, amounts in _limited(task.policy.limits, task):
             balance = self._book.balance(scope)
@@ -65,14 +65,14 @@ class Spending:
             yield scope.kind, amounts, Spent(spent.dollars if is_known else None, spent.tokens, spent.seconds, spent.joules)
 
 
-def _limited(limits: Limits, task: Task) -> Iterator[tuple[Scope, Amounts]]:
+def _limited(limits: LimitsConfig, task: Task) -> Iterator[tuple[Scope, AmountsConfig]]:
     session = () if task.session is None else ((Scope("session", task.session), limits.session),)
     for scope, amounts in (*session, (Scope("user", task.user), limits.user), (Scope("day"), limits.day)):
-        if amounts != Amounts():
+        if amounts != AmountsConfig():
             yield scope, amounts
 
 
-def _share_left(amounts: Amounts, spent: Spent) -> float | None:
+def _share_left(amounts: AmountsConfig, spent: Spent) -> float | None:
     shares = []
     for measure in MEASURES:
         limit, used = getattr(amounts, measure), getattr(spent, measure)
@@ -81,7 +81,7 @@ def _share_left(amounts: Amounts, spent: Spent) -> float | None:
     return min(shares, default=None)
 
 
-def _excess(measure: str, amounts: Amounts, already: Spent, more: Spent, *, allows_unknown: bool) -> str | None:
+def _excess(measure: str, amounts: AmountsConfig, already: Spent, more: Spent, *, allows_unknown: bool) -> str | None:
     """Joules that nobody measures are let pass; dollars that nobody knows are not, since they are not free."""
     limit, spent, expected = getattr(amounts, measure), getattr(already, measure), getattr(more, measure)
     if limit is None or (measure in ("dollars", "joules") and expected == 0):

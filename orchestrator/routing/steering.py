@@ -7,8 +7,8 @@ from typing import Final
 from ...protocols import Side
 from ..budgets.amounts import Commitment
 from ..task.modes import Mode, Strategy
-from ..task.route_decision import Considered, Estimate, RouteDecision, Source
-from ..task.sections.routing import RouterPolicy
+from ..task.route_decision import Considered, Estimate, EstimateSource, RouteDecision
+from ..task.sections.routing import RouterConfig
 from .budget import BudgetController, DollarRateController, FarShareController
 from .exploration import ExplorationReport, Explorer, Prospect
 
@@ -39,7 +39,7 @@ class Steering:
         """Dollars per hour that it holds now."""
         self._explorers: dict[float, Explorer] = {}
 
-    def threshold(self, settings: RouterPolicy, far: Estimate | None = None) -> float:
+    def threshold(self, settings: RouterConfig, far: Estimate | None = None) -> float:
         """Return by how much a far agent has to be ahead at the moment; finite, since JSON has no infinity.
 
         `far`: dollars that the far agent is expected to take; None: unknown.
@@ -51,13 +51,13 @@ class Steering:
             return _OUT_OF_REACH
         return min(max(controller.threshold, -_OUT_OF_REACH), _OUT_OF_REACH)
 
-    def extend(self, settings: RouterPolicy, commitments: list[Commitment], dollars: float | None) -> None:
+    def extend(self, settings: RouterConfig, commitments: list[Commitment], dollars: float | None) -> None:
         """Set more aside for a task under way that has already taken more than was expected. None: unknown dollars."""
         controller = self._rate(settings)
         if controller is not None and dollars is not None and len(commitments) == 1:
             commitments[0] = controller.extend(commitments[0], dollars)
 
-    def settle(self, settings: RouterPolicy, commitments: Sequence[Commitment], dollars: float | None) -> None:
+    def settle(self, settings: RouterConfig, commitments: Sequence[Commitment], dollars: float | None) -> None:
         """Count the bill of a task in the place of what was set aside for it and its parts. None: the bill is unknown."""
         controller = self._rate(settings)
         if controller is None:
@@ -68,7 +68,7 @@ class Steering:
             controller.settle(more, None if dollars is None else 0.0)
 
     def steered(
-        self, decision: RouteDecision, settings: RouterPolicy, *, quality: float, commitments: list[Commitment] | None = None
+        self, decision: RouteDecision, settings: RouterConfig, *, quality: float, commitments: list[Commitment] | None = None
     ) -> RouteDecision:
         """Return the decision as it is carried out, which the budget takes into account.
 
@@ -82,15 +82,15 @@ class Steering:
         self._observe(decision, settings, commitments, is_forced=not is_free)
         return _in_shadow(decision) if settings.shadow else decision
 
-    def exploration(self, settings: RouterPolicy) -> ExplorationReport:
+    def exploration(self, settings: RouterConfig) -> ExplorationReport:
         """What exploration has cost under these settings."""
         return self._explorer(settings).report
 
-    def paid_to_explore(self, settings: RouterPolicy, dollars: float) -> None:
+    def paid_to_explore(self, settings: RouterConfig, dollars: float) -> None:
         """Record what a task has cost that was explored with."""
         self._explorer(settings).paid(dollars)
 
-    def _explored(self, decision: RouteDecision, settings: RouterPolicy, quality: float) -> RouteDecision:
+    def _explored(self, decision: RouteDecision, settings: RouterConfig, quality: float) -> RouteDecision:
         prospects = [_prospect(each, decision.threshold or 0.0, quality) for each in decision.considered if each.objection is None]
         best = decision.candidates[0]
         chosen = self._explorer(settings).choose(prospects, best=best).agent
@@ -102,7 +102,7 @@ class Steering:
         changes = {"candidates": candidates, "considered": considered, "explored": True, "reasons": (*decision.reasons, note)}
         return decision.model_copy(update=changes)
 
-    def _observe(self, decision: RouteDecision, settings: RouterPolicy, commitments: list[Commitment] | None, *, is_forced: bool) -> None:
+    def _observe(self, decision: RouteDecision, settings: RouterConfig, commitments: list[Commitment] | None, *, is_forced: bool) -> None:
         controller = self._controller(settings)
         if controller is None:
             return
@@ -116,11 +116,11 @@ class Steering:
             return
         controller.observe(advantage, went_far=went_far, dollars=None if dollars is None else dollars.value, forced=is_forced)
 
-    def _explorer(self, settings: RouterPolicy) -> Explorer:
+    def _explorer(self, settings: RouterConfig) -> Explorer:
         with self._lock:
             return self._explorers.setdefault(settings.explore_share, Explorer(settings.explore_share, seed=self._seed))
 
-    def _controller(self, settings: RouterPolicy) -> BudgetController | None:
+    def _controller(self, settings: RouterConfig) -> BudgetController | None:
         """The one that holds the target of a task that is being placed. A share that is new begins anew."""
         rate = self._rate(settings)
         if rate is not None:
@@ -131,7 +131,7 @@ class Steering:
         with self._lock:
             return self._shares.setdefault(settings.far_share, FarShareController(settings.far_share))
 
-    def _rate(self, settings: RouterPolicy) -> DollarRateController | None:
+    def _rate(self, settings: RouterConfig) -> DollarRateController | None:
         """The one that has all bills; it keeps its target, since a task that ends may have begun under an older policy."""
         if settings.dollars_per_hour is None:
             return None
@@ -150,7 +150,7 @@ class Steering:
 
 def _most(dollars: Estimate | None) -> float | None:
     """Return the most that a task is likely to cost; None where no such task was ever billed."""
-    return None if dollars is None or dollars.source is Source.PRIOR else dollars.value + dollars.deviation
+    return None if dollars is None or dollars.source is EstimateSource.PRIOR else dollars.value + dollars.deviation
 
 
 def _prospect(each: Considered, threshold: float, quality: float) -> Prospect:

@@ -8,8 +8,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
 
-from ..task.modes import Candidate
-from ..task.route_decision import Estimate, Impression, RouteDecision, Source
+from ..task.modes import AgentView
+from ..task.route_decision import Estimate, EstimateSource, Impression, RouteDecision
 from ..util.embedding.embedder import Embedder
 from .correction import PRIOR, Corrected, Correction
 from .learned.adaptive import AdaptivePrior
@@ -54,11 +54,11 @@ class SuccessModel:
         self._adaptive = AdaptivePrior()
         self._lock = Lock()
 
-    def unread(self, agents: Sequence[Candidate], task_class: str) -> Success:
+    def unread(self, agents: Sequence[AgentView], task_class: str) -> Success:
         """What is expected where the prompt is not looked at, since there is no choice."""
         return self._corrected(None, {agent.name: PRIOR for agent in agents}, task_class)
 
-    def success(self, prompt: str, task_class: str, agents: Sequence[Candidate], *, head: Path | None) -> Success:
+    def success(self, prompt: str, task_class: str, agents: Sequence[AgentView], *, head: Path | None) -> Success:
         """Look at a prompt. Raises `ConfigError` where the folder holds no head, or one that was trained for other agents."""
         similarity = None
         if head is not None:
@@ -113,7 +113,7 @@ class SuccessModel:
     ) -> Success:
         correction = self._correction(basis)
         found = {agent: correction.corrected(agent, task_class, probability) for agent, probability in predicted.items()}
-        learned = Source.LEARNED if basis is not None else Source.PRIOR
+        learned = EstimateSource.LEARNED if basis is not None else EstimateSource.PRIOR
         estimates = {
             agent: Estimate(each.probability, each.deviation, _source(each, correction, agent, learned)) for agent, each in found.items()
         }
@@ -127,12 +127,12 @@ class SuccessModel:
             return self._heads[folder]
 
 
-def _source(found: Corrected, correction: Correction, agent: str, learned: Source) -> Source:
+def _source(found: Corrected, correction: Correction, agent: str, learned: EstimateSource) -> EstimateSource:
     """Measured on such tasks, learned from others, or a guess."""
     if found.outcomes >= _ENOUGH:
-        return Source.MEASURED
-    if learned is Source.PRIOR and correction.corrected(agent, "").outcomes >= _ENOUGH:
-        return Source.LEARNED
+        return EstimateSource.MEASURED
+    if learned is EstimateSource.PRIOR and correction.corrected(agent, "").outcomes >= _ENOUGH:
+        return EstimateSource.LEARNED
     return learned
 
 

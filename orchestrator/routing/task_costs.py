@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Final
 
 from ...protocols import Prices, Usage
-from ..task.route_decision import Estimate, Source
+from ..task.route_decision import Estimate, EstimateSource
 from .auto.classes import lineage
 
 MEMORY: Final = 30
@@ -72,7 +72,7 @@ class Faded:
 
     @property
     def estimate(self) -> Estimate:
-        return Estimate(self.mean, sqrt(max(self.square - self.mean**2, 0.0)), Source.MEASURED)
+        return Estimate(self.mean, sqrt(max(self.square - self.mean**2, 0.0)), EstimateSource.MEASURED)
 
     def inside(self, wider: "Faded | None") -> "Faded":
         """Return the figure of a class, drawn towards that of the wider one while it was seldom seen."""
@@ -129,7 +129,7 @@ class TaskMeans:
         bill = self.figures["dollars"].estimate
         more = (tokens - self._mean("prompt_tokens")) * max(self._mean("steps"), 1.0)
         value = max(bill.value + more * self._dollars_per_input_token(prices), 0.0)
-        return Estimate(value, bill.deviation, Source.MEASURED)
+        return Estimate(value, bill.deviation, EstimateSource.MEASURED)
 
     def _dollars_per_input_token(self, prices: Prices | None) -> float:
         read = self._mean("input_tokens")

@@ -7,7 +7,7 @@ from ...protocols import ApprovalRequest
 from ...protocols.messages import Value
 from ..task.results import Attempt, Result
 from .ledger.approvals import waiting
-from .run import Failure, Run, damaged
+from .run import Run, RunFailure, damaged
 from .store import RunStore
 
 _NEXT: Final = "branch:to:"
@@ -28,7 +28,7 @@ class RunDetails(Value):
     """Of agents."""
     waits_for: tuple[ApprovalRequest, ...] = ()
     answer: str | None = None
-    failure: Failure | None = None
+    failure: RunFailure | None = None
 
 
 def details(store: RunStore, run: str, *, user: str | None = None) -> RunDetails:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ...protocols import RunBusy, StoreError
-from ...protocols.namespaces import Address
+from ...protocols.namespaces import ItemAddress
 from ..memory.engine import MOST_FORGOTTEN
 from ..memory.erasing import recalled_in
 from ..memory.item import address_tag
@@ -73,7 +73,7 @@ class ErasedRuns:
 
     def _without_their_items(self) -> list[str]:
         """The runs that recalled an item of which the memory has nothing any more."""
-        recalled: dict[str, set[Address]] = {}
+        recalled: dict[str, set[ItemAddress]] = {}
         for run, records in self._records():
             recalled.setdefault(run, set()).update(address for record in records for address in recalled_in(record))
         forgotten = {one.tag for one in self._memory.engine.forgotten(0, limit=MOST_FORGOTTEN)}

@@ -90,7 +90,7 @@ class KeptTask(Value):
         return self.task.model_copy(update={"recalled": self.recalled, "selection": self.selection})
 
 
-class Failure(Value):
+class RunFailure(Value):
     """Why a run failed."""
 
     error: str

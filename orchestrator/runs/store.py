@@ -20,7 +20,7 @@ from ..util.threads import in_thread
 from .fencing import held
 from .leases import LocalOwners, Owners, SharedOwners
 from .ledger.records import TABLES as EFFECTS
-from .run import VERSION, Failure, KeptTask, Lease, Run, RunState, damaged, title
+from .run import VERSION, KeptTask, Lease, Run, RunFailure, RunState, damaged, title
 from .schema import TABLES
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class RunStore:
         await self.writer.write(partial(self._release, lease=lease, state=RunState.WAITING if waiting else RunState.RUNNING))
         self.let_go(lease)
 
-    async def finish(self, lease: Lease, outcome: str | Failure) -> None:
+    async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
         """Write down what came of it: the result as JSON, or why there is none. Raises `RunBusy` where somebody else has the run by now.
 
         One that failed after somebody had asked for its end was cancelled.
@@ -154,7 +154,7 @@ class RunStore:
         with self.database.reading() as session:
             return self._task(session, run)
 
-    def outcome(self, run: str) -> str | Failure | None:
+    def outcome(self, run: str) -> str | RunFailure | None:
         """The result of a run as JSON, or why there is none; None where it has not ended."""
         query = "SELECT state, content FROM runs JOIN outcomes ON runs.run = outcomes.run WHERE runs.run = ?"
         with self.database.reading() as session:
@@ -301,12 +301,12 @@ class RunStore:
         if found is not None and found[0]:
             self._end(session, lease.run, RunState.CANCELLED)
 
-    def _finish(self, session: Session, *, lease: Lease, outcome: str | Failure) -> None:
+    def _finish(self, session: Session, *, lease: Lease, outcome: str | RunFailure) -> None:
         from .checkpointer import drop_checkpoints
 
-        is_cancelled, has_failed = held(session, lease), isinstance(outcome, Failure)
+        is_cancelled, has_failed = held(session, lease), isinstance(outcome, RunFailure)
         state = RunState.DONE if not has_failed else RunState.CANCELLED if is_cancelled else RunState.FAILED
-        content = outcome.model_dump_json() if isinstance(outcome, Failure) else outcome
+        content = outcome.model_dump_json() if isinstance(outcome, RunFailure) else outcome
         self._end(session, lease.run, state)
         insert = "INSERT INTO outcomes (run, content) VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET content = excluded.content"
         session.execute(insert, (lease.run, content))
@@ -390,8 +390,8 @@ class RunStore:
             raise damaged(run) from error
 
 
-def _failure(run: str, content: str) -> Failure:
+def _failure(run: str, content: str) -> RunFailure:
     try:
-        return Failure.model_validate_json(content)
+        return RunFailure.model_validate_json(content)
     except ValueError as error:
         raise damaged(run) from error

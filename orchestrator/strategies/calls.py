@@ -42,8 +42,8 @@ from ..safety.privacy.run_privacy import RunPrivacy
 from ..task.events import CallEnded
 from ..task.labels import Label
 from ..task.results import Call, price
-from ..task.sections.resilience import Patience
-from ..task.sections.routing import Fallback
+from ..task.sections.resilience import IdleTimeouts
+from ..task.sections.routing import FallbackConfig
 from ..task.sections.supervision import Cause, Verdict
 from ..task.task import Task
 from .context import TaskContext
@@ -172,7 +172,9 @@ class CallLog:
             self._record(call, request, listening, label or self._label, allowance)
             await self._end(call, allowance, is_heard=not listening.is_lost(error))
 
-    async def _hear(self, member: Member, agent: Agent, request: StepRequest, listening: "_Listening", patience: Patience | None) -> None:
+    async def _hear(
+        self, member: Member, agent: Agent, request: StepRequest, listening: "_Listening", patience: IdleTimeouts | None
+    ) -> None:
         """Listen to a step until its end; what comes of it says whether the agent may be asked again."""
         with member.health.trying() as trial:
             try:
@@ -185,15 +187,15 @@ class CallLog:
                 raise
             trial.is_telling = not listening.was_saved
 
-    def _patience(self, member: Member, request: StepRequest) -> Patience | None:
+    def _patience(self, member: Member, request: StepRequest) -> IdleTimeouts | None:
         """How long the agent may be silent. One on this device may read for long; and where nobody would take over, all are waited for."""
         if member.side is Side.NEAR or request.timeout is None:
             return None
         return self._fallback.patience
 
     @cached_property
-    def _fallback(self) -> Fallback:
-        return value_of(Fallback, self._task["policy"]["fallback"])
+    def _fallback(self) -> FallbackConfig:
+        return value_of(FallbackConfig, self._task["policy"]["fallback"])
 
     @cached_property
     def _privacy(self) -> RunPrivacy:

@@ -24,7 +24,7 @@ from ..runs.ledger.approvals import decide, needed
 from ..runs.ledger.ledger import EffectLedger, ledger_of
 from ..runs.opening import open_store
 from ..runs.parts import RunParts, thread
-from ..runs.run import Bounds, Failure, KeptTask, Lease, RunState, damaged, digest, tightened, tightened_since
+from ..runs.run import Bounds, KeptTask, Lease, RunFailure, RunState, damaged, digest, tightened, tightened_since
 from ..runs.store import RunStore
 from ..task.results import Result
 from ..task.sections.runs import RunsConfig
@@ -236,7 +236,7 @@ class DurableRuns:
     async def _ended_badly(self, lease: Lease, error: BaseException) -> None:
         try:
             if isinstance(error, NearfarError) and not isinstance(error, ApprovalNeeded | StoreError):
-                failure = Failure(error=type(error).__name__, message=error.message, hint=error.hint)
+                failure = RunFailure(error=type(error).__name__, message=error.message, hint=error.hint)
                 await self.store.finish(lease, failure)
             else:
                 await self.store.release(lease, waiting=isinstance(error, ApprovalNeeded))

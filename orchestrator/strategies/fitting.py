@@ -9,7 +9,7 @@ from ..agents.pool import Member, Team
 from ..compression.compressor import Compressed, compress, compress_and_summarize
 from ..compression.summary import Ask, Summarizer
 from ..compression.tokens import conversation_tokens
-from ..task.sections.compression import CompressionPolicy, CompressionUse
+from ..task.sections.compression import CompressionConfig, CompressionUse
 from .calls import CallLog
 from .state import TaskState
 from .turn import Turn
@@ -128,7 +128,7 @@ class Fitting:
 
 
 async def asked_with_less(
-    ask: Callable[[Sequence[Message], str], Awaitable[StepReply]], work: Sequence[Message], *, key: str, policy: CompressionPolicy
+    ask: Callable[[Sequence[Message], str], Awaitable[StepReply]], work: Sequence[Message], *, key: str, policy: CompressionConfig
 ) -> StepReply:
     """What a supervisor says of the work; of half of it, and half of that, where it cannot hold more. It has nobody to take over from it.
 

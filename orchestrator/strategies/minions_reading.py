@@ -8,7 +8,7 @@ import anyio
 from ...protocols import Agent, InvalidRequest, NearfarError, Sensitivity, StepRequest
 from ...protocols.messages import Value
 from ..agents.pool import Member
-from ..task.sections.minions import MinionsPolicy
+from ..task.sections.minions import MinionsConfig
 from ..task.task import Task
 from .calls import CallLog
 from .minions_chunks import cut_into_chunks
@@ -35,7 +35,7 @@ class Material:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.policy: MinionsPolicy = task.policy.minions
+        self.policy: MinionsConfig = task.policy.minions
         context = task.context or ""
         if not context.strip():
             raise InvalidRequest("strategy minions needs a context to read", hint='run(prompt, context="...", strategy="minions")')

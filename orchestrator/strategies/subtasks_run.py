@@ -33,8 +33,8 @@ from ..task.events import (
 )
 from ..task.labels import OPEN, Label, joined
 from ..task.results import Attempt, Call, ToolOutcome
-from ..task.sections.routing import FALLBACK_ERRORS, Amounts, Limits
-from ..task.sections.subtasks import SubtasksPolicy
+from ..task.sections.routing import FALLBACK_ERRORS, AmountsConfig, LimitsConfig
+from ..task.sections.subtasks import SubtasksConfig
 from ..task.subtasks import Subtask, SubtaskOutcome
 from ..task.task import Policy, Task
 from ..util.cancellation import cancelled_at_once
@@ -240,7 +240,7 @@ class PlanRun:
     def _divided(self, seconds: float | None) -> Shares:
         """What there is for all subtasks; where the results are put together in the end, that call gets as much as the average one."""
         count = len(self._plan.subtasks)
-        left = Amounts() if self._account is None else self._account.left_of_task()
+        left = AmountsConfig() if self._account is None else self._account.left_of_task()
         portion = count / (count + 1) if self._answering is None else 1.0
         return Shares(
             turns=self._task.policy.maximum_turns,
@@ -250,20 +250,20 @@ class PlanRun:
             tokens=None if left.tokens is None else int(portion * left.tokens),
         )
 
-    def _limits(self, weight: float) -> Limits:
+    def _limits(self, weight: float) -> LimitsConfig:
         """The task's limits, with the share of a subtask that starts in the place of the whole."""
         limits = self._task.policy.limits
         share = {"dollars": self._shares.take_dollars(weight), "tokens": self._shares.take_tokens(weight)}
         return limits.model_copy(update={"task": limits.task.model_copy(update=share)})
 
-    def _give_back(self, turns: int, share: Amounts, account: Account | None) -> None:
+    def _give_back(self, turns: int, share: AmountsConfig, account: Account | None) -> None:
         """Let those that start later have what a subtask did not use."""
         spent = account.spent if account is not None else Spent()
         dollars = 0.0 if share.dollars is None or spent.dollars is None else share.dollars - spent.dollars
         tokens = 0 if share.tokens is None else share.tokens - spent.tokens
         self._shares.give_back(turns, dollars=dollars, tokens=tokens)
 
-    def _part(self, subtask: Subtask, *, turns: int, limits: Limits, is_answer: bool) -> Task:
+    def _part(self, subtask: Subtask, *, turns: int, limits: LimitsConfig, is_answer: bool) -> Task:
         """The subtask as a task. Its sensitivity and mode are the whole's; its prompt holds the results of those that it needs."""
         prompt = with_results(subtask.task, [self.results[need] for need in subtask.needs])
         rules = tuple(message for message in self._task.messages if message.role == "system")
@@ -301,7 +301,7 @@ class PlanRun:
         emit(self._parts.runtime, SubtaskEnded(id=subtask.id, outcome=outcome, answer=answer))
 
 
-def answering_subtask(plan: SubtaskPlan, policy: SubtasksPolicy) -> str | None:
+def answering_subtask(plan: SubtaskPlan, policy: SubtasksConfig) -> str | None:
     """The subtask whose answer is the task's: the one that all others lead to, unless the results are to be put together in any case."""
     return plan.sinks[0] if len(plan.sinks) == 1 and policy.aggregate == "when_needed" else None
 

@@ -10,7 +10,7 @@ from ..task.modes import Strategy
 from ..task.results import Attempt
 from ..task.route_decision import RouteDecision
 from ..task.sections.routing import FALLBACK_ERRORS
-from ..task.sections.supervision import Cause, Supervision, Verdict
+from ..task.sections.supervision import Cause, SupervisionConfig, Verdict
 from ..task.task import Task
 from ..task.transcript import transcript
 from .calls import CallLog
@@ -52,7 +52,7 @@ class Oversight:
         self.watch = Watch.model_validate(state["watch"]) if state["watch"] is not None else Watch(covered=len(self.task.messages))
 
     @property
-    def policy(self) -> Supervision:
+    def policy(self) -> SupervisionConfig:
         return self.task.policy.supervision
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from ...protocols import Message, ToolCall, ToolResult
-from ..task.sections.supervision import Cause, Supervision, Trigger
+from ..task.sections.supervision import Cause, SupervisionConfig, Trigger
 
 _WORD = re.compile(r"\w+")
 
@@ -34,7 +34,7 @@ class Evidence:
     """The last turn did not act but gave the answer."""
 
 
-def cause_of_check(supervision: Supervision, evidence: Evidence) -> Cause | None:
+def cause_of_check(supervision: SupervisionConfig, evidence: Evidence) -> Cause | None:
     """What asks for a check now: the schedule, else the first of the triggers that fires, in the order in which they are given.
 
     An answer ends the task, so that only the trigger for answers asks for a check of it.
@@ -46,16 +46,16 @@ def cause_of_check(supervision: Supervision, evidence: Evidence) -> Cause | None
     return next((trigger for trigger in supervision.triggers if _FIRES[trigger](supervision, evidence)), None)
 
 
-def _has_error(_: Supervision, evidence: Evidence) -> bool:
+def _has_error(_: SupervisionConfig, evidence: Evidence) -> bool:
     return any(result.is_error for result in _results(evidence.fresh))
 
 
-def _loops(supervision: Supervision, evidence: Evidence) -> bool:
+def _loops(supervision: SupervisionConfig, evidence: Evidence) -> bool:
     counts = Counter(canonical(call) for message in evidence.fresh for call in message.tool_calls)
     return any(count >= supervision.loop_calls for count in counts.values())
 
 
-def _stalls(supervision: Supervision, evidence: Evidence) -> bool:
+def _stalls(supervision: SupervisionConfig, evidence: Evidence) -> bool:
     starts = [index for index, message in enumerate(evidence.fresh) if message.tool_calls]
     if len(starts) < supervision.stall_turns:
         return False
@@ -64,23 +64,23 @@ def _stalls(supervision: Supervision, evidence: Evidence) -> bool:
     return not _words(evidence.fresh[first:]) - known
 
 
-def _is_long(supervision: Supervision, evidence: Evidence) -> bool:
+def _is_long(supervision: SupervisionConfig, evidence: Evidence) -> bool:
     return any(len(result.content) > supervision.observation_characters for result in _results(evidence.fresh))
 
 
-def _is_unsure(supervision: Supervision, evidence: Evidence) -> bool:
+def _is_unsure(supervision: SupervisionConfig, evidence: Evidence) -> bool:
     return evidence.confidence is not None and evidence.confidence < supervision.minimum_confidence
 
 
-def _is_half_spent(_: Supervision, evidence: Evidence) -> bool:
+def _is_half_spent(_: SupervisionConfig, evidence: Evidence) -> bool:
     return evidence.share_spent >= 0.5 and not evidence.half_was_covered
 
 
-def _has_answered(_: Supervision, evidence: Evidence) -> bool:
+def _has_answered(_: SupervisionConfig, evidence: Evidence) -> bool:
     return evidence.answered
 
 
-_FIRES: Mapping[Trigger, Callable[[Supervision, Evidence], bool]] = {
+_FIRES: Mapping[Trigger, Callable[[SupervisionConfig, Evidence], bool]] = {
     Trigger.TOOL_ERROR: _has_error,
     Trigger.LOOP: _loops,
     Trigger.STALL: _stalls,

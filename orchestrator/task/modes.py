@@ -47,7 +47,7 @@ FAR_FIRST = frozenset({Strategy.CLOUD, Strategy.MINIONS, Strategy.SUBTASKS})
 """Strategies that begin on the far side, where the mode allows it."""
 
 
-class Candidate(Protocol):
+class AgentView(Protocol):
     """What the rules know of an agent before it is opened."""
 
     @property

@@ -23,7 +23,7 @@ class Impression:
     """Most prompts of late do not, so that the gain follows from the length alone."""
 
 
-class Source(StrEnum):
+class EstimateSource(StrEnum):
     """Where an estimate comes from."""
 
     MEASURED = "measured"
@@ -43,7 +43,7 @@ class Estimate:
     value: float
     deviation: float
     """Standard deviation of what the figure may really be."""
-    source: Source
+    source: EstimateSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,16 @@ from .chosen import Chosen
 from .labels import OF_CONTEXT, Label
 from .modes import Mode, Needs, Strategy
 from .scope import Caching
-from .sections.auto import AutoPolicy
-from .sections.compression import CompressionPolicy
-from .sections.guard import GuardPolicy
-from .sections.minions import MinionsPolicy
-from .sections.privacy import PrivacyPolicy
-from .sections.resilience import BreakerPolicy, HedgePolicy
-from .sections.routing import EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
+from .sections.auto import AutoConfig
+from .sections.compression import CompressionConfig
+from .sections.guard import GuardConfig
+from .sections.minions import MinionsConfig
+from .sections.privacy import PrivacyConfig
+from .sections.resilience import BreakerConfig, HedgeConfig
+from .sections.routing import EvidenceConfig, FallbackConfig, LimitsConfig, ObjectiveConfig, RouterConfig, StickinessConfig
 from .sections.rules import Rule
-from .sections.subtasks import SubtasksPolicy
-from .sections.supervision import Supervision
+from .sections.subtasks import SubtasksConfig
+from .sections.supervision import SupervisionConfig
 
 
 class Policy(Value):
@@ -47,35 +47,35 @@ class Policy(Value):
     """Of each step; None: as many as the agent allows."""
     rules: tuple[Rule, ...] = ()
     """What certain tasks, devices and hours ask for, in their order."""
-    objective: Objective = Objective()
+    objective: ObjectiveConfig = ObjectiveConfig()
     """What the router weighs against each other."""
-    limits: Limits = Limits()
+    limits: LimitsConfig = LimitsConfig()
     """What may be spent."""
-    fallback: Fallback = Fallback()
+    fallback: FallbackConfig = FallbackConfig()
     """Who takes over from an agent that failed."""
-    breakers: BreakerPolicy = BreakerPolicy()
+    breakers: BreakerConfig = BreakerConfig()
     """When an agent that fails is left alone."""
-    hedge: HedgePolicy = HedgePolicy()
+    hedge: HedgeConfig = HedgeConfig()
     """Whether a second agent is asked where the first one takes unusually long."""
-    stickiness: Stickiness = Stickiness()
+    stickiness: StickinessConfig = StickinessConfig()
     """What keeps a session with one agent."""
-    privacy: PrivacyPolicy = PrivacyPolicy()
+    privacy: PrivacyConfig = PrivacyConfig()
     """What becomes of private data on the way to a far agent."""
-    guard: GuardPolicy = GuardPolicy()
+    guard: GuardConfig = GuardConfig()
     """What a model may do once the run has read what strangers wrote."""
-    evidence: EvidencePolicy = EvidencePolicy()
+    evidence: EvidenceConfig = EvidenceConfig()
     """What a cascade looks at before it accepts a draft."""
-    router: RouterPolicy = RouterPolicy()
+    router: RouterConfig = RouterConfig()
     """How the router predicts, learns and holds its budget."""
-    supervision: Supervision = Supervision()
+    supervision: SupervisionConfig = SupervisionConfig()
     """Of pevr and eva."""
-    minions: MinionsPolicy = MinionsPolicy()
+    minions: MinionsConfig = MinionsConfig()
     """How the strategy `minions` reads a long context."""
-    subtasks: SubtasksPolicy = SubtasksPolicy()
+    subtasks: SubtasksConfig = SubtasksConfig()
     """How the strategy `subtasks` cuts a task."""
-    compression: CompressionPolicy = CompressionPolicy()
+    compression: CompressionConfig = CompressionConfig()
     """How conversations are made to fit that are too long for an agent."""
-    auto: AutoPolicy = AutoPolicy()
+    auto: AutoConfig = AutoConfig()
     """How the strategy `auto` chooses another one."""
 
 

@@ -10,7 +10,7 @@ from ..agent import Agent
 from ..attach import Worker
 from ..cards import Side
 from ..client import RemoteAgent
-from ..hub import Hub, WorkerPolicy, serve_hub
+from ..hub import Hub, WorkerTerms, serve_hub
 from ..server import serve
 from .subject import Transport
 
@@ -40,7 +40,7 @@ async def grpc_unix(agent: Agent) -> AsyncIterator[Agent]:
 async def attached(agent: Agent) -> AsyncIterator[Agent]:
     """The agent on a worker that has dialled out to a hub, which takes it for the user's own device."""
     name, token = agent.card.name, "the worker's own token"
-    hub = Hub({name: token}, policies={name: WorkerPolicy(side=Side.NEAR)})
+    hub = Hub({name: token}, policies={name: WorkerTerms(side=Side.NEAR)})
     async with serve_hub(hub) as address:
         worker = Worker(agent, address, token=token)
         running = asyncio.create_task(worker.run())

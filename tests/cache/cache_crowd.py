@@ -13,7 +13,7 @@ from stored_answers import ask, embedder
 from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.task.scope import Scope, current_scope, scope
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import Message, ScriptedAgent, StepRequest, complete
 
 _AT_A_TIME: Final = 8
@@ -26,7 +26,7 @@ def work(path: Path, worker: int, tasks: int, *, semantic: bool, largest_file: i
     if largest_file is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, hard))  # as if the disk were full beyond
-    cache = AnswerCache(CacheSettings(path=path, semantic=semantic, shadow_share=0), embedder=embedder() if semantic else None)
+    cache = AnswerCache(CacheConfig(path=path, semantic=semantic, shadow_share=0), embedder=embedder() if semantic else None)
     saved = asyncio.run(_crowd(cache, Random(worker), tasks))
     cache.close()
     path.with_name(f"told-{worker}.json").write_text(json.dumps({"asked": tasks, "saved": saved}), encoding="utf-8")

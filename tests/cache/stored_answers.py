@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.util.embedding.embedder import Embedder
 from nearfar.protocols import Message, Prices, StepRequest
 from nearfar.protocols.messages import Sensitivity
@@ -51,7 +51,7 @@ class World:
 
     @contextmanager
     def cache(self, path: Path, **settings: object) -> Iterator[AnswerCache]:
-        chosen = CacheSettings.model_validate({"path": path, **settings})
+        chosen = CacheConfig.model_validate({"path": path, **settings})
         opened = AnswerCache(chosen, embedder=self.embedder, now=lambda: self.time, chance=lambda: self.chance)
         try:
             yield opened

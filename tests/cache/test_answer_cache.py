@@ -14,7 +14,7 @@ from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.cli.doctor import threshold_findings
 from nearfar.orchestrator.compose.config import Config
 from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheSettings, CategorySettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig, CategoryConfig
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, StoreCorrupt, StoreUnavailable, Usage
 
 CARD = AgentCard(name="far", side=Side.FAR, model="large")
@@ -152,7 +152,7 @@ def test_another_process_writes_and_this_one_finds(tmp_path: Path) -> None:
 
 def write_and_read(path: Path, worker: int, rounds: int) -> None:
     """What each of several processes does to one file."""
-    cache = AnswerCache(CacheSettings(path=path, semantic=False))
+    cache = AnswerCache(CacheConfig(path=path, semantic=False))
     for number in range(rounds):
         keep(cache, f"Question {worker} {number}", f"Answer {worker} {number}")
         cache.count("general", "miss")
@@ -226,7 +226,7 @@ def test_what_was_saved_is_counted_by_category(tmp_path: Path) -> None:
 
 
 def test_a_threshold_that_leaves_all_to_the_guards_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = CacheSettings(path=tmp_path / "answers.db", threshold=0.7, categories={"billing": CategorySettings(threshold=0.84)})
+    settings = CacheConfig(path=tmp_path / "answers.db", threshold=0.7, categories={"billing": CategoryConfig(threshold=0.84)})
     AnswerCache(settings).close()
     assert [record.getMessage().split(" lets")[0] for record in caplog.records] == [
         "[cache] threshold = 0.7",

@@ -17,7 +17,7 @@ from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.keys import exact_key, partition_key
 from nearfar.orchestrator.cache.lookups import statistics
 from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import AgentCard, Message, Side, StepRequest, StoreUnavailable
 
 PROCESSES: Final = 4
@@ -62,7 +62,7 @@ def test_a_full_disk_costs_no_step_and_spoils_no_answer(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_no_longer_fits_on_its_disk_closes_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = AnswerCache(CacheSettings(path=tmp_path / "answers.db", semantic=False))
+    cache = AnswerCache(CacheConfig(path=tmp_path / "answers.db", semantic=False))
     for number in range(100):
         cache.count(f"{'long ' * 50} {number}", "miss")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -106,7 +106,7 @@ def test_keys_are_the_same_exactly_where_all_is_that_has_to_be(
 
 
 def test_a_cache_on_a_full_disk_says_so_and_closes(tmp_path: Path) -> None:
-    cache = AnswerCache(CacheSettings(path=tmp_path / "answers.db", semantic=False))
+    cache = AnswerCache(CacheConfig(path=tmp_path / "answers.db", semantic=False))
     cache.count("general", "miss")
     with cache.database.reading() as connection:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()

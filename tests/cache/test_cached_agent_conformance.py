@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from nearfar.orchestrator.cache.agent import CachedAgent
 from nearfar.orchestrator.cache.answers import AnswerCache
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import Agent, Capabilities, Limits, ScriptedAgent, Side, StepRequest, ToolCall, ToolSpec
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, UnicodeUse, run_check, usage_is_counted
@@ -41,7 +41,7 @@ class Family:
     """Makes cached agents over one file, and knows the agents behind them."""
 
     def __init__(self, path: Path, **options: object) -> None:
-        self._settings = CacheSettings(path=path, semantic=False)
+        self._settings = CacheConfig(path=path, semantic=False)
         self._options = options
         self._inner: dict[int, ScriptedAgent] = {}
 

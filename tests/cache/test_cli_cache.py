@@ -13,7 +13,7 @@ from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD, CacheSettings
+from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD, CacheConfig
 from nearfar.protocols import AgentCard, Finished, FinishReason, Side, StepReply, Usage
 
 pytestmark = pytest.mark.usefixtures("wide_terminal")
@@ -31,7 +31,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def used(config: Path) -> Path:
     """A configuration whose cache has an answer, a hit and two judgements."""
-    cache = AnswerCache(CacheSettings(path=config.parent / "answers.db", semantic=False))
+    cache = AnswerCache(CacheConfig(path=config.parent / "answers.db", semantic=False))
     finished = Finished(reason=FinishReason.STOP, usage=Usage(input_tokens=10, output_tokens=5), model="large")
     lookup = cache.look(ask(STRENGTH), CARD, Scope())
     cache.count(lookup.category, lookup.outcome)
@@ -92,7 +92,7 @@ def test_calibrating_finds_the_threshold_and_learns_it(config: Path) -> None:
     assert LEAST_THRESHOLD <= found["threshold"] <= 0.99
     assert found["false_hit_rate"] == 0.0
     assert "threshold 0." in nearfar("calibrate", str(pairs), "--config", str(config), "--budget", "0.4").stdout
-    cache = AnswerCache(CacheSettings(path=config.parent / "answers.db", false_hit_budget=0.4))
+    cache = AnswerCache(CacheConfig(path=config.parent / "answers.db", false_hit_budget=0.4))
     assert cache.thresholds.of("general") == found["threshold"]
     cache.close()
 

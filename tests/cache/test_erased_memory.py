@@ -12,7 +12,7 @@ from nearfar.orchestrator.cache.clearing import ErasedMemory
 from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.sync.peer import Peer
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, StoreUnavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.tiers import Tier
@@ -35,7 +35,7 @@ def hybrid(folder: Path, store: MemoryStore, *, near: Callable[[StepRequest], Re
         near=ScriptedAgent(near, name="near"),
         far=ScriptedAgent(f"1. call {CANARY}\n2. answer", name="far", side=Side.FAR),
         policy=PEVR,
-        cache=CacheSettings(path=folder / "answers.db", plans=True, semantic=False, sides=(Side.NEAR, Side.FAR), shadow_share=0),
+        cache=CacheConfig(path=folder / "answers.db", plans=True, semantic=False, sides=(Side.NEAR, Side.FAR), shadow_share=0),
         memory=TaskMemory(store, recall=None),
     )
 
@@ -90,7 +90,7 @@ async def test_an_erasure_of_another_process_counts_before_the_next_task(tmp_pat
 
 
 async def test_a_cache_is_emptied_once_for_each_erasure(tmp_path: Path) -> None:
-    cache = AnswerCache(CacheSettings(path=tmp_path / "answers.db", semantic=False))
+    cache = AnswerCache(CacheConfig(path=tmp_path / "answers.db", semantic=False))
     with remembering(tmp_path / "memory.db") as store:
         erased = ErasedMemory(cache, store)
         async with hybrid(tmp_path, store) as both:

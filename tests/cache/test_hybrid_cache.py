@@ -9,7 +9,7 @@ from stored_answers import PRICES, SAME_STRENGTH, STRENGTH
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.compose.config import parse_config
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import ConfigError, ScriptedAgent, Side
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ def numbered(side: Side) -> ScriptedAgent:
 
 
 def hybrid(path: Path, **options: object) -> Hybrid:
-    settings = CacheSettings.model_validate({"path": path, "shadow_share": 0.0, **options})
+    settings = CacheConfig.model_validate({"path": path, "shadow_share": 0.0, **options})
     return Hybrid(near=numbered(Side.NEAR), far=numbered(Side.FAR), policy=PUBLIC, cache=settings)
 
 
@@ -73,7 +73,7 @@ async def test_the_near_agent_is_cached_only_where_its_side_is_named(tmp_path: P
 
 
 async def test_a_cache_that_was_passed_in_is_left_open(tmp_path: Path) -> None:
-    cache = AnswerCache(CacheSettings(path=tmp_path / "answers.db"))
+    cache = AnswerCache(CacheConfig(path=tmp_path / "answers.db"))
     async with Hybrid(far=numbered(Side.FAR), policy=PUBLIC, cache=cache) as one:
         await one.run(STRENGTH)
     assert cache.clear() == 1
@@ -92,7 +92,7 @@ async def test_an_answer_that_was_reported_wrong_is_given_no_more(tmp_path: Path
 
 @pytest.mark.parametrize(("says", "expected"), [("Yes.", "Answer 1."), ("No.", "Answer 2.")])
 async def test_an_agent_on_this_device_may_verify(says: str, expected: str, tmp_path: Path) -> None:
-    settings = CacheSettings(path=tmp_path / "answers.db", shadow_share=0.0, verifier="near")
+    settings = CacheConfig(path=tmp_path / "answers.db", shadow_share=0.0, verifier="near")
     near = ScriptedAgent(lambda _: says, name="near")
     async with Hybrid(near=near, far=numbered(Side.FAR), policy=PUBLIC, cache=settings) as both:
         await both.run(STRENGTH)
@@ -102,7 +102,7 @@ async def test_an_agent_on_this_device_may_verify(says: str, expected: str, tmp_
 
 async def test_a_verifier_has_to_be_on_this_device(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no agent 'far' on this device"):
-        Hybrid(far=numbered(Side.FAR), cache=CacheSettings(path=tmp_path / "answers.db", verifier="far"))
+        Hybrid(far=numbered(Side.FAR), cache=CacheConfig(path=tmp_path / "answers.db", verifier="far"))
 
 
 def test_the_section_is_read_and_mistakes_in_it_are_named() -> None:

@@ -15,7 +15,7 @@ from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.intents import Intent, is_complete
 from nearfar.orchestrator.cache.lookups import PLANS, CategoryStatistics, statistics
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import DeadlineExceeded, ScriptedAgent, Side, StepRequest, Unavailable
 from nearfar.protocols.fakes import Reply
 
@@ -29,7 +29,7 @@ class Agents:
     def __init__(self, path: Path, *, plan: str = PLAN, near: Callable[[StepRequest], Reply] = lambda _: "A bridge.") -> None:
         self.near = ScriptedAgent(near, name="near", prices=PRICES)
         self.far = ScriptedAgent(lambda _: plan, name="far", side=Side.FAR, prices=PRICES)
-        self.cache = AnswerCache(CacheSettings(path=path, plans=True, sides=()))
+        self.cache = AnswerCache(CacheConfig(path=path, plans=True, sides=()))
 
     @asynccontextmanager
     async def working(self, policy: Policy = PEVR) -> AsyncGenerator[Hybrid]:

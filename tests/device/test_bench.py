@@ -18,7 +18,7 @@ from nearfar.device.profiles import Profile, profiles_of, save_profile
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.agents import NearConfig
-from nearfar.orchestrator.task.route_decision import Source
+from nearfar.orchestrator.task.route_decision import EstimateSource
 from nearfar.protocols import EnergySource, complete
 
 pytestmark = pytest.mark.anyio
@@ -119,12 +119,12 @@ async def test_the_router_expects_what_the_profile_says_before_the_first_step_an
     expected = result.decision.estimate_of("near")
     assert expected is not None
     assert expected.joules is not None
-    assert {expected.seconds.source, expected.first_token_seconds.source, expected.joules.source} == {Source.PROFILE}
+    assert {expected.seconds.source, expected.first_token_seconds.source, expected.joules.source} == {EstimateSource.PROFILE}
     assert expected.seconds.value == pytest.approx(300 / 50.0, rel=0.01)
     assert result.energy.joules is not None
     assert later is not None
     assert later.joules is not None
-    assert later.joules.source is Source.MEASURED
+    assert later.joules.source is EstimateSource.MEASURED
     assert later.joules.value == pytest.approx(result.energy.joules)
 
 
@@ -142,7 +142,7 @@ async def test_a_profile_of_another_processor_is_not_expected_of_the_one_that_is
     async with Hybrid(near=NearConfig(compute="cpu")) as hybrid:
         estimate = hybrid.explain_route("What is the mayor of Port Alder?").estimate_of("near")
     assert estimate is not None
-    assert estimate.seconds.source is Source.PRIOR
+    assert estimate.seconds.source is EstimateSource.PRIOR
 
 
 def test_the_command_keeps_what_it_prints(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from nearfar.protocols import (
 )
 from nearfar.protocols.channel import ClientTls
 from nearfar.protocols.errors import MAPPINGS, travelling_class
-from nearfar.protocols.hub import AttachedAgent, Hub, WorkerPolicy, serve_hub
+from nearfar.protocols.hub import AttachedAgent, Hub, WorkerTerms, serve_hub
 from nearfar.protocols.pairing import Pairing
 from nearfar.protocols.v1 import hub_pb2
 
@@ -220,7 +220,7 @@ class Lent:
 @asynccontextmanager
 async def lent(url: str) -> AsyncIterator[Lent]:
     """Hub and worker in this process, on two ends of a socket."""
-    hub, stopping = Hub({NAME: TOKEN}, policies={NAME: WorkerPolicy(side=Side.NEAR)}), asyncio.Event()
+    hub, stopping = Hub({NAME: TOKEN}, policies={NAME: WorkerTerms(side=Side.NEAR)}), asyncio.Event()
     async with serve_hub(hub) as address:
         running = asyncio.create_task(attachment.serve(thin_worker(url, address), stopping))
         try:

@@ -15,20 +15,28 @@ from nearfar.cloud.config import ProviderConfig
 from nearfar.orchestrator.compose.agents import GatewayConfig, LocalFarConfig, NearConfig
 from nearfar.orchestrator.compose.config import Config
 from nearfar.orchestrator.compose.hub import HubConfig, WorkerConfig
-from nearfar.orchestrator.task.sections.auto import AutoPolicy
-from nearfar.orchestrator.task.sections.cache import CacheSettings, CategorySettings
-from nearfar.orchestrator.task.sections.compression import CompressionPolicy
-from nearfar.orchestrator.task.sections.consolidation import SleepPolicy
-from nearfar.orchestrator.task.sections.guard import GuardPolicy
+from nearfar.orchestrator.task.sections.auto import AutoConfig
+from nearfar.orchestrator.task.sections.cache import CacheConfig, CategoryConfig
+from nearfar.orchestrator.task.sections.compression import CompressionConfig
+from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
+from nearfar.orchestrator.task.sections.guard import GuardConfig
 from nearfar.orchestrator.task.sections.memory import MemoryConfig, PeerConfig, RecallConfig
-from nearfar.orchestrator.task.sections.minions import MinionsPolicy
-from nearfar.orchestrator.task.sections.privacy import PrivacyPolicy
-from nearfar.orchestrator.task.sections.resilience import BreakerPolicy, HedgePolicy
-from nearfar.orchestrator.task.sections.routing import Amounts, EvidencePolicy, Fallback, Limits, Objective, RouterPolicy, Stickiness
+from nearfar.orchestrator.task.sections.minions import MinionsConfig
+from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
+from nearfar.orchestrator.task.sections.resilience import BreakerConfig, HedgeConfig
+from nearfar.orchestrator.task.sections.routing import (
+    AmountsConfig,
+    EvidenceConfig,
+    FallbackConfig,
+    LimitsConfig,
+    ObjectiveConfig,
+    RouterConfig,
+    StickinessConfig,
+)
 from nearfar.orchestrator.task.sections.rules import Rule, When
 from nearfar.orchestrator.task.sections.runs import RunsConfig
-from nearfar.orchestrator.task.sections.subtasks import SubtasksPolicy
-from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
+from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Prices
 
@@ -44,30 +52,30 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "worker": WorkerConfig,
     "memory": MemoryConfig,
     "recall": RecallConfig,
-    "sleep": SleepPolicy,
+    "sleep": ConsolidationConfig,
     "peer": PeerConfig,
-    "cache": CacheSettings,
+    "cache": CacheConfig,
     "runs": RunsConfig,
-    "category": CategorySettings,
+    "category": CategoryConfig,
     "policy": Policy,
     "rule": Rule,
     "when": When,
-    "objective": Objective,
-    "limits": Limits,
-    "amounts": Amounts,
-    "fallback": Fallback,
-    "breakers": BreakerPolicy,
-    "privacy": PrivacyPolicy,
-    "guard": GuardPolicy,
-    "hedge": HedgePolicy,
-    "stickiness": Stickiness,
-    "evidence": EvidencePolicy,
-    "router": RouterPolicy,
-    "supervision": Supervision,
-    "minions": MinionsPolicy,
-    "subtasks": SubtasksPolicy,
-    "compression": CompressionPolicy,
-    "auto": AutoPolicy,
+    "objective": ObjectiveConfig,
+    "limits": LimitsConfig,
+    "amounts": AmountsConfig,
+    "fallback": FallbackConfig,
+    "breakers": BreakerConfig,
+    "privacy": PrivacyConfig,
+    "guard": GuardConfig,
+    "hedge": HedgeConfig,
+    "stickiness": StickinessConfig,
+    "evidence": EvidenceConfig,
+    "router": RouterConfig,
+    "supervision": SupervisionConfig,
+    "minions": MinionsConfig,
+    "subtasks": SubtasksConfig,
+    "compression": CompressionConfig,
+    "auto": AutoConfig,
 }
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
 

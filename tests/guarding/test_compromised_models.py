@@ -17,7 +17,7 @@ from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.safety.guard.quoting import quoted
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.guard import GuardPolicy, OnDoubt
+from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
 from nearfar.orchestrator.task.task import Policy
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ApprovalRequest, ConfigError, InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult
@@ -290,13 +290,13 @@ async def test_somebody_may_say_yes_to_what_strangers_asked_for(answer: bool) ->
 @pytest.mark.parametrize(
     ("guard", "ran"),
     [
-        (GuardPolicy(), []),
-        (GuardPolicy(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW), ["pay", "unlock_door"]),
-        (GuardPolicy(tools=OnDoubt.ALLOW), ["unlock_door"]),
-        (GuardPolicy(tools=OnDoubt.REFUSE, arguments=OnDoubt.REFUSE), []),
+        (GuardConfig(), []),
+        (GuardConfig(tools=OnDoubt.ALLOW, arguments=OnDoubt.ALLOW), ["pay", "unlock_door"]),
+        (GuardConfig(tools=OnDoubt.ALLOW), ["unlock_door"]),
+        (GuardConfig(tools=OnDoubt.REFUSE, arguments=OnDoubt.REFUSE), []),
     ],
 )
-async def test_the_policy_says_what_is_done_about_a_call_in_doubt(guard: GuardPolicy, ran: list[str]) -> None:
+async def test_the_policy_says_what_is_done_about_a_call_in_doubt(guard: GuardConfig, ran: list[str]) -> None:
     world, asked = World(), list[ApprovalRequest]()
 
     async def approver(requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:

@@ -14,7 +14,7 @@ from langgraph.store.base import IndexConfig
 pytest.importorskip("numpy")
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Mode
+from nearfar.orchestrator.memory import SearchMode
 from nearfar.orchestrator.memory.sync import books
 from nearfar.orchestrator.memory.vectors import Embedder, LangChainEmbedder, ShippedEmbedder, from_index_config, query_vector
 from nearfar.protocols import ConfigError, InvalidRequest, StoreCorrupt, StoreUnavailable
@@ -111,7 +111,7 @@ def test_the_shipped_embedder_is_used_where_it_is_installed() -> None:
     with MemoryStore.open() as store:
         store.put(NOTES, "tea", {"text": "Ann is allergic to peanuts."})
         store.put(NOTES, "car", {"text": "The car is in the garage."})
-        assert store.search(NOTES, query="What must Ann not eat?", mode=Mode.SEMANTIC)[0].key == "tea"
+        assert store.search(NOTES, query="What must Ann not eat?", mode=SearchMode.SEMANTIC)[0].key == "tea"
 
 
 def test_without_it_words_find_what_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ async def test_they_do_so_within_a_running_loop(embed: object) -> None:
 
 
 def test_another_mode_may_be_asked_for() -> None:
-    with MemoryStore.open(index=index(vowels), mode=Mode.HYBRID) as store:
+    with MemoryStore.open(index=index(vowels), mode=SearchMode.HYBRID) as store:
         store.put(NOTES, "word", {"text": "xyz aeiou"})
         store.put(NOTES, "vowel", {"text": "a"})
         assert {item.key for item in store.search(NOTES, query="xyz a")} == {"word", "vowel"}
@@ -182,9 +182,9 @@ def test_vectors_of_another_embedder_are_made_anew(tmp_path: Path) -> None:
     with MemoryStore.open(path, index=index(vowels, name="one")) as store:
         store.put(NOTES, "a", {"text": "aaa"})
     with MemoryStore.open(path, index=index(Vowels(), name="two")) as store:
-        assert store.search(NOTES, query="u", mode=Mode.SEMANTIC) == []
+        assert store.search(NOTES, query="u", mode=SearchMode.SEMANTIC) == []
         assert store.index_pending() == 1
-        assert len(store.search(NOTES, query="u", mode=Mode.SEMANTIC)) == 1
+        assert len(store.search(NOTES, query="u", mode=SearchMode.SEMANTIC)) == 1
     with MemoryStore.open(path, index=index(vowels, name="one")) as store:
         assert len(store.search(NOTES, query="a")) == 1
 

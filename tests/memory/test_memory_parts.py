@@ -16,7 +16,7 @@ from nearfar.orchestrator.memory.indexing import passages, texts_of
 from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.provenance import Origin, combined, stamp
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import TIERS, TRUST, Source, Tier
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -112,4 +112,4 @@ def test_a_namespace_is_either_refused_or_taken_as_it_is(labels: list[str], key:
     except InvalidRequest:
         assert not key or any(not label or "." in label for label in labels) or labels[0] == "langgraph"
         return
-    assert address == Address(tuple(labels), key)
+    assert address == ItemAddress(tuple(labels), key)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.protocols import AgentCard, Finished, FinishReason, Message, Sensitivity, Side, StepReply, StepRequest, Usage, tokens
 from nearfar.protocols.token_keeping import add_token
 
@@ -127,7 +127,7 @@ def _answered(device: str, folder: Path, text: str) -> None:
     """Let the device have a cache with this answer."""
     with (folder / f"{device}.toml").open("a", encoding="utf-8") as config:
         config.write('[cache]\npath = "answers.db"\nsemantic = false\n')
-    cache = AnswerCache(CacheSettings(path=folder / "answers.db", semantic=False))
+    cache = AnswerCache(CacheConfig(path=folder / "answers.db", semantic=False))
     asked = StepRequest(messages=(Message.user("Who is Bob?"),), sensitivity=Sensitivity.PUBLIC)
     lookup = cache.look(asked, AgentCard(name="far", side=Side.FAR, model="large"), Scope())
     finished = Finished(reason=FinishReason.STOP, usage=Usage(), model="large")

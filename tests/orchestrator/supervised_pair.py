@@ -9,7 +9,7 @@ from decimal import Decimal
 from linked import linked
 
 from nearfar.orchestrator import Hybrid, Tool, tool
-from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, Prices, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
@@ -68,7 +68,7 @@ class Pair:
 
 def supervised(strategy: str, *, turns: int = 16, **knobs: object) -> Policy:
     """A policy for a public task under supervision."""
-    supervision = Supervision.model_validate(knobs)
+    supervision = SupervisionConfig.model_validate(knobs)
     return Policy.model_validate(
         {"strategy": strategy, "sensitivity": Sensitivity.PUBLIC, "maximum_turns": turns, "supervision": supervision.model_dump()}
     )

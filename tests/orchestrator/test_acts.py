@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nearfar.orchestrator import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.routing import Fallback, FallbackTrigger
-from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.sections.routing import FallbackConfig, FallbackTrigger
+from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
 from nearfar.protocols import (
     Capabilities,
     DeadlineExceeded,
@@ -112,7 +112,7 @@ async def test_a_supervisor_is_asked_before_a_doubted_step_acts(strategy: str, s
     near = [sure(pays(BOB), 0.2), sure(pays(ANN), 0.9), sure("Paid Ann.", 0.9)]
     verdict = f"INTERVENE\n{PLAN}" if strategy == "pevr" else ADVICE
     far = [PLAN, verdict] if strategy == "pevr" else [verdict]
-    hybrid, told = team(bank, near, far, strategy=strategy, supervision=Supervision(shadow=shadow))
+    hybrid, told = team(bank, near, far, strategy=strategy, supervision=SupervisionConfig(shadow=shadow))
     async with hybrid:
         result = await hybrid.run("Pay Ann 5 dollars")
     assert bank.paid == ["ann"]
@@ -154,7 +154,7 @@ async def test_tools_that_only_read_run_whatever_the_evidence_says() -> None:
         {"strategy": "device"},
         {"strategy": "cascade", "sensitivity": "private"},
         {"strategy": "eva", "mode": "only_on_device"},
-        {"strategy": "cascade", "fallback": Fallback(triggers=tuple(set(FallbackTrigger) - {FallbackTrigger.LOW_CONFIDENCE}))},
+        {"strategy": "cascade", "fallback": FallbackConfig(triggers=tuple(set(FallbackTrigger) - {FallbackTrigger.LOW_CONFIDENCE}))},
     ],
 )
 async def test_an_agent_that_no_other_one_could_answer_for_acts_by_itself(policy: dict[str, object]) -> None:

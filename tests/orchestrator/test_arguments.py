@@ -11,7 +11,7 @@ from nearfar.orchestrator import Config, Hybrid, MemoryStore, Policy, Strategy, 
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.task.conversation import Prompt
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.tools import ToolOptions
 from nearfar.protocols import ConfigError, InvalidRequest, Message, ScriptedAgent
 
@@ -100,7 +100,7 @@ def test_a_memory_store_refuses_an_argument_of_a_wrong_type_by_its_name(name: st
 
 @pytest.mark.parametrize(("name", "value"), wrong("settings", "embedder", "embedder_name", "now", "chance"))
 def test_a_cache_refuses_an_argument_of_a_wrong_type_by_its_name(name: str, value: object, tmp_path: Path) -> None:
-    settings = CacheSettings(path=tmp_path / "answers.db")
+    settings = CacheConfig(path=tmp_path / "answers.db")
     refused(name, value, lambda **given: AnswerCache(**({"settings": settings} | given)))
 
 

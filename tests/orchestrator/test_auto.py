@@ -14,7 +14,7 @@ from nearfar.orchestrator import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.routing.auto.outcomes import read_outcomes
 from nearfar.orchestrator.routing.run_record import RunRecord
-from nearfar.orchestrator.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.sections.auto import AutoConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.protocols import ConfigError, InvalidRequest, Message, NotFound, ScriptedAgent, Sensitivity, Side
@@ -38,7 +38,7 @@ def named(names: Iterable[str]) -> list[Tool]:
 
 
 def hybrid(near: list[str], far: list[str], **settings: object) -> Hybrid:
-    policy = Policy(strategy=Strategy.AUTO, sensitivity=Sensitivity.PUBLIC, auto=AutoPolicy.model_validate(settings))
+    policy = Policy(strategy=Strategy.AUTO, sensitivity=Sensitivity.PUBLIC, auto=AutoConfig.model_validate(settings))
     return Hybrid(near=ScriptedAgent(near), far=ScriptedAgent(far, name="far", side=Side.FAR), policy=policy)
 
 
@@ -75,7 +75,7 @@ async def test_measured_outcomes_decide_with_their_knobs(tmp_path: Path) -> None
 
 async def test_a_private_task_stays_on_the_device_whatever_was_measured(tmp_path: Path) -> None:
     far = ScriptedAgent([], name="far", side=Side.FAR)
-    policy = Policy(strategy=Strategy.AUTO, auto=AutoPolicy(outcomes=write(tmp_path / "runs.jsonl", runs(10)), explore_share=1.0))
+    policy = Policy(strategy=Strategy.AUTO, auto=AutoConfig(outcomes=write(tmp_path / "runs.jsonl", runs(10)), explore_share=1.0))
     async with Hybrid(near=ScriptedAgent(["An answer."] * 10), far=far, policy=policy) as pair:
         for _ in range(10):
             result = await pair.run(ERRAND, tools=named(APPS_TOOLS))

@@ -20,7 +20,7 @@ from nearfar.orchestrator.agents.gateway_process import GatewayProcess
 from nearfar.orchestrator.agents.socket_folder import SocketFolder
 from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
-from nearfar.orchestrator.task.sections.routing import Amounts, Fallback, Limits
+from nearfar.orchestrator.task.sections.routing import AmountsConfig, FallbackConfig, LimitsConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     DeadlineExceeded,
@@ -87,7 +87,7 @@ async def test_a_hybrid_starts_its_gateway_on_first_use_and_stops_it_with_itself
 
 
 async def test_a_local_far_model_costs_nothing_and_fits_a_dollar_limit() -> None:
-    policy = PUBLIC.model_copy(update={"limits": Limits(day=Amounts(dollars=0.01))})
+    policy = PUBLIC.model_copy(update={"limits": LimitsConfig(day=AmountsConfig(dollars=0.01))})
     async with Hybrid(far="far", tools=TOOLS, policy=policy) as hybrid:
         result = await hybrid.run(QUESTION.prompt, strategy="cloud")
     assert result.dollars == 0
@@ -107,7 +107,7 @@ async def test_a_killed_gateway_means_the_device_answers_until_there_is_a_new_on
     gateway = await GatewayProcess.start(FAR)
     try:
         # Its words were shown, so the user has to allow that another one starts over.
-        policy = PUBLIC.model_copy(update={"fallback": Fallback(after_first_token="restart")})
+        policy = PUBLIC.model_copy(update={"fallback": FallbackConfig(after_first_token="restart")})
         async with Hybrid(near=NearConfig(threads=1), far=gateway, policy=policy) as hybrid:
             first = gateway.process_id
             assert first is not None

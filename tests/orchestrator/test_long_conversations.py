@@ -6,8 +6,8 @@ import pytest
 
 from nearfar.orchestrator import Hybrid, Result, tool
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.compression import CompressionPolicy, CompressionUse
-from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.sections.compression import CompressionConfig, CompressionUse
+from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ContextOverflow, Limits, Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -39,7 +39,7 @@ def agent(side: Side, window: int | None) -> ScriptedAgent:
 
 
 async def run(near: ScriptedAgent, far: ScriptedAgent | None = None, **policy: Any) -> Result:  # noqa: ANN401 - whatever policies take
-    given = Policy(strategy=Strategy.ROUTE, compression=CompressionPolicy(**policy.pop("compression", {})), **policy)
+    given = Policy(strategy=Strategy.ROUTE, compression=CompressionConfig(**policy.pop("compression", {})), **policy)
     async with Hybrid(near=near, far=far, tools=[read_page], policy=given) as hybrid:
         return await hybrid.run("What are the codes of all pages?")
 
@@ -125,8 +125,8 @@ async def supervised(use: CompressionUse) -> Result:
     policy = Policy(
         strategy=Strategy.EVA,
         sensitivity=Sensitivity.PUBLIC,
-        supervision=Supervision(interval=3),
-        compression=CompressionPolicy(use=use),
+        supervision=SupervisionConfig(interval=3),
+        compression=CompressionConfig(use=use),
     )
     async with Hybrid(near=near, far=far, tools=[read_page], policy=policy) as hybrid:
         return await hybrid.run("What are the codes of all pages?")

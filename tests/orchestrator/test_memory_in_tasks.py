@@ -18,7 +18,7 @@ from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.working import WorkingMemory
 from nearfar.orchestrator.memory.tools import NOTES, memory_tools
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.memory import MemoryConfig, RecallConfig
 from nearfar.protocols import ConfigError, PrivacyViolation, ScriptedAgent, Side, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.client import RemoteAgent
@@ -215,7 +215,7 @@ async def test_every_strategy_works_with_what_is_recalled(strategy: Strategy) ->
 async def test_answer_that_memory_went_into_is_kept_in_no_cache(is_cached: bool, tmp_path: Path) -> None:
     store = MemoryStore(InMemoryEngine()) if is_cached else store_with(Tier.DEVICE)
     agent = near("Oat milk.", "Oat milk.")
-    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
+    cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
     async with Hybrid(near=agent, memory=store, cache=cache) as hybrid:
         for _ in range(2):
             await hybrid.run(PROMPT)
@@ -224,7 +224,7 @@ async def test_answer_that_memory_went_into_is_kept_in_no_cache(is_cached: bool,
 
 async def test_no_cache_keeps_what_follows_in_a_conversation_that_memory_went_into(tmp_path: Path) -> None:
     agent = near("Oat milk.", "Hafermilch.", "Hafermilch.")
-    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
+    cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
     async with Hybrid(near=agent, memory=store_with(Tier.DEVICE), cache=cache) as hybrid:
         for prompt in (PROMPT, "Say that in German.", "Say that in German."):
             await hybrid.run(prompt, session="chat")

@@ -12,8 +12,8 @@ from linked import LINKS, linked
 from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.task.events import AgentText, CallEnded, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.sections.minions import MinionsPolicy
-from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.sections.minions import MinionsConfig
+from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     BudgetExceeded,
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
 TASK = "When was the tower built, and how high is it?"
 CHUNKS = ["The tower was built in 1871. " * 4, "Nothing is said here about it. " * 4, "The tower is 40 m high. Secret word: osprey. " * 3]
 CONTEXT = "".join(chunk.ljust(140, "\n") for chunk in CHUNKS)
-SMALL = MinionsPolicy(chunk_characters=140, overlap_characters=0)
+SMALL = MinionsConfig(chunk_characters=140, overlap_characters=0)
 
 
 def policy(**knobs: object) -> Policy:
@@ -316,7 +316,7 @@ async def test_what_was_found_is_the_answer_where_no_budget_is_left_to_make_one_
         return reads(request), Finished(reason=FinishReason.STOP, model="m", usage=Usage(input_tokens=7000))
 
     near, far = ScriptedAgent(reads_a_lot, name="near"), ScriptedAgent([jobs("When was it built?")] * 2, name="far", side=Side.FAR)
-    limited = policy().model_copy(update={"limits": Limits(task=Amounts(tokens=20_000)), "maximum_output_tokens": 100})
+    limited = policy().model_copy(update={"limits": LimitsConfig(task=AmountsConfig(tokens=20_000)), "maximum_output_tokens": 100})
     async with Hybrid(near=near, far=far, policy=limited) as hybrid:
         result = await hybrid.run(TASK, context=CONTEXT)
         assert ("1871" in result.text, result.agent) == (True, "near")

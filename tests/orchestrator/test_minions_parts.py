@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from nearfar.orchestrator.strategies.minions_chunks import cut_into_chunks
 from nearfar.orchestrator.strategies.minions_findings import Finding, occurs, read_assessment, read_finding, read_jobs, show
 from nearfar.orchestrator.strategies.minions_prompts import Job
-from nearfar.orchestrator.task.sections.minions import MinionsPolicy
+from nearfar.orchestrator.task.sections.minions import MinionsConfig
 from nearfar.protocols import InvalidOutput
 
 TEXTS = st.text(alphabet=st.sampled_from("abc .\n。é"), max_size=400)
@@ -45,7 +45,7 @@ def test_a_chunk_ends_at_the_best_border_of_its_second_half(text: str, first: st
 
 def test_an_overlap_beyond_half_a_chunk_is_refused() -> None:
     with pytest.raises(ValidationError):
-        MinionsPolicy(chunk_characters=100, overlap_characters=51)
+        MinionsConfig(chunk_characters=100, overlap_characters=51)
 
 
 @pytest.mark.parametrize("wrapping", ["{}", "Here you are:\n```json\n{}\n```", "{} That is all."])

@@ -16,7 +16,7 @@ from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.safety.privacy.texts import with_texts
 from nearfar.orchestrator.task.labels import Label
 from nearfar.orchestrator.task.scope import Scope
-from nearfar.orchestrator.task.sections.privacy import PrivacyPolicy
+from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.orchestrator.tracing.store import open_traces
@@ -105,7 +105,7 @@ def test_a_message_whose_words_change_on_the_way_loses_its_state() -> None:
 @pytest.mark.parametrize(("thoughts", "kept"), [("gAAAAencrypted", True), ("The safe's code is 7741-2209-8830.", False)])
 async def test_thoughts_that_hold_what_became_private_stay_here(thoughts: str, kept: bool) -> None:
     member = Member("far", Side.FAR, agent_of(Side.FAR))
-    privacy = RunPrivacy(PrivacyPolicy(), [])
+    privacy = RunPrivacy(PrivacyConfig(), [])
     privacy.saw([ToolResult(call_id="2", name="diary", content="The safe's code is 7741-2209-8830.")])
     departing = await privacy.departing(member, asking(conversation(state=state_of("far-1", thoughts))), Label(), role="execute")
     assert [state is not None for state in states(departing.request)] == [kept]

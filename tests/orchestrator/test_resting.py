@@ -17,14 +17,14 @@ from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic
 from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.selection import Selection
-from nearfar.orchestrator.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.sections.consolidation import SleepPolicy
+from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Side, StoreUnavailable
 from nearfar.protocols.namespaces import Namespace
 
 pytestmark = pytest.mark.anyio
 
-AT_ONCE = SleepPolicy(idle_seconds=0, settled_seconds=0)
+AT_ONCE = ConsolidationConfig(idle_seconds=0, settled_seconds=0)
 SUMMARIES = episodic((), Granularity.SUMMARY)
 SUMMARY = "Ann was in Rome."
 
@@ -128,7 +128,7 @@ async def test_no_cache_keeps_what_the_model_says_of_the_memory(tmp_path: Path) 
     store, near = store_with_a_session(), ScriptedAgent(lambda _: SUMMARY)
     path = tmp_path / "cache.db"
     memory = TaskMemory(store, sleep=AT_ONCE)
-    async with Hybrid(near=near, memory=memory, cache=CacheSettings(path=path), device_state=charged):
+    async with Hybrid(near=near, memory=memory, cache=CacheConfig(path=path), device_state=charged):
         assert await summed_up(store) == SUMMARY
     assert not any(b"Rome" in file.read_bytes() for file in tmp_path.iterdir())
 
@@ -175,7 +175,7 @@ async def test_a_store_in_which_nothing_is_new_is_not_read_again() -> None:
 
 async def test_what_had_to_settle_is_consolidated_though_nothing_is_new() -> None:
     store, nights = store_with_a_session(), Nights()
-    memory = TaskMemory(store, recall=None, sleep=SleepPolicy(idle_seconds=0, settled_seconds=0.2))
+    memory = TaskMemory(store, recall=None, sleep=ConsolidationConfig(idle_seconds=0, settled_seconds=0.2))
     async with Hybrid(near=ScriptedAgent(lambda _: SUMMARY), memory=memory, device_state=nights):
         assert await summed_up(store) == SUMMARY
 

@@ -17,7 +17,7 @@ from nearfar.orchestrator.task.arm import Arm
 from nearfar.orchestrator.task.auto_decision import SelectionDecision
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.profile import TaskProfile
-from nearfar.orchestrator.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.sections.auto import AutoConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 
@@ -25,7 +25,7 @@ SEARCH = TaskProfile.of("What is the mentor of the ceo of Orbix Labs?", SEARCH_T
 APPS = TaskProfile.of("Please pay Mira Falk 20, then delete the note Blue List.", APPS_TOOLS)
 QUESTION = TaskProfile.of("Is Port Selby larger than Upper Ravel?")
 LONG = TaskProfile.of("Sum it up.", context_words=2000)
-FREE = AutoPolicy(dollars_per_point=1.0)
+FREE = AutoConfig(dollars_per_point=1.0)
 """Dollars hardly matter."""
 
 
@@ -39,21 +39,21 @@ def strategy_of(chooser: Chooser, profile: TaskProfile, policy: Policy = PUBLIC)
     ids=["stateful tools", "reading tools", "prompt alone", "long context"],
 )
 def test_without_outcomes_the_documented_default_serves(profile: TaskProfile, strategy: Strategy) -> None:
-    decision = Chooser(AutoPolicy()).choose(profile, PUBLIC)
+    decision = Chooser(AutoConfig()).choose(profile, PUBLIC)
     assert decision.chosen == Arm(strategy=strategy)
     assert f"default for tasks with {profile.shape}" in decision.reasons[-1]
     assert decision.winner.outcomes == 0
 
 
 def test_each_world_gets_what_was_measured_best_in_it() -> None:
-    chooser = Chooser(AutoPolicy(), outcomes_of(runs(60)))
+    chooser = Chooser(AutoConfig(), outcomes_of(runs(60)))
     assert strategy_of(chooser, SEARCH) is Strategy.EVA
     assert strategy_of(chooser, APPS) is Strategy.PEVR
 
 
 def test_outcomes_stand_above_the_defaults() -> None:
     reversed_odds = {"search": {"pevr": 0.9, "eva": 0.1}, "apps": {"pevr": 0.1, "eva": 0.9}}
-    chooser = Chooser(AutoPolicy(), outcomes_of(runs(60, odds=reversed_odds, arms=("pevr", "eva"))))
+    chooser = Chooser(AutoConfig(), outcomes_of(runs(60, odds=reversed_odds, arms=("pevr", "eva"))))
     assert strategy_of(chooser, SEARCH) is Strategy.PEVR
     assert strategy_of(chooser, APPS) is Strategy.EVA
 
@@ -98,29 +98,29 @@ def test_dollars_count_as_much_as_the_user_says() -> None:
         for strategy, chance in odds.items()
         for number in range(100)
     ]
-    assert strategy_of(Chooser(AutoPolicy(dollars_per_point=0.0001), known), QUESTION) is Strategy.DEVICE
-    assert strategy_of(Chooser(AutoPolicy(dollars_per_point=0.01), known), QUESTION) is Strategy.CLOUD
+    assert strategy_of(Chooser(AutoConfig(dollars_per_point=0.0001), known), QUESTION) is Strategy.DEVICE
+    assert strategy_of(Chooser(AutoConfig(dollars_per_point=0.01), known), QUESTION) is Strategy.CLOUD
 
 
 def test_an_unknown_price_is_not_free() -> None:
     known = [outcome(Strategy.DEVICE, float(number % 2), profile=QUESTION) for number in range(40)]
     known += [outcome(Strategy.EVA, float(number % 2), profile=QUESTION, dollars=0.02) for number in range(40)]
     known += [outcome(Strategy.CLOUD, float(number % 2), profile=QUESTION, dollars=None) for number in range(40)]
-    decision = Chooser(AutoPolicy(), known).choose(QUESTION, PUBLIC)
+    decision = Chooser(AutoConfig(), known).choose(QUESTION, PUBLIC)
     utility = {candidate.arm.strategy: candidate.utility for candidate in decision.candidates}
     assert utility[Strategy.CLOUD] < utility[Strategy.EVA] < utility[Strategy.DEVICE]
 
 
 def test_the_same_outcomes_give_the_same_choice() -> None:
     known = list(outcomes_of(runs(20)))
-    first, second = (Chooser(AutoPolicy(), known) for _ in range(2))
+    first, second = (Chooser(AutoConfig(), known) for _ in range(2))
     decisions = [first.choose(profile, PUBLIC) for profile in (SEARCH, APPS, QUESTION) for _ in range(5)]
     assert decisions == [second.choose(profile, PUBLIC) for profile in (SEARCH, APPS, QUESTION) for _ in range(5)]
     assert not any(decision.explored for decision in decisions)
 
 
 def test_the_choice_is_explained_with_its_figures() -> None:
-    decision = Chooser(AutoPolicy(), outcomes_of(runs(40))).choose(SEARCH, PUBLIC)
+    decision = Chooser(AutoConfig(), outcomes_of(runs(40))).choose(SEARCH, PUBLIC)
     likeness, choice = decision.reasons
     assert "class search" in likeness
     assert "auto chose eva: it is expected to score 0." in choice
@@ -146,7 +146,7 @@ def test_a_private_task_never_meets_the_far_side(
 ) -> None:
     knobs = {"sensitivity": "public"}
     chooser = Chooser(
-        AutoPolicy(explore_share=share),
+        AutoConfig(explore_share=share),
         [outcome(strategy, score, profile=profile, knobs=knobs if opens else None) for strategy, score, opens in known],
     )
     policy = Policy(mode=mode)
@@ -159,7 +159,7 @@ def test_a_private_task_never_meets_the_far_side(
 @pytest.mark.parametrize("policy", [Policy(mode=Mode.ONLY_IN_CLOUD), Policy()], ids=["only in the cloud", "no near agent"])
 def test_a_private_task_that_only_the_far_side_could_serve_is_refused(policy: Policy) -> None:
     with pytest.raises(PrivacyViolation):
-        Chooser(AutoPolicy()).choose(SEARCH, policy, sides=[Side.FAR])
+        Chooser(AutoConfig()).choose(SEARCH, policy, sides=[Side.FAR])
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_private_task_that_only_the_far_side_could_serve_is_refused(policy: Po
     ],
 )
 def test_mode_and_sides_come_before_utility(mode: Mode, sides: tuple[Side, ...], allowed: set[Strategy]) -> None:
-    decision = Chooser(AutoPolicy(), outcomes_of(runs(20))).choose(SEARCH, PUBLIC.model_copy(update={"mode": mode}), sides=sides)
+    decision = Chooser(AutoConfig(), outcomes_of(runs(20))).choose(SEARCH, PUBLIC.model_copy(update={"mode": mode}), sides=sides)
     assert {candidate.arm.strategy for candidate in decision.candidates if candidate.objection is None} == allowed
     assert {decision.chosen.strategy} == allowed
 
@@ -183,20 +183,20 @@ def test_mode_and_sides_come_before_utility(mode: Mode, sides: tuple[Side, ...],
 )
 def test_a_preferred_side_takes_part(mode: Mode, best: Strategy, chosen: Strategy) -> None:
     known = [outcome(strategy, 0.9 if strategy is best else 0.6, profile=QUESTION) for strategy in (best, chosen) for _ in range(50)]
-    assert strategy_of(Chooser(AutoPolicy(), known), QUESTION) is best
-    assert strategy_of(Chooser(AutoPolicy(), known), QUESTION, PUBLIC.model_copy(update={"mode": mode})) is chosen
+    assert strategy_of(Chooser(AutoConfig(), known), QUESTION) is best
+    assert strategy_of(Chooser(AutoConfig(), known), QUESTION, PUBLIC.model_copy(update={"mode": mode})) is chosen
 
 
 @pytest.mark.parametrize("profile", [SEARCH, QUESTION], ids=["tools", "no context"])
 def test_minions_needs_a_context_and_no_tools(profile: TaskProfile) -> None:
     known = [outcome(Strategy.MINIONS, 1.0, profile=profile) for _ in range(50)]
-    assert strategy_of(Chooser(AutoPolicy(), known), profile) is not Strategy.MINIONS
+    assert strategy_of(Chooser(AutoConfig(), known), profile) is not Strategy.MINIONS
 
 
 def test_nothing_left_says_why() -> None:
     policy = PUBLIC.model_copy(update={"mode": Mode.ONLY_ON_DEVICE})
     with pytest.raises(ConfigError, match="there is no near agent"):
-        Chooser(AutoPolicy()).choose(SEARCH, policy, sides=[Side.FAR])
+        Chooser(AutoConfig()).choose(SEARCH, policy, sides=[Side.FAR])
 
 
 def test_the_chosen_knobs_stand_above_the_policys() -> None:
@@ -216,7 +216,7 @@ def test_knobs_that_no_outcome_may_set_are_refused(knobs: dict[str, object]) -> 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5])
 def test_exploration_keeps_its_bound_at_every_moment(share: float) -> None:
-    chooser = Chooser(AutoPolicy(explore_share=share), seed=1)
+    chooser = Chooser(AutoConfig(explore_share=share), seed=1)
     explored = 0
     for served in range(1, 301):
         explored += chooser.choose(SEARCH, PUBLIC).explored
@@ -225,14 +225,14 @@ def test_exploration_keeps_its_bound_at_every_moment(share: float) -> None:
 
 
 def test_exploring_says_so_and_names_the_best_known() -> None:
-    chooser = Chooser(AutoPolicy(explore_share=1.0), seed=1)
+    chooser = Chooser(AutoConfig(explore_share=1.0), seed=1)
     decision = next(decision for decision in (chooser.choose(SEARCH, PUBLIC) for _ in range(100)) if decision.explored)
     assert "exploring; the best known is eva" in decision.reasons[-1]
 
 
 def regret_of(odds: dict[Strategy, float], *, tasks: int, seed: int, learns: bool) -> list[float]:
     """The regret after each task of a bandit with known odds, played by Thompson sampling or by lot."""
-    draws, chooser, regret = random.Random(seed), Chooser(AutoPolicy(explore_share=1.0), has_defaults=False, seed=seed), [0.0]
+    draws, chooser, regret = random.Random(seed), Chooser(AutoConfig(explore_share=1.0), has_defaults=False, seed=seed), [0.0]
     for strategy in odds:
         chooser.offer(Arm(strategy=strategy))
     for _ in range(tasks):
@@ -259,7 +259,7 @@ def test_the_regret_of_exploring_grows_ever_slower_and_stays_below_chance(odds: 
 
 def test_exploring_ends_with_the_best_arm() -> None:
     odds = {Strategy.DEVICE: 0.3, Strategy.CASCADE: 0.5, Strategy.EVA: 0.8}
-    draws, chooser = random.Random(3), Chooser(AutoPolicy(explore_share=1.0), has_defaults=False, seed=3)
+    draws, chooser = random.Random(3), Chooser(AutoConfig(explore_share=1.0), has_defaults=False, seed=3)
     for strategy in odds:
         chooser.offer(Arm(strategy=strategy))
     served: list[Strategy] = []
@@ -271,7 +271,7 @@ def test_exploring_ends_with_the_best_arm() -> None:
 
 def test_what_was_never_measured_costs_what_its_agents_do() -> None:
     measured = [outcome(Strategy.CLOUD, 0.9, profile=SEARCH, dollars=0.5) for _ in range(30)]
-    chooser = Chooser(AutoPolicy(), measured)
+    chooser = Chooser(AutoConfig(), measured)
     utilities = {each.label: each.utility + each.deviation - each.score for each in chooser.explain(SEARCH, PUBLIC).candidates}
     assert utilities["device"] == 0
     assert utilities["eva"] == pytest.approx(-0.25)
@@ -289,12 +289,12 @@ def test_agents_tell_what_a_strategy_costs_and_hybrids_where_they_do_not(sides: 
 
 
 def test_without_any_measured_dollars_the_default_serves_however_dear_the_agents_are() -> None:
-    decision = Chooser(AutoPolicy()).choose(APPS, PUBLIC, dollars={Side.FAR: 50.0, Side.NEAR: 0.0})
+    decision = Chooser(AutoConfig()).choose(APPS, PUBLIC, dollars={Side.FAR: 50.0, Side.NEAR: 0.0})
     assert decision.chosen.strategy is Strategy.PEVR
 
 
 def test_the_device_is_explored_within_the_bound_beside_a_dear_cloud() -> None:
-    chooser = Chooser(AutoPolicy(explore_share=0.1), [outcome(Strategy.CLOUD, 1.0, profile=SEARCH, dollars=0.45)] * 40, seed=3)
+    chooser = Chooser(AutoConfig(explore_share=0.1), [outcome(Strategy.CLOUD, 1.0, profile=SEARCH, dollars=0.45)] * 40, seed=3)
     explored: Counter[Strategy] = Counter()
     for served in range(1, 601):
         decision = chooser.choose(SEARCH, PUBLIC)
@@ -304,7 +304,7 @@ def test_the_device_is_explored_within_the_bound_beside_a_dear_cloud() -> None:
 
 
 def test_a_free_device_that_does_as_well_is_found_and_kept() -> None:
-    chooser = Chooser(AutoPolicy(explore_share=0.2), [outcome(Strategy.CLOUD, 0.95, profile=SEARCH, dollars=0.3)] * 40, seed=3)
+    chooser = Chooser(AutoConfig(explore_share=0.2), [outcome(Strategy.CLOUD, 0.95, profile=SEARCH, dollars=0.3)] * 40, seed=3)
     served = []
     for _ in range(300):
         chosen = chooser.choose(SEARCH, PUBLIC).chosen.strategy

@@ -14,7 +14,7 @@ from nearfar.orchestrator.routing.auto.outcomes import Outcome, ReportLog
 from nearfar.orchestrator.routing.auto.tallies import Tallies
 from nearfar.orchestrator.task.modes import Mode
 from nearfar.orchestrator.task.profile import TaskProfile
-from nearfar.orchestrator.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.sections.auto import AutoConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ScriptedAgent, Sensitivity, Side
 
@@ -51,7 +51,7 @@ def counted(tallies: Tallies) -> None:
 def test_no_mix_of_classes_tools_reports_and_restarts_makes_auto_fail(
     steps: list[Outcome | tuple[TaskProfile, str, float] | str], last: TaskProfile, explore_share: float
 ) -> None:
-    policy = AutoPolicy(explore_share=explore_share)
+    policy = AutoConfig(explore_share=explore_share)
     known: list[Outcome] = []
     chooser = Chooser(policy, seed=1)
     for step in steps:
@@ -74,13 +74,13 @@ def test_no_mix_of_classes_tools_reports_and_restarts_makes_auto_fail(
 @given(st.lists(OUTCOMES, max_size=30), PROFILES)
 def test_a_restart_chooses_as_the_process_before_it(known: list[Outcome], profile: TaskProfile) -> None:
     again = [Outcome.model_validate_json(each.model_dump_json()) for each in known]
-    assert Chooser(AutoPolicy(), again).choose(profile, PUBLIC) == Chooser(AutoPolicy(), known).choose(profile, PUBLIC)
+    assert Chooser(AutoConfig(), again).choose(profile, PUBLIC) == Chooser(AutoConfig(), known).choose(profile, PUBLIC)
 
 
 def test_a_class_with_other_tools_is_told_apart() -> None:
     reading = TaskProfile.of("look at the order", ["find_order"])
     acting = TaskProfile.of("look at the order", ["find_order", "cancel_order"])
-    chooser = Chooser(AutoPolicy(dollars_per_point=1.0), has_defaults=False)
+    chooser = Chooser(AutoConfig(dollars_per_point=1.0), has_defaults=False)
     for _ in range(60):
         for profile, best in ((reading, Strategy.EVA), (acting, Strategy.PEVR)):
             for strategy in (Strategy.EVA, Strategy.PEVR):
@@ -103,7 +103,7 @@ def cancel_order(number: str) -> str:
 
 
 def hybrid(reports: Path) -> Hybrid:
-    policy = Policy(strategy=Strategy.AUTO, sensitivity=Sensitivity.PUBLIC, auto=AutoPolicy(reports=reports, explore_share=0.3))
+    policy = Policy(strategy=Strategy.AUTO, sensitivity=Sensitivity.PUBLIC, auto=AutoConfig(reports=reports, explore_share=0.3))
     return Hybrid(near=ScriptedAgent(["Yes."] * 400), far=ScriptedAgent(["Yes."] * 400, name="far", side=Side.FAR), policy=policy)
 
 

@@ -5,7 +5,7 @@ from measured_runs import DOLLARS, run, runs
 
 from nearfar.orchestrator.lab.auto_replay import replay
 from nearfar.orchestrator.routing.run_record import RunRecord
-from nearfar.orchestrator.task.sections.auto import AutoPolicy
+from nearfar.orchestrator.task.sections.auto import AutoConfig
 from nearfar.protocols import ConfigError
 
 
@@ -73,7 +73,7 @@ def test_a_prompt_that_two_seeds_drew_is_not_learned_from(repeats: bool, score: 
 
 
 def test_learning_on_the_way_falls_ever_less_behind() -> None:
-    found = replay(runs(150, seeds=(1, 2, 3)), AutoPolicy(explore_share=1.0), learning="online", order=4)
+    found = replay(runs(150, seeds=(1, 2, 3)), AutoConfig(explore_share=1.0), learning="online", order=4)
     third = len(found.tasks) // 3
     first, last = found.tasks[:third], found.tasks[-third:]
     assert sum(task.score for task in last) > sum(task.score for task in first)

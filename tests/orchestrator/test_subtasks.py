@@ -20,7 +20,7 @@ from nearfar.orchestrator.strategies.subtasks_prompts import (
 )
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, CallEnded, SubtaskEnded, SubtasksPlanned, TaskEvent, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.sections.subtasks import SubtasksPolicy
+from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     Capabilities,
@@ -84,7 +84,7 @@ def far(plan: Plan | str, script: Script | None = None, *, capabilities: Capabil
 
 
 def policy(**knobs: object) -> Policy:
-    return Policy(strategy=Strategy.SUBTASKS, sensitivity=Sensitivity.PUBLIC, subtasks=SubtasksPolicy.model_validate(knobs))
+    return Policy(strategy=Strategy.SUBTASKS, sensitivity=Sensitivity.PUBLIC, subtasks=SubtasksConfig.model_validate(knobs))
 
 
 @tool

@@ -11,7 +11,7 @@ from supervised_pair import TASK, Pair, supervised, working
 from nearfar.orchestrator import tool
 from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.strategies.triggers import Evidence, canonical, cause_of_check
-from nearfar.orchestrator.task.sections.supervision import Supervision, Trigger
+from nearfar.orchestrator.task.sections.supervision import SupervisionConfig, Trigger
 from nearfar.protocols import ConfigError, Finished, FinishReason, Message, ToolCall, ToolResult, Unavailable, Usage
 from nearfar.protocols.fakes import Reply
 
@@ -171,7 +171,7 @@ async def test_no_event_is_checked_when_no_turn_is_left() -> None:
 )
 def test_knobs_out_of_range_are_refused(knobs: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        Supervision.model_validate(knobs)
+        SupervisionConfig.model_validate(knobs)
 
 
 JSON = st.recursive(
@@ -224,7 +224,7 @@ def test_a_stall_is_a_row_of_turns_without_a_new_word(results: list[tuple[str, b
     evidence = Evidence(
         turn=len(results), covered=(Message.user(TASK),), fresh=messages, confidence=None, share_spent=0, half_was_covered=False
     )
-    supervision = Supervision(interval=None, triggers=(Trigger.STALL,), stall_turns=stall_turns)
+    supervision = SupervisionConfig(interval=None, triggers=(Trigger.STALL,), stall_turns=stall_turns)
     assert (cause_of_check(supervision, evidence) is Trigger.STALL) == (quiet >= stall_turns)
 
 
@@ -238,14 +238,14 @@ def seen(index: int, word: str, *, is_error: bool) -> list[Message]:
 
 def test_a_file_can_leave_the_checks_to_the_triggers() -> None:
     config = parse_config('[policy.supervision]\ninterval = "none"\ntriggers = ["loop"]', "nearfar.toml")
-    assert config.policy.supervision == Supervision(interval=None, triggers=(Trigger.LOOP,))
+    assert config.policy.supervision == SupervisionConfig(interval=None, triggers=(Trigger.LOOP,))
     with pytest.raises(ConfigError, match="line 2: policy.supervision.interval"):
         parse_config('[policy.supervision]\ninterval = "never"', "nearfar.toml")
 
 
 def test_the_default_is_a_schedule_alone() -> None:
-    assert Supervision().interval == 8
-    assert Supervision().triggers == ()
+    assert SupervisionConfig().interval == 8
+    assert SupervisionConfig().triggers == ()
 
 
 @pytest.mark.parametrize("strategy", ["pevr", "eva"])

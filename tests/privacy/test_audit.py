@@ -18,8 +18,8 @@ from nearfar.orchestrator.safety.privacy.placeholders import Placeholder
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.task.labels import Label
-from nearfar.orchestrator.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
@@ -31,7 +31,7 @@ DIARY = "the vault opens at nine, says Tomas Berg"
 EMAIL = "tomas.berg@example.org"
 READ = ToolCall(id="1", name="read_diary", arguments={})
 FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route", "idempotency_key": "run-1"}
-POLICY = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(placeholders=True, findings=OnFinding.PLACEHOLDER))
+POLICY = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyConfig(placeholders=True, findings=OnFinding.PLACEHOLDER))
 
 
 @tool(returns="device", effect="read", source="internal_tool")
@@ -77,14 +77,14 @@ async def test_audit_tells_what_left_to_whom_how_much_and_why(tmp_path: Path) ->
 
 
 async def test_audit_tells_what_was_held_back(tmp_path: Path) -> None:
-    policy = POLICY.model_copy(update={"privacy": PrivacyPolicy()})
+    policy = POLICY.model_copy(update={"privacy": PrivacyConfig()})
     (held,) = await served(tmp_path, policy, ScriptedAgent(["nine"], name="near"))
     assert (held.outcome, held.findings) == ("held", {"email": 1})
     assert "looks private" in held.reason
 
 
 async def test_audit_of_a_run_that_read_something_private_names_the_tool(tmp_path: Path) -> None:
-    policy = POLICY.model_copy(update={"privacy": PrivacyPolicy(findings=OnFinding.ALLOW)})
+    policy = POLICY.model_copy(update={"privacy": PrivacyConfig(findings=OnFinding.ALLOW)})
     near = ScriptedAgent(lambda request: READ if len(request.messages) == 1 else "nine", name="near")
     left, held = await served(tmp_path, policy, near)
     assert (left.outcome, left.reason) == ("left", "[policy.privacy] findings allows what the detectors found")
@@ -96,7 +96,7 @@ async def test_names_of_items_of_the_memory_are_in_no_reason(tmp_path: Path) -> 
     records = PrivacyRecords(tmp_path)
     label = Label(tier=Tier.DEVICE, origins=("memory patients/tomas-berg", "tool read_diary"))
     cloud = Member("far", Side.FAR, far())
-    privacy = RunPrivacy(PrivacyPolicy(), [], records=records.of("run-1"))
+    privacy = RunPrivacy(PrivacyConfig(), [], records=records.of("run-1"))
     request = StepRequest(messages=(Message.user("hi"),))
     with pytest.raises(PrivacyViolation, match="the memory, tool read_diary") as raised:
         await privacy.departing(cloud, request, label, role="execute")
@@ -118,7 +118,7 @@ async def test_what_goes_to_another_device_of_the_user_is_on_record_too(tmp_path
 
 async def test_answer_from_a_cache_is_on_record_as_nothing_that_left(tmp_path: Path) -> None:
     records = PrivacyRecords(tmp_path / "runs")
-    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.FAR,), semantic=False)
+    cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.FAR,), semantic=False)
     policy = Policy(sensitivity=Sensitivity.PUBLIC)
     async with Hybrid(far=ScriptedAgent(["Lima."], name="far", side=Side.FAR), policy=policy, cache=cache, privacy=records) as hybrid:
         for key in ("run-1", "run-2"):
@@ -175,7 +175,7 @@ def test_record_of_the_oldest_runs_is_forgotten(tmp_path: Path) -> None:
 
 
 async def test_placeholders_of_a_run_that_broke_off_are_the_same_when_it_goes_on(tmp_path: Path) -> None:
-    policy = PrivacyPolicy(placeholders=True)
+    policy = PrivacyConfig(placeholders=True)
     records = PrivacyRecords(tmp_path)
     name = RunPrivacy(policy, [], records=records.of("run-1")).placeholders.standing_for(DIARY, "private", tier=Tier.DEVICE, origin="x")
     records.close()

@@ -26,7 +26,7 @@ from nearfar.orchestrator.safety.privacy.gate import Gate
 from nearfar.orchestrator.safety.privacy.needles import Needles
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.task.labels import Label
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.agent import complete
@@ -46,7 +46,7 @@ FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route"}
 
 
 def public(findings: OnFinding = OnFinding.STAY) -> Policy:
-    return Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(findings=findings))
+    return Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyConfig(findings=findings))
 
 
 def pair(near: str = "near", far: str = "far") -> tuple[ScriptedAgent, ScriptedAgent]:
@@ -164,7 +164,7 @@ async def test_error_says_what_looked_private_and_not_the_words() -> None:
 @pytest.mark.parametrize("detector", [Broken(), Endless()])
 async def test_text_that_cannot_be_looked_through_stays(detector: Broken | Endless, findings: OnFinding) -> None:
     near, far = pair()
-    privacy = RunPrivacy(PrivacyPolicy(findings=findings, patience=0.05), [], detector=detector)
+    privacy = RunPrivacy(PrivacyConfig(findings=findings, patience=0.05), [], detector=detector)
     request = StepRequest(messages=(Message.user("Hello"),), sensitivity=Sensitivity.PUBLIC)
     with pytest.raises(PrivacyViolation, match="could not be looked through"):
         await privacy.departing(Member("far", Side.FAR, far), request, Label(), role="execute")
@@ -173,7 +173,7 @@ async def test_text_that_cannot_be_looked_through_stays(detector: Broken | Endle
 
 def test_type_that_no_detector_finds_is_refused() -> None:
     with pytest.raises(ValidationError):
-        PrivacyPolicy.model_validate({"detect": ["emails"]})
+        PrivacyConfig.model_validate({"detect": ["emails"]})
 
 
 async def test_gate_looks_through_each_text_once_and_counts_what_the_policy_names() -> None:
@@ -184,7 +184,7 @@ async def test_gate_looks_through_each_text_once_and_counts_what_the_policy_name
             looked.append(text)
             return [Finding(0, 1, "email", text[0]), Finding(1, 2, "url", text[1])]
 
-    gate = Gate(Noted(), PrivacyPolicy(detect=("url",)))
+    gate = Gate(Noted(), PrivacyConfig(detect=("url",)))
     found = await gate.look(["ab", "ab", "cd"])
     assert await gate.look(["cd"]) == {"cd": [Finding(1, 2, "url", "d")]}
     assert found == {"ab": [Finding(1, 2, "url", "b")], "cd": [Finding(1, 2, "url", "d")]}
@@ -195,7 +195,7 @@ async def test_private_value_is_caught_in_the_bytes_that_are_sent_whoever_put_it
     """An agent between the run and the connection that adds what it must not."""
     served = ScriptedAgent(["never reached"], name="far", side=Side.FAR)
     async with serve(served, "127.0.0.1:0") as server, aclosing(await RemoteAgent.connect(server.address)) as remote:
-        privacy = RunPrivacy(PrivacyPolicy(placeholders=True), [])
+        privacy = RunPrivacy(PrivacyConfig(placeholders=True), [])
         privacy.placeholders.standing_for(SECRET, "email", tier=Tier.USER, origin="test")
         member = Member("far", Side.FAR, remote)
         plain = StepRequest(messages=(Message.user("Hello"),), sensitivity=Sensitivity.PUBLIC)
@@ -208,7 +208,7 @@ async def test_private_value_is_caught_in_the_bytes_that_are_sent_whoever_put_it
 
 
 async def test_value_that_is_cut_up_between_messages_is_found() -> None:
-    privacy = RunPrivacy(PrivacyPolicy(placeholders=True), [])
+    privacy = RunPrivacy(PrivacyConfig(placeholders=True), [])
     privacy.saw([_result(SECRET + " " + LONG)])
     half = len(LONG) // 2
     messages = (Message.user(LONG[half - 20 : half]), Message.assistant(LONG[half : half + 20]), Message.user("Go on"))

@@ -14,7 +14,7 @@ from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.tools import NOTES, memory_tools
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
@@ -202,7 +202,7 @@ def _found() -> str:
 
 
 async def test_answer_that_a_cache_keeps_of_a_private_run_is_not_served_to_a_public_one(tmp_path: Path) -> None:
-    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
+    cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.NEAR,), semantic=False)
     async with Hybrid(near=near("It opens at nine.", "I do not know."), cache=cache) as hybrid:
         private = [(await hybrid.run("When does it open?", sensitivity="private", strategy="device")).text for _ in range(2)]
         public = await hybrid.run("When does it open?", sensitivity="public", strategy="device")

@@ -10,7 +10,7 @@ from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.placeholders import MOST_CALLS, Placeholder, Placeholders
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     ApprovalRequest,
@@ -28,8 +28,8 @@ from nearfar.protocols.fakes import Reply
 pytestmark = pytest.mark.anyio
 
 PLACEHOLDER = re.compile(r"<[A-Z_]+_\d+_[a-z0-9]{6}>")
-COVERED = Policy(sensitivity=Sensitivity.PUBLIC, maximum_turns=40, privacy=PrivacyPolicy(placeholders=True))
-HIDDEN = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(findings=OnFinding.PLACEHOLDER))
+COVERED = Policy(sensitivity=Sensitivity.PUBLIC, maximum_turns=40, privacy=PrivacyConfig(placeholders=True))
+HIDDEN = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyConfig(findings=OnFinding.PLACEHOLDER))
 FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route"}
 SECRET = "the vault opens at nine"
 

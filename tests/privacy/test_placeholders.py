@@ -18,9 +18,9 @@ from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, TaskFinished
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.cache import CacheSettings
-from nearfar.orchestrator.task.sections.compression import CompressionPolicy, CompressionUse
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.sections.cache import CacheConfig
+from nearfar.orchestrator.task.sections.compression import CompressionConfig, CompressionUse
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import (
     InvalidOutput,
@@ -43,8 +43,8 @@ pytestmark = pytest.mark.anyio
 DIARY = "the vault opens at nine, says Tomas Berg"
 READ = ToolCall(id="1", name="read_diary", arguments={})
 PLACEHOLDER = re.compile(r"<[A-Z_]+_\d+_[a-z0-9]{6}>")
-COVERED = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(placeholders=True))
-HIDDEN = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(findings=OnFinding.PLACEHOLDER))
+COVERED = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyConfig(placeholders=True))
+HIDDEN = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyConfig(findings=OnFinding.PLACEHOLDER))
 FAR: TaskOptions = {"mode": "prefer_in_cloud", "strategy": "route"}
 
 
@@ -425,7 +425,7 @@ async def test_what_is_covered_is_not_summed_up_for_a_far_agent_by_one_that_has_
 
     cloud = ScriptedAgent(far, name="far", side=Side.FAR, limits=Limits(context_tokens=3000))
     device = scripted(lambda _: "It is about a safe that somebody unlocks in the morning.", Side.NEAR)
-    policy = COVERED.model_copy(update={"compression": CompressionPolicy(use=CompressionUse.ALWAYS, summary_tokens=200)})
+    policy = COVERED.model_copy(update={"compression": CompressionConfig(use=CompressionUse.ALWAYS, summary_tokens=200)})
     async with Hybrid(near=device, far=cloud, tools=[read_diary, read_page], policy=policy) as hybrid:
         result = await hybrid.run("Read my diary and all pages", **FAR)
     assert any("too long for far" in reason for reason in result.reasons)
@@ -434,7 +434,7 @@ async def test_what_is_covered_is_not_summed_up_for_a_far_agent_by_one_that_has_
 
 
 async def test_plan_that_is_kept_for_later_tasks_holds_no_placeholder_of_this_one(tmp_path: Path) -> None:
-    cache = CacheSettings(path=tmp_path / "cache.db", plans=True, semantic=False)
+    cache = CacheConfig(path=tmp_path / "cache.db", plans=True, semantic=False)
 
     def supervisor(request: StepRequest) -> Reply:
         return f"1. write to {shown(request)[0]}\n2. answer" if "Plan the task" in request.messages[0].text else "CONTINUE"
@@ -448,7 +448,7 @@ async def test_plan_that_is_kept_for_later_tasks_holds_no_placeholder_of_this_on
 
 
 async def test_no_cache_keeps_answers_with_placeholders(tmp_path: Path) -> None:
-    cache = CacheSettings(path=tmp_path / "cache.db", sides=(Side.FAR,))
+    cache = CacheConfig(path=tmp_path / "cache.db", sides=(Side.FAR,))
     cloud = scripted(lambda request: f"Written to {shown(request)[0]}.")
     async with Hybrid(far=cloud, policy=HIDDEN, cache=cache) as hybrid:
         answers = [(await hybrid.run("Write to tomas@example.org", **FAR)).text for _ in range(2)]

@@ -10,7 +10,7 @@ from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
-from nearfar.orchestrator.task.sections.privacy import PrivacyPolicy
+from nearfar.orchestrator.task.sections.privacy import PrivacyConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import InvalidOutput, Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, Unavailable
@@ -59,7 +59,7 @@ def far(*replies: Reply) -> ScriptedAgent:
 
 
 def hybrid(folder: Path, agent: ScriptedAgent, *, placeholders: bool) -> Hybrid:
-    policy = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyPolicy(placeholders=placeholders))
+    policy = Policy(sensitivity=Sensitivity.PUBLIC, privacy=PrivacyConfig(placeholders=placeholders))
     return Hybrid(far=agent, tools=[read_diary, keep], policy=policy, runs=RunsConfig(folder=folder))
 
 

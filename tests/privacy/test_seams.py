@@ -12,7 +12,7 @@ from nearfar.orchestrator.safety.privacy.detection.finding import Finding
 from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors
 from nearfar.orchestrator.safety.privacy.gate import Found, Gate
 from nearfar.orchestrator.safety.privacy.seams import joins
-from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyPolicy
+from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, PrivacyViolation, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult
 from nearfar.protocols.fakes import Reply
@@ -25,7 +25,7 @@ PUBLIC = Policy(sensitivity=Sensitivity.PUBLIC)
 
 
 async def found_in(texts: Sequence[str], before: Sequence[str] = ()) -> Found:
-    return await Gate(standard_detectors(), PrivacyPolicy()).look(texts, before=before)
+    return await Gate(standard_detectors(), PrivacyConfig()).look(texts, before=before)
 
 
 def pieces(found: Found) -> list[tuple[str, str]]:
@@ -131,7 +131,7 @@ async def test_numbers_beside_each_other_in_the_arguments_of_a_call_are_not_put_
 
 async def test_pieces_leave_as_placeholders_and_come_back_as_they_were() -> None:
     far = ScriptedAgent(lambda request: f"So it is {request.messages[0].text[-16:]}", name="far", side=Side.FAR)
-    policy = PUBLIC.model_copy(update={"privacy": PrivacyPolicy(findings=OnFinding.PLACEHOLDER)})
+    policy = PUBLIC.model_copy(update={"privacy": PrivacyConfig(findings=OnFinding.PLACEHOLDER)})
     said = [Message.user("4111"), Message.assistant("go on"), Message.user("1111 1111"), Message.user("and 1111, please")]
     async with Hybrid(far=far, policy=policy) as hybrid:
         result = await hybrid.run(said, strategy="cloud")

@@ -8,10 +8,10 @@ import anyio
 
 from nearfar.protocols import Agent, DeviceState, DeviceStateSource, Message, NearfarError, Side, StepRequest
 from nearfar.protocols.attach import ClientTls, Worker
-from nearfar.protocols.hub import Heartbeat, Hub, WorkerPolicy, serve_hub
+from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms, serve_hub
 
 TOKENS = {"phone": "the token of the phone", "tablet": "the token of the tablet"}
-OWN = {name: WorkerPolicy(side=Side.NEAR) for name in TOKENS}
+OWN = {name: WorkerTerms(side=Side.NEAR) for name in TOKENS}
 QUICK = Heartbeat(interval=0.1, silence_limit=0.5)
 
 

@@ -39,7 +39,7 @@ from nearfar.protocols.attach import Worker
 from nearfar.protocols.channel import ClientTls, ServerTls
 from nearfar.protocols.client import RemoteAgent
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.hub import Heartbeat, Hub, WorkerPolicy, serve_hub
+from nearfar.protocols.hub import Heartbeat, Hub, WorkerTerms, serve_hub
 from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.pairing import fingerprint_of
 from nearfar.protocols.server import serve
@@ -240,7 +240,7 @@ async def test_device_state_comes_with_the_heartbeats() -> None:
     (DeviceState(), True),
 ])  # fmt: skip
 async def test_worker_with_a_low_battery_gets_no_step(state: DeviceState, is_served: bool) -> None:
-    hub = Hub(TOKENS, policies={"phone": WorkerPolicy(side=Side.NEAR, minimum_battery=0.2)})
+    hub = Hub(TOKENS, policies={"phone": WorkerTerms(side=Side.NEAR, minimum_battery=0.2)})
     async with serve_hub(hub) as address, running(ScriptedAgent(["served"]), address, device_state=lambda: state):
         agent = await hub.wait_for("phone")
         if is_served:

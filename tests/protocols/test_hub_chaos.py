@@ -17,7 +17,7 @@ from attached_world import ask
 from hub_worker_process import PIECES
 
 from nearfar.protocols import Finished, ScriptedAgent, Side, StepRequest, TextDelta, Unavailable, complete, stream
-from nearfar.protocols.hub import AttachedAgent, Heartbeat, Hub, WorkerPolicy, serve_hub
+from nearfar.protocols.hub import AttachedAgent, Heartbeat, Hub, WorkerTerms, serve_hub
 from nearfar.protocols.testing.chaos import ChaosProxy, chaos_proxy
 
 pytestmark = pytest.mark.anyio
@@ -127,7 +127,7 @@ async def suffer(agent: AttachedAgent, victim: Victim, incident: Incident, answe
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
 async def test_hundred_incidents_leave_no_caller_hanging_and_no_step_run_twice(tmp_path: Path) -> None:
     tokens = {f"worker-{number}": f"the token of worker {number}" for number in range(WORKERS)}
-    hub = Hub(tokens, policies={name: WorkerPolicy(side=Side.NEAR) for name in tokens}, heartbeat=HEARTBEAT)
+    hub = Hub(tokens, policies={name: WorkerTerms(side=Side.NEAR) for name in tokens}, heartbeat=HEARTBEAT)
     answers: Counter[str] = Counter()
     log = tmp_path / "steps.log"
 
@@ -147,7 +147,7 @@ async def test_hundred_incidents_leave_no_caller_hanging_and_no_step_run_twice(t
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
 async def test_stopped_worker_is_noticed_within_six_seconds(tmp_path: Path) -> None:
-    hub = Hub({"phone": "the token of the phone"}, policies={"phone": WorkerPolicy(side=Side.NEAR)})
+    hub = Hub({"phone": "the token of the phone"}, policies={"phone": WorkerTerms(side=Side.NEAR)})
     async with serve_hub(hub) as address, victims(address, {"phone": "the token of the phone"}, tmp_path / "log") as made:
         with anyio.fail_after(30):
             agent = await hub.wait_for("phone")

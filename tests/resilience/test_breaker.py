@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from moved_clock import MovedClock
 
 from nearfar.orchestrator.agents.health import Health
-from nearfar.orchestrator.task.sections.resilience import BreakerPolicy
+from nearfar.orchestrator.task.sections.resilience import BreakerConfig
 from nearfar.protocols import (
     BudgetExceeded,
     Cancelled,
@@ -24,7 +24,7 @@ from nearfar.protocols import (
     WorkerCrashed,
 )
 
-SETTINGS = BreakerPolicy()
+SETTINGS = BreakerConfig()
 
 
 class Patient:
@@ -33,7 +33,7 @@ class Patient:
     def __init__(self, *, chance: float = 0.5, **settings: object) -> None:
         self.clock = MovedClock()
         self.health = Health("far", monotonic=self.clock, chance=lambda: chance)
-        self.health.settings = BreakerPolicy.model_validate(settings)
+        self.health.settings = BreakerConfig.model_validate(settings)
 
     def call(self, error: BaseException | None = None, *, seconds: float = 0.0) -> None:
         """One call that takes so long and ends so."""

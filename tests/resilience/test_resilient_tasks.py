@@ -10,7 +10,7 @@ from nearfar.orchestrator import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.agents.health import Health
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.task.events import AgentText, TaskEvent, TaskFinished
-from nearfar.orchestrator.task.sections.resilience import BreakerPolicy
+from nearfar.orchestrator.task.sections.resilience import BreakerConfig
 from nearfar.protocols import RateLimited, ScriptedAgent, Side, Stalled, StepRequest, ToolCall, Unavailable
 from nearfar.protocols.fakes import Reply
 from nearfar.protocols.server import serve
@@ -44,7 +44,7 @@ async def test_an_agent_that_is_down_is_left_out_and_comes_back() -> None:
         assert result.decision.candidates == ("near",)
         assert "far left out: its breaker is open for 5.0 s more, unreachable: 3 failures in a row: Unavailable" in result.reasons
         assert hybrid.explain_route("hello").considered[-1].objection is not None
-        pair.clock.now += BreakerPolicy().open_seconds
+        pair.clock.now += BreakerConfig().open_seconds
         assert [(await hybrid.run("hello")).text for _ in range(2)] == ["far again", "and again"]
         result = await hybrid.run("hello")
         assert result.text == "for good"
@@ -256,7 +256,7 @@ async def test_a_gateway_that_is_back_is_found_in_the_background_and_no_task_wai
                 results = [await hybrid.run("hello")]
                 await proxy.resume()
                 while results[-1].text == "near":  # until gRPC, too, tries to connect again
-                    clock.now += BreakerPolicy().longest_open_seconds
+                    clock.now += BreakerConfig().longest_open_seconds
                     results.append(await hybrid.run("hello"))
     assert [len(result.attempts) for result in results] == [1] * len(results)
     assert len(far.requests) == 2

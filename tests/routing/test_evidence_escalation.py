@@ -18,7 +18,7 @@ from nearfar.orchestrator.routing.evidence.escalation import Action, Escalation,
 from nearfar.orchestrator.routing.evidence.escalation_training import Examples, examples_of, out_of_fold_gains, train_escalation
 from nearfar.orchestrator.routing.evidence.signals import DRAFT, FREE, Cost, Finding, Look, free_findings, second_opinion
 from nearfar.orchestrator.routing.traces import AgentOutcome, Trace
-from nearfar.orchestrator.task.sections.routing import Objective
+from nearfar.orchestrator.task.sections.routing import ObjectiveConfig
 from nearfar.protocols import ConfigError
 
 OPINIONS = {"near-2": Cost(dollars=0.001), "near-3": Cost(dollars=0.002)}
@@ -160,8 +160,8 @@ def test_a_look_is_worth_more_where_another_may_follow_it() -> None:
 def test_the_weights_of_the_policy_decide_what_a_look_is_worth() -> None:
     seen = {DRAFT: Finding({"is right": 1.0})}
     escalation = _CARDS["one look"]
-    assert escalation.decide(seen, far=Cost(dollars=0.2), objective=Objective(dollars=10.0)).action is Action.ACCEPT
-    assert escalation.decide(seen, far=Cost(seconds=9.0), objective=Objective(seconds=0.0)).action is Action.LOOK
+    assert escalation.decide(seen, far=Cost(dollars=0.2), objective=ObjectiveConfig(dollars=10.0)).action is Action.ACCEPT
+    assert escalation.decide(seen, far=Cost(seconds=9.0), objective=ObjectiveConfig(seconds=0.0)).action is Action.LOOK
 
 
 def test_probabilities_are_those_that_happen() -> None:

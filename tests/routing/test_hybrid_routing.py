@@ -11,7 +11,7 @@ from situations import priced
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.agents.pool import Member, Team
 from nearfar.orchestrator.routing.router import Router
-from nearfar.orchestrator.task.route_decision import Source
+from nearfar.orchestrator.task.route_decision import EstimateSource
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
     Agent,
@@ -56,7 +56,7 @@ async def test_a_result_carries_its_decision_and_what_was_expected() -> None:
     assert result.decision == explained
     expected = result.decision.estimate_of("near")
     assert expected is not None
-    assert expected.seconds.source is Source.PRIOR
+    assert expected.seconds.source is EstimateSource.PRIOR
     assert result.calls[0].first_token_seconds is not None
     assert result.calls[0].first_token_seconds <= result.calls[0].seconds
 
@@ -68,7 +68,7 @@ async def test_what_steps_really_took_replaces_the_prior() -> None:
             await hybrid.run("What is it?")
         expected = hybrid.explain_route("What is it?").estimate_of("near")
     assert expected is not None
-    assert expected.seconds.source is Source.MEASURED
+    assert expected.seconds.source is EstimateSource.MEASURED
     assert expected.dollars is not None
     assert expected.dollars.value == 0
 

@@ -14,8 +14,8 @@ from nearfar.orchestrator.cli.run import summary
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.running import RunningEstimates, StepTaken
 from nearfar.orchestrator.task.results import UNKNOWN_ENERGY, Energy
-from nearfar.orchestrator.task.route_decision import Source
-from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.route_decision import EstimateSource
+from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
 from nearfar.protocols import (
     AgentCard,
     BudgetExceeded,
@@ -136,11 +136,11 @@ async def test_the_weight_of_a_joule_moves_tasks_to_the_more_frugal_agent() -> N
     estimate = second.decision.estimate_of("hungry")
     assert estimate is not None
     assert estimate.joules is not None
-    assert (estimate.joules.value, estimate.joules.source) == (90.0, Source.MEASURED)
+    assert (estimate.joules.value, estimate.joules.source) == (90.0, EstimateSource.MEASURED)
 
 
 async def test_a_call_of_the_far_side_takes_none_of_the_device_s_joules() -> None:
-    account = Account(BudgetBook(MemoryStorage()), Limits(day=Amounts(joules=10)), task="one")
+    account = Account(BudgetBook(MemoryStorage()), LimitsConfig(day=AmountsConfig(joules=10)), task="one")
     request = StepRequest(messages=(Message.user("What is the capital of Peru?"),))
     near, far = AgentCard(name="near", side=Side.NEAR, model="m"), AgentCard(name="far", side=Side.FAR, model="m", prices=priced(1))
     await (await account.reserve(request, near)).settle(Spent(joules=11.0))
@@ -166,17 +166,17 @@ class SteadyPace:
 
 def test_before_an_agent_was_seen_its_profile_stands_in() -> None:
     costs = RunningEstimates({"near": SteadyPace()}.get).costs("near", Side.NEAR, tokens=100, prices=None)
-    assert {costs.first_token_seconds.source, costs.seconds.source} == {Source.PROFILE}
+    assert {costs.first_token_seconds.source, costs.seconds.source} == {EstimateSource.PROFILE}
     assert costs.first_token_seconds.value == pytest.approx(0.096), "64 to 127 tokens are of one size"
     assert costs.seconds.value == pytest.approx(0.096 + 300 * 0.1)
     assert costs.joules is not None
     assert costs.joules.value == pytest.approx(5.0 * costs.seconds.value)
-    assert costs.joules.source is Source.PROFILE
+    assert costs.joules.source is EstimateSource.PROFILE
 
 
 def test_a_profile_without_a_power_leaves_the_joules_unknown() -> None:
     costs = RunningEstimates({"near": SteadyPace(watts=None)}.get).costs("near", Side.NEAR, tokens=100, prices=None)
-    assert costs.seconds.source is Source.PROFILE
+    assert costs.seconds.source is EstimateSource.PROFILE
     assert costs.joules is None
 
 
@@ -184,7 +184,7 @@ def test_what_was_seen_of_an_agent_stands_above_its_profile() -> None:
     running = RunningEstimates({"near": SteadyPace()}.get)
     running.add_step("near", StepTaken(input_tokens=100, output_tokens=10, seconds=2.0, first_token_seconds=0.5, joules=7.0))
     costs = running.costs("near", Side.NEAR, tokens=100, prices=None)
-    assert (costs.seconds.value, costs.seconds.source) == (2.0, Source.MEASURED)
+    assert (costs.seconds.value, costs.seconds.source) == (2.0, EstimateSource.MEASURED)
     assert costs.joules is not None
     assert costs.joules.value == 7.0
 

@@ -12,7 +12,7 @@ from nearfar.orchestrator.budgets.amounts import Spent
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.routing.running import StepTaken
 from nearfar.orchestrator.task.modes import Mode, Strategy
-from nearfar.orchestrator.task.route_decision import RouteDecision, Source
+from nearfar.orchestrator.task.route_decision import EstimateSource, RouteDecision
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import BudgetExceeded, DeviceState, NearfarError, PermissionDenied, PrivacyViolation, Side
 
@@ -38,7 +38,7 @@ def learned(*, near: float, far: float, task_class: str = "") -> Router:
 def test_with_nothing_known_the_near_side_goes_first_since_it_is_free() -> None:
     decision = router().decide(task(), PAIR)
     assert decision.candidates == ("near", "far")
-    assert {each.estimate.success.source for each in decision.considered if each.estimate} == {Source.PRIOR}
+    assert {each.estimate.success.source for each in decision.considered if each.estimate} == {EstimateSource.PRIOR}
 
 
 def test_the_more_useful_agent_goes_first() -> None:
@@ -77,9 +77,9 @@ def test_a_class_of_tasks_has_estimates_of_its_own() -> None:
     taught = learned(near=0.2, far=0.9, task_class="law")
     of_law, of_sport = (taught.decide(task(task_class=name), PAIR).considered[0] for name in ("law", "sport"))
     assert of_law.estimate is not None
-    assert of_law.estimate.success.source is Source.MEASURED
+    assert of_law.estimate.success.source is EstimateSource.MEASURED
     assert of_sport.estimate is not None
-    assert of_sport.estimate.success.source is Source.LEARNED  # from other classes
+    assert of_sport.estimate.success.source is EstimateSource.LEARNED  # from other classes
 
 
 def test_the_far_side_has_to_be_ahead_by_the_threshold() -> None:

@@ -7,7 +7,7 @@ from situations import priced
 
 from nearfar.orchestrator.routing.running import KEPT, RunningEstimates, StepTaken, Window
 from nearfar.orchestrator.routing.task_costs import MEMORY, TaskKind, TaskTaken
-from nearfar.orchestrator.task.route_decision import Source
+from nearfar.orchestrator.task.route_decision import EstimateSource
 from nearfar.protocols import Side
 
 finite = st.floats(min_value=0, max_value=1e6)
@@ -31,7 +31,7 @@ def step(tokens: int = 100, *, seconds: float = 1.0, dollars: float | None = Non
 
 def test_before_anything_was_measured_estimates_are_priors() -> None:
     costs = RunningEstimates().costs("far", Side.FAR, tokens=100, prices=None)
-    assert {costs.first_token_seconds.source, costs.seconds.source} == {Source.PRIOR}
+    assert {costs.first_token_seconds.source, costs.seconds.source} == {EstimateSource.PRIOR}
     assert costs.dollars is None
     near = RunningEstimates().costs("near", Side.NEAR, tokens=100, prices=None)
     assert near.dollars is not None
@@ -45,7 +45,7 @@ def test_latency_is_that_of_prompts_of_the_same_size() -> None:
         running.add_step("near", step(5000, seconds=20.0))
     small, large = (running.costs("near", Side.NEAR, tokens=tokens, prices=None).seconds for tokens in (60, 4500))
     assert (small.value, large.value) == (1.0, 20.0)
-    assert small.source is Source.MEASURED
+    assert small.source is EstimateSource.MEASURED
     median = running.latency("near", 5000)
     assert median is not None
     assert median.p50 == 20.0
@@ -106,4 +106,4 @@ def test_without_a_price_list_dollars_come_from_what_was_paid() -> None:
     dollars = running.costs("far", Side.FAR, tokens=190, prices=None).dollars
     assert dollars is not None
     assert dollars.value == pytest.approx(0.002)
-    assert dollars.source is Source.MEASURED
+    assert dollars.source is EstimateSource.MEASURED

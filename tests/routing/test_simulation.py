@@ -20,7 +20,7 @@ from nearfar.orchestrator.lab.training.training import train_head
 from nearfar.orchestrator.routing.learned.examples import examples_of
 from nearfar.orchestrator.routing.traces import AgentOutcome
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.sections.rules import Rule
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError, Sensitivity, Side
@@ -174,7 +174,7 @@ def test_rules_that_settle_every_task_leave_nothing_to_simulate(ask: Ask) -> Non
 
 def test_a_limit_on_dollars_keeps_tasks_on_the_device(ask: Ask) -> None:
     with pytest.raises(ConfigError, match="no recorded task is free"):
-        ask(PUBLIC.model_copy(update={"limits": Limits(task=Amounts(dollars=FAR_DOLLARS / 10))}))
+        ask(PUBLIC.model_copy(update={"limits": LimitsConfig(task=AmountsConfig(dollars=FAR_DOLLARS / 10))}))
 
 
 def test_private_tasks_stay_on_the_device_and_the_front_shows_what_that_costs(ask: Ask) -> None:

@@ -10,8 +10,8 @@ from situations import priced
 from nearfar.orchestrator import Hybrid, Policy, tool
 from nearfar.orchestrator.routing.budget import DollarRateController
 from nearfar.orchestrator.routing.steering import Steering
-from nearfar.orchestrator.task.route_decision import Estimate, Source
-from nearfar.orchestrator.task.sections.routing import RouterPolicy
+from nearfar.orchestrator.task.route_decision import Estimate, EstimateSource
+from nearfar.orchestrator.task.sections.routing import RouterConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import InvalidOutput, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -64,10 +64,10 @@ def dollars(pair: Hybrid, task_class: str = "") -> Estimate:
 @pytest.mark.parametrize("steps", [1, 3, 8])
 async def test_after_one_task_with_tools_the_next_one_is_expected_to_cost_as_much(steps: int) -> None:
     async with hybrid(Looping(steps), strategy="cloud") as pair:
-        assert dollars(pair).source is Source.PRIOR
+        assert dollars(pair).source is EstimateSource.PRIOR
         paid = float((await pair.run(PROMPT, tools=[search])).dollars or 0)
         expected = dollars(pair)
-    assert expected.source is Source.MEASURED
+    assert expected.source is EstimateSource.MEASURED
     assert expected.value == pytest.approx(paid, rel=0.01)
 
 
@@ -140,12 +140,12 @@ def test_a_share_is_settled_by_nothing() -> None:
     Steering(None, lambda: 0.0).settle(settings, [], 5.0)
 
 
-DEAR = Estimate(value=0.2, deviation=0.0, source=Source.MEASURED)
+DEAR = Estimate(value=0.2, deviation=0.0, source=EstimateSource.MEASURED)
 HELD_BACK = 1e6
 
 
-def per_hour(dollars: float) -> RouterPolicy:
-    return RouterPolicy(dollars_per_hour=dollars)
+def per_hour(dollars: float) -> RouterConfig:
+    return RouterConfig(dollars_per_hour=dollars)
 
 
 def test_a_policy_that_names_another_rate_does_not_forget_what_the_hour_has_cost() -> None:

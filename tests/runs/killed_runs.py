@@ -17,7 +17,7 @@ from typing import Final
 
 import anyio
 
-from nearfar.orchestrator import Hybrid, MinionsPolicy, Policy, tool
+from nearfar.orchestrator import Hybrid, MinionsConfig, Policy, tool
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import Message, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
@@ -85,7 +85,7 @@ async def serve(folder: Path, strategy: str, dies_at: int) -> None:
     world = World(folder, strategy, dies_at)
     near, far = ScriptedAgent(world.near, name="near"), ScriptedAgent(world.far, name="far", side=Side.FAR)
     policy = Policy.model_validate({"strategy": strategy, "sensitivity": Sensitivity.PUBLIC, "supervision": {"interval": 1}})
-    policy = policy.model_copy(update={"minions": MinionsPolicy(chunk_characters=140, overlap_characters=0)})
+    policy = policy.model_copy(update={"minions": MinionsConfig(chunk_characters=140, overlap_characters=0)})
     look = tool(effect="at_most_once")(world.look)
     options = {"context": CONTEXT} if strategy == "minions" else {}
     async with Hybrid(near=near, far=far, tools=[look], policy=policy, runs=RunsConfig(folder=folder / "runs")) as hybrid:

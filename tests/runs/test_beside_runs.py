@@ -10,7 +10,7 @@ import pytest
 
 from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.memory import MemoryStore
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import ConfigError, ScriptedAgent, StoreCorrupt, StoreUnavailable
@@ -32,7 +32,7 @@ def near() -> ScriptedAgent:
 
 @pytest.mark.usefixtures("usual_umask")
 async def test_all_folders_that_are_made_are_their_owners_alone(tmp_path: Path) -> None:
-    runs, cache = RunsConfig(folder=tmp_path / "data" / "app" / "runs"), CacheSettings(path=tmp_path / "cache" / "app" / "answers.db")
+    runs, cache = RunsConfig(folder=tmp_path / "data" / "app" / "runs"), CacheConfig(path=tmp_path / "cache" / "app" / "answers.db")
     with MemoryStore.open(tmp_path / "memories" / "app" / "memory.db", embedder=None) as memory:
         async with Hybrid(near=near(), policy=DEVICE, runs=runs, cache=cache, memory=memory) as hybrid:
             await hybrid.run("Hi")

@@ -18,9 +18,9 @@ from typer.testing import CliRunner, Result
 
 from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
+from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import RunStore
-from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ApprovalNeeded, Message, ScriptedAgent, StepRequest, ToolCall
@@ -44,7 +44,7 @@ def told(configuration: Path, *arguments: str, code: int = 0) -> Any:  # noqa: A
     return json.loads(done.stdout)
 
 
-def leave(configuration: Path, run: str, *, tools: Sequence[str] = (), user: str = "", failure: Failure | None = None) -> None:
+def leave(configuration: Path, run: str, *, tools: Sequence[str] = (), user: str = "", failure: RunFailure | None = None) -> None:
     """A run that was begun, and that nobody works on."""
     store = RunStore.open(RunsConfig(folder=configuration.parent / "runs"))
     task = Task(messages=(Message.user("What is near?\x1b[2J"),), idempotency_key=run, user=user)
@@ -70,7 +70,7 @@ def serve(configuration: Path, run: str, script: Script, *tools: Tool) -> None:
 def test_runs_are_listed_by_state_and_user(configuration: Path) -> None:
     serve(configuration, "done", ["Here."])
     leave(configuration, "left", user="ann")
-    leave(configuration, "failed", failure=Failure(error="Unavailable", message="gone"))
+    leave(configuration, "failed", failure=RunFailure(error="Unavailable", message="gone"))
     assert [run["id"] for run in told(configuration, "list")["runs"]] == ["failed", "left", "done"]
     assert [run["id"] for run in told(configuration, "list", "--state", "done")["runs"]] == ["done"]
     assert [run["id"] for run in told(configuration, "list", "--user", "ann")["runs"]] == ["left"]
@@ -83,7 +83,7 @@ def test_runs_are_listed_by_state_and_user(configuration: Path) -> None:
 
 def test_a_run_is_shown_with_what_was_tried_and_why_it_failed(configuration: Path) -> None:
     serve(configuration, "done", ["Here."])
-    leave(configuration, "failed", failure=Failure(error="Unavailable", message="nobody is there"))
+    leave(configuration, "failed", failure=RunFailure(error="Unavailable", message="nobody is there"))
     done = told(configuration, "show", "done")
     assert (done["answer"], done["run"]["state"], done["calls"]) == ("Here.", "done", 1)
     assert [attempt["outcome"] for attempt in done["attempts"]] == ["accepted"]
@@ -116,7 +116,7 @@ def test_nothing_of_a_run_that_is_forgotten_is_in_any_file(configuration: Path) 
     def near(request: StepRequest) -> ToolCall | str:
         return "canary-answer" if request.messages[-1].role == "tool" else ToolCall(id="1", name="look", arguments={})
 
-    limited = Policy(strategy=Strategy.DEVICE, limits=Limits(task=Amounts(tokens=10_000)))
+    limited = Policy(strategy=Strategy.DEVICE, limits=LimitsConfig(task=AmountsConfig(tokens=10_000)))
     folder = configuration.parent / "runs"
 
     def found() -> set[str]:

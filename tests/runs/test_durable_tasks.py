@@ -12,12 +12,12 @@ from run_stores import Opener
 from nearfar.orchestrator import Hybrid, Mode, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.runs import cancelling
-from nearfar.orchestrator.runs.run import Bounds, Failure, Lease, RunState
+from nearfar.orchestrator.runs.run import Bounds, Lease, RunFailure, RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.strategies.context import TaskContext
 from nearfar.orchestrator.strategies.durable import DurableRuns
 from nearfar.orchestrator.task.events import TaskFinished
-from nearfar.orchestrator.task.sections.routing import Amounts, Limits
+from nearfar.orchestrator.task.sections.routing import AmountsConfig, LimitsConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import (
@@ -156,7 +156,7 @@ async def test_a_limit_for_all_tasks_that_was_lowered_meanwhile_holds_for_runs_t
     async with hybrid(config, [Unavailable("gone")]) as first:
         with pytest.raises(Unavailable):
             await first.run("Hi", idempotency_key="k")
-    nothing = Policy(strategy=Strategy.DEVICE, limits=Limits(day=Amounts(tokens=1)))
+    nothing = Policy(strategy=Strategy.DEVICE, limits=LimitsConfig(day=AmountsConfig(tokens=1)))
     async with Hybrid(near=ScriptedAgent(unasked, name="near"), runs=config, policy=nothing) as second:
         with pytest.raises(BudgetExceeded):
             await second.resume("k")
@@ -373,7 +373,7 @@ async def test_a_run_waits_for_a_yes_across_processes(config: RunsConfig) -> Non
 class NoRoomAtTheEnd(RunStore):
     """Cannot keep any result."""
 
-    async def finish(self, lease: Lease, outcome: str | Failure) -> None:
+    async def finish(self, lease: Lease, outcome: str | RunFailure) -> None:
         raise StoreUnavailable("the disk is full")
 
 

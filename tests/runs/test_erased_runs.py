@@ -22,18 +22,18 @@ from nearfar.orchestrator.memory.tools import memory_tools
 from nearfar.orchestrator.memory.wording import Wording
 from nearfar.orchestrator.runs.erased import ErasedRuns
 from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
-from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
+from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
 from nearfar.orchestrator.storage.sqlite.database import Database
-from nearfar.orchestrator.task.sections.cache import CacheSettings
+from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.memory import RecallConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.task.task import Task
 from nearfar.orchestrator.tracing.store import open_traces
 from nearfar.protocols import Message, NotFound, RunBusy, ScriptedAgent, StepRequest, StoreUnavailable, ToolCall
 from nearfar.protocols.fakes import Reply
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("wide_terminal")]
@@ -78,7 +78,7 @@ async def served(store: MemoryStore, home: Path, prompt: str, *, looks_up: bool 
     tools = memory_tools(store) if looks_up else ()
     memory = TaskMemory(store, recall=None if looks_up else RecallConfig(), tools=tools)
     config = RunsConfig(folder=home / "runs")
-    runs, cache = config if keeps else None, CacheSettings(path=home / "answers.db", semantic=False, shadow_share=0)
+    runs, cache = config if keeps else None, CacheConfig(path=home / "answers.db", semantic=False, shadow_share=0)
     near = ScriptedAgent(repeating, name="near")
     async with Hybrid(near=near, policy=PRIVATE, memory=memory, runs=runs, traces=config, cache=cache) as hybrid:
         assert (await hybrid.run(prompt, idempotency_key=key)).text
@@ -144,7 +144,7 @@ async def test_nothing_is_erased_while_somebody_works_on_a_run_that_holds_it(sto
         lease = await _begun(runs, "busy", f"Note: {NOTE}")
         error = erase("--subject", "carl")
         assert (error["error"]["type"], store.get(("people",), "carl") is None) == ("RunBusy", False)
-        await runs.finish(lease, Failure(error="Unavailable", message="no agent"))
+        await runs.finish(lease, RunFailure(error="Unavailable", message="no agent"))
 
 
 async def _begun(runs: RunStore, run: str, prompt: str) -> Any:  # noqa: ANN401 - a lease
@@ -234,7 +234,7 @@ async def test_a_run_that_recalled_an_erased_item_is_found_by_its_address(opened
     lease = await _begun(store, "r1", "nothing of it")
     recalled = {"namespace": ["people", "carl"], "key": "number", "version": "1@a", "tier": "user", "source": "user", "trust": 1.0}
     await store.finish(lease, json.dumps({"recalled": [recalled]}))
-    for address, found in ((Address(("people", "carl"), "number"), ["r1"]), (Address(("people",), "number"), [])):
+    for address, found in ((ItemAddress(("people", "carl"), "number"), ["r1"]), (ItemAddress(("people",), "number"), [])):
         assert runs_holding(store, Erased(frozenset([address]), Wording())) == found
 
 

@@ -11,7 +11,7 @@ import pytest
 from run_stores import Opener
 
 from nearfar.orchestrator.runs.fencing import held
-from nearfar.orchestrator.runs.run import Failure, KeptTask, Lease, RunState, digest
+from nearfar.orchestrator.runs.run import KeptTask, Lease, RunFailure, RunState, digest
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.sqlite.database import Database
 from nearfar.orchestrator.storage.tables import Session
@@ -46,7 +46,7 @@ async def test_runs_are_listed_newest_first_by_state_and_user(store: RunStore) -
     for number in range(4):
         lease = await begin(store, f"r{number}", user="ann" if number % 2 else "bob")
         if number == 3:
-            await store.finish(lease, Failure(error="Unavailable", message="no agent"))
+            await store.finish(lease, RunFailure(error="Unavailable", message="no agent"))
     assert [run.id for run in store.list()] == ["r3", "r2", "r1", "r0"]
     assert [run.id for run in store.list(limit=1)] == ["r3"]
     assert [run.id for run in store.list(user="ann")] == ["r3", "r1"]
@@ -111,7 +111,7 @@ async def test_a_run_that_is_worked_on_is_cancelled_at_its_next_step_and_an_idle
     lease = await begin(first, "r1")
     assert second.cancel("r1").state is RunState.RUNNING
     assert await first.writer.write(lambda session: held(session, lease))
-    await first.finish(lease, Failure(error="Cancelled", message="cancelled"))
+    await first.finish(lease, RunFailure(error="Cancelled", message="cancelled"))
     other = await begin(first, "r2")
     await first.release(other)
     assert second.cancel("r2").state is RunState.CANCELLED
@@ -123,7 +123,7 @@ async def test_a_run_that_is_done_cannot_be_claimed_and_one_that_failed_can(stor
     await store.finish(await begin(store, "r1"), "{}")
     with pytest.raises(InvalidRequest, match="done"):
         await store.claim("r1")
-    failure = Failure(error="Unavailable", message="no agent")
+    failure = RunFailure(error="Unavailable", message="no agent")
     await store.finish(await begin(store, "r2"), failure)
     assert store.outcome("r2") == failure
     lease = await store.claim("r2")
@@ -187,7 +187,7 @@ async def test_a_run_that_fails_or_waits_after_its_end_was_asked_for_is_cancelle
     failing, waiting = await begin(store, "r1"), await begin(store, "r2")
     for run in ("r1", "r2"):
         await in_thread(store.cancel, run)
-    await store.finish(failing, Failure(error="Unavailable", message="gone"))
+    await store.finish(failing, RunFailure(error="Unavailable", message="gone"))
     await store.release(waiting, waiting=True)
     assert [run.state for run in store.list()] == [RunState.CANCELLED] * 2
 

@@ -14,8 +14,8 @@ from nearfar.orchestrator.lab.blame.correction import Reference, StrongerAgent, 
 from nearfar.orchestrator.lab.blame.record import RecordedRun
 from nearfar.orchestrator.lab.blame.search import Blame, blame
 from nearfar.orchestrator.task.modes import Strategy
-from nearfar.orchestrator.task.sections.subtasks import SubtasksPolicy
-from nearfar.orchestrator.task.sections.supervision import Supervision
+from nearfar.orchestrator.task.sections.subtasks import SubtasksConfig
+from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.orchestrator.tracing.entries import EntriesLost
 from nearfar.orchestrator.tracing.store import TraceStore
@@ -196,7 +196,7 @@ async def supervised(traces: TraceStore, company: str, name: str) -> RecordedRun
         ScriptedAgent(lambda request: reads_mail(request, company=company), name="near"),
         ScriptedAgent(["CONTINUE"] * 9, name="far", side=Side.FAR),
     )
-    policy = Policy(strategy=Strategy.EVA, sensitivity=Sensitivity.PUBLIC, supervision=Supervision(interval=1))
+    policy = Policy(strategy=Strategy.EVA, sensitivity=Sensitivity.PUBLIC, supervision=SupervisionConfig(interval=1))
     async with Hybrid(near=near, far=far, tools=[mail], traces=traces, policy=policy) as agents:
         await agents.run("Who leads Orbix, says the mail?", idempotency_key=name)
     assert far.requests == [], "it may not be told what the mail says"
@@ -250,7 +250,7 @@ async def test_the_part_of_a_cut_task_is_named_that_went_wrong(traces: TraceStor
         return said
 
     async def run(name: str, wrong: str = "") -> RecordedRun:
-        policy = Policy(strategy=Strategy.SUBTASKS, subtasks=SubtasksPolicy(strategy=Strategy.DEVICE))
+        policy = Policy(strategy=Strategy.SUBTASKS, subtasks=SubtasksConfig(strategy=Strategy.DEVICE))
         async with Hybrid(near=ScriptedAgent(script(wrong), name="near"), tools=(leader,), traces=traces, policy=policy) as agents:
             await agents.run("Who leads them?", idempotency_key=name)
         traces.flush()

@@ -38,10 +38,9 @@ from ...strategies.graphs import Graphs
 from ...strategies.state import TaskState, recursion_limit
 from ...strategies.subtasks_run import part_key
 from ...strategies.tool_calls import Boundary
-from ...task.modes import Candidate
+from ...task.modes import AgentView
 from ...task.route_decision import RouteDecision
-from ...task.sections.routing import FALLBACK_ERRORS, RouterPolicy
-from ...task.sections.routing import Limits as SpendingLimits
+from ...task.sections.routing import FALLBACK_ERRORS, LimitsConfig, RouterConfig
 from ...task.task import Task
 from ...task.tool_outcomes import NOT_RUN, Effect
 from ...task.tools import Tool
@@ -170,7 +169,7 @@ class _RecordedRouter(Router):
     def decide(
         self,
         task: Task,
-        agents: Sequence[Candidate],
+        agents: Sequence[AgentView],
         *,
         tools: Collection[str] = (),
         spent: Spent = _NO_SPENT,
@@ -185,7 +184,7 @@ async def replay(branch: Branch) -> str | None:
     run = branch.run
     task = run.task.with_memory_in_prompt()
     # A replay neither spends from a budget, nor teaches the router.
-    policy = task.policy.model_copy(update={"limits": SpendingLimits(), "router": RouterPolicy()})
+    policy = task.policy.model_copy(update={"limits": LimitsConfig(), "router": RouterConfig()})
     task = task.model_copy(update={"policy": policy, "timeout": None})
     elsewhere = {name for name, member in branch.live.items() if member.is_elsewhere}
     team = Team(tuple(Member(name, side, ReplayedAgent(name, branch), is_elsewhere=name in elsewhere) for name, side in run.agents.items()))

@@ -8,7 +8,7 @@ from ....protocols import ConfigError
 from ....protocols.messages import Value
 from ...routing.run_record import RunRecord
 from ...task.modes import Strategy
-from ...task.sections.auto import AutoPolicy
+from ...task.sections.auto import AutoConfig
 from ..auto_replay import Replay, replay
 from .outcomes import Outcomes
 from .paces import scheduled, triggered
@@ -132,7 +132,7 @@ def auto_headline(records: Iterable[RunRecord]) -> AutoHeadline | None:
 
 
 def _auto_point(records: Sequence[RunRecord], weight: float, best: str) -> AutoPoint:
-    replayed = replay(records, AutoPolicy(dollars_per_point=weight))
+    replayed = replay(records, AutoConfig(dollars_per_point=weight))
     return AutoPoint(
         dollars_per_point=weight,
         score=replayed.auto.mean_score,

@@ -9,7 +9,7 @@ from typing import Final
 from ....protocols.messages import Value
 from ...routing.run_record import RunRecord
 from ...task.modes import Strategy
-from ...task.sections.supervision import Supervision
+from ...task.sections.supervision import SupervisionConfig
 from . import statistics
 from .statistics import Estimate, Unit
 
@@ -91,12 +91,12 @@ class Outcomes:
         """Any run of a configuration, which tells what the configuration is."""
         return next(iter(self._runs[world, label].values()))
 
-    def supervision(self, world: str, label: str) -> Supervision | None:
+    def supervision(self, world: str, label: str) -> SupervisionConfig | None:
         """How a supervised configuration is supervised; None for others."""
         record = self.first(world, label)
         if record.strategy not in (Strategy.PEVR, Strategy.EVA):
             return None
-        return Supervision.model_validate(record.knobs.get("supervision", {}))
+        return SupervisionConfig.model_validate(record.knobs.get("supervision", {}))
 
     def near_alone(self, world: str) -> str | None:
         """The configuration in which the near agent works alone."""

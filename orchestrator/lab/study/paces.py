@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ...task.modes import Strategy
-from ...task.sections.supervision import Supervision
+from ...task.sections.supervision import SupervisionConfig
 from .outcomes import Outcomes
 
 
@@ -45,5 +45,5 @@ def plan_only(outcomes: Outcomes, world: str) -> str | None:
     return None
 
 
-def _waits_for_events(strategy: Strategy, supervision: Supervision) -> bool:
+def _waits_for_events(strategy: Strategy, supervision: SupervisionConfig) -> bool:
     return bool(supervision.triggers) or (strategy is Strategy.PEVR and supervision.plan_below is not None)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from ....protocols.namespaces import Namespace
 from ...compression.summary import Summarizer
-from ...task.sections.consolidation import SleepPolicy
+from ...task.sections.consolidation import ConsolidationConfig
 from ..store import MemoryStore
 from .journal import Journal
 
@@ -37,7 +37,7 @@ class Bench:
 
     store: MemoryStore
     scope: Namespace
-    policy: SleepPolicy
+    policy: ConsolidationConfig
     journal: Journal
     summarizer: Summarizer | None
     now: Callable[[], float]

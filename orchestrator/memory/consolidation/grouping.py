@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....protocols.tiers import Tier
 from ...compression.tokens import estimated_tokens
-from ...task.sections.consolidation import SleepPolicy
+from ...task.sections.consolidation import ConsolidationConfig
 from ..memory_item import MemoryItem
 from ..recall.granularity import TEXT, Span
 
@@ -51,7 +51,7 @@ class Topic:
         return [segment.item.value[TEXT] for segment in self.segments]
 
 
-def topics(segments: Iterable[Segment], policy: SleepPolicy) -> list[Topic]:
+def topics(segments: Iterable[Segment], policy: ConsolidationConfig) -> list[Topic]:
     """The topics of several sessions: a topic ends where similarity drops, where privacy changes, and where it gets too long to be read
     at once (the short-term buffer of LightMem, arXiv 2510.18866)."""
     ordered = sorted(segments, key=lambda segment: segment.span)
@@ -59,7 +59,7 @@ def topics(segments: Iterable[Segment], policy: SleepPolicy) -> list[Topic]:
     return [topic for session in sessions for topic in _topics_of(session, policy)]
 
 
-def _topics_of(session: Sequence[Segment], policy: SleepPolicy) -> list[Topic]:
+def _topics_of(session: Sequence[Segment], policy: ConsolidationConfig) -> list[Topic]:
     buffers = [[session[0]]]
     for before, segment in pairwise(session):
         tokens = sum(each.tokens for each in buffers[-1])
@@ -69,7 +69,7 @@ def _topics_of(session: Sequence[Segment], policy: SleepPolicy) -> list[Topic]:
     return [Topic(tuple(buffer), is_last=number == len(buffers)) for number, buffer in enumerate(buffers, start=1)]
 
 
-def _continue(before: Segment, segment: Segment, policy: SleepPolicy) -> bool:
+def _continue(before: Segment, segment: Segment, policy: ConsolidationConfig) -> bool:
     if before.about != segment.about or before.span.last + 1 != segment.span.first:
         return False
     if before.vector is None or segment.vector is None:

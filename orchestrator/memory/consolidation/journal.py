@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from ....protocols import InvalidRequest, NotFound, VersionConflict
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import Tier
 from ..memory_item import MemoryItem
 from ..store import MemoryStore
@@ -48,10 +48,10 @@ class Entry:
     """One thing that a batch did."""
 
     deed: Deed
-    address: Address
+    address: ItemAddress
     version: str | None = None
     """Of the item after it; None: it was about to be done."""
-    because_of: Address | None = None
+    because_of: ItemAddress | None = None
     """The item that stands in for a retired one."""
     until: datetime | None = None
     """When a retired one would have ceased to be true without that; None: never."""
@@ -75,7 +75,7 @@ class Reverted:
     batch: str
     removed: int
     reinstated: int
-    left: tuple[Address, ...]
+    left: tuple[ItemAddress, ...]
     """Items that somebody has changed since, and that stay as they are."""
 
 
@@ -120,7 +120,7 @@ class Journal:
         items = self._store.search((*self._namespace, batch), limit=_ALL)
         return [_entry(item) for item in items]
 
-    def refused(self) -> set[Address]:
+    def refused(self) -> set[ItemAddress]:
         """Items that were created or retired by a batch which was taken back."""
         return {entry.address for batch in self.batches() if batch.state is BatchState.REVERTED for entry in self.entries(batch.id)}
 
@@ -137,7 +137,7 @@ class Journal:
         """
         self._require(batch, BatchState.OPEN, BatchState.REVERTED)
         done = dict.fromkeys(Deed, 0)
-        left: list[Address] = []
+        left: list[ItemAddress] = []
         for entry in self.entries(batch):
             try:
                 done[entry.deed] += self._undo(entry)
@@ -174,12 +174,12 @@ class Journal:
         return Batch(item.key, state, item.value["began_at"], deeds.count(Deed.CREATED), deeds.count(Deed.RETIRED))
 
 
-def _plain(address: Address) -> list[Any]:
+def _plain(address: ItemAddress) -> list[Any]:
     return [list(address.namespace), address.key]
 
 
-def _address(plain: list[Any]) -> Address:
-    return Address(tuple(plain[0]), plain[1])
+def _address(plain: list[Any]) -> ItemAddress:
+    return ItemAddress(tuple(plain[0]), plain[1])
 
 
 def _entry(item: MemoryItem) -> Entry:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import anyio
 
 from ....protocols import NotFound, VersionConflict
-from ....protocols.namespaces import Address
+from ....protocols.namespaces import ItemAddress
 from ...util.threads import in_thread
 from ..memory_item import MemoryItem
 from ..recall.granularity import SEMANTIC, TEXT
@@ -18,7 +18,7 @@ from .updates import Pair, Relation, asked, certain, queue
 async def retire_facts(bench: Bench, slept: Slept) -> AsyncGenerator[None]:
     """Hold each fact against the newer ones that it may have to do with, some at a time."""
     pairs = await in_thread(_pairs, bench)
-    gone: set[Address] = set()
+    gone: set[ItemAddress] = set()
     for start in range(0, len(pairs), bench.policy.parallel):
         together = pairs[start : start + bench.policy.parallel]
         relations = await _relations(bench, together)

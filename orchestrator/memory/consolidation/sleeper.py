@@ -9,7 +9,7 @@ import anyio
 from ....protocols import Agent, DeviceState, DeviceStateSource, PowerSource, PrivacyViolation, Side
 from ....protocols.namespaces import Namespace
 from ...compression.summary import Summarizer
-from ...task.sections.consolidation import SleepPolicy, reason_to_wait
+from ...task.sections.consolidation import ConsolidationConfig, reason_to_wait
 from ..store import MemoryStore
 from .bench import Bench, Slept
 from .journal import Journal
@@ -41,14 +41,14 @@ class Sleeper:
         *,
         agent: Agent | None = None,
         device_state: DeviceStateSource | None = None,
-        policy: SleepPolicy | None = None,
+        policy: ConsolidationConfig | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         if agent is not None and agent.card.side is Side.FAR:
             raise PrivacyViolation(f"{agent.card.name} is a far agent, and memory is private", hint="let a near agent consolidate it")
         self.journal = Journal(store, scope, now=now)
         """Of the batches, which can be taken back or confirmed there."""
-        self._policy = policy or SleepPolicy()
+        self._policy = policy or ConsolidationConfig()
         self._bench = Bench(store, scope, self._policy, self.journal, None if agent is None else Summarizer.of(agent), now)
         self._device_state = device_state or (lambda: _ON_MAINS)
         self._tasks = 0

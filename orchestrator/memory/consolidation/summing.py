@@ -6,7 +6,7 @@ from itertools import groupby
 
 import anyio
 
-from ....protocols.namespaces import Address
+from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import Source, Tier
 from ...util.threads import in_thread
 from ..memory_item import MemoryItem
@@ -23,7 +23,7 @@ class Chapter:
 
     span: Span
     texts: Sequence[str]
-    sources: Sequence[Address]
+    sources: Sequence[ItemAddress]
     """The items that the texts are of."""
     subject: str
 
@@ -63,14 +63,14 @@ def _keep(bench: Bench, chapter: Chapter, told: Digest, words: Sequence[str], ba
     store = bench.store.bound(agent=agent, source=source, lineage=chapter.sources)
     shown = {Granularity.KEYWORDS: ", ".join(words), Granularity.SUMMARY: told.text}  # the summary last: with it, all is done
     for granularity, text in shown.items():
-        place = Address(episodic(bench.scope, granularity), chapter.span.key)
+        place = ItemAddress(episodic(bench.scope, granularity), chapter.span.key)
         value = {"session": chapter.span.session, TEXT: text, SEARCHABLE: [text]}
         bench.journal.note(batch, Entry(Deed.CREATED, place), subject=chapter.subject)
         version = store.put(*place, value, index=INDEX, tier=Tier.SHARED, subject=chapter.subject)
         bench.journal.note(batch, Entry(Deed.CREATED, place, version), subject=chapter.subject)
 
 
-def _segments(bench: Bench, refused: set[Address]) -> list[Segment]:
+def _segments(bench: Bench, refused: set[ItemAddress]) -> list[Segment]:
     """Those of sessions that are not summed up as a whole."""
     found = bench.store.search(episodic(bench.scope, Granularity.SEGMENT), limit=ALL, refresh_ttl=False)
     placed = [(about, item) for item in found if isinstance(item.value.get(TEXT), str) and (about := span(item.key)) is not None]
@@ -87,11 +87,11 @@ def _whole_span(spans: Sequence[Span]) -> Span:
 
 def _chapter(bench: Bench, topic: Topic) -> Chapter:
     turns = episodic(bench.scope, Granularity.TURN)
-    sources = [Address(turns, key) for key in topic.span.turns]
+    sources = [ItemAddress(turns, key) for key in topic.span.turns]
     return Chapter(topic.span, topic.texts, sources, topic.segments[0].item.subject)
 
 
-def _whole(bench: Bench, session: Sequence[Topic], refused: set[Address]) -> Chapter | None:
+def _whole(bench: Bench, session: Sequence[Topic], refused: set[ItemAddress]) -> Chapter | None:
     """All of a session, from the summaries of its topics; None where it is not finished, or these are about different people."""
     about = _whole_span([topic.span for topic in session])
     if len(session) < 2 or not _is_settled(bench, session[-1]) or not _is_new(bench, about, refused):
@@ -104,15 +104,15 @@ def _whole(bench: Bench, session: Sequence[Topic], refused: set[Address]) -> Cha
     return Chapter(about, [item.value[TEXT] for item in items], [item.address for item in items], items[0].subject)
 
 
-def _is_due(bench: Bench, topic: Topic, refused: set[Address]) -> bool:
+def _is_due(bench: Bench, topic: Topic, refused: set[ItemAddress]) -> bool:
     """Whether a topic is more than one turn, finished, and not summed up yet."""
     is_finished = not topic.is_last or _is_settled(bench, topic)
     return topic.span.first < topic.span.last and is_finished and _is_new(bench, topic.span, refused)
 
 
-def _is_new(bench: Bench, about: Span, refused: set[Address]) -> bool:
+def _is_new(bench: Bench, about: Span, refused: set[ItemAddress]) -> bool:
     """Nobody has summed these turns up, nor taken such a summary back."""
-    summary = Address(episodic(bench.scope, Granularity.SUMMARY), about.key)
+    summary = ItemAddress(episodic(bench.scope, Granularity.SUMMARY), about.key)
     return summary not in refused and bench.store.get(*summary, refresh_ttl=False) is None
 
 

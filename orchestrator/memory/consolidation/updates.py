@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ....protocols import AgentError, Message, Sensitivity, StepRequest, ToolChoice, UserError
 from ....protocols.tiers import TIERS
 from ...compression.summary import Summarizer, quoted
-from ...task.sections.consolidation import SleepPolicy
+from ...task.sections.consolidation import ConsolidationConfig
 from ...util.function_words import FUNCTION_WORDS
 from ..memory_item import MemoryItem
 from ..recall.granularity import TEXT
@@ -63,7 +63,7 @@ class Pair:
         return goes_as_far and self.newer.trust >= self.older.trust and self.newer.subject == self.older.subject
 
 
-def queue(items: Sequence[MemoryItem], vectors: "Sequence[Vector | None]", policy: SleepPolicy) -> list[Pair]:
+def queue(items: Sequence[MemoryItem], vectors: "Sequence[Vector | None]", policy: ConsolidationConfig) -> list[Pair]:
     """Each fact with the most similar newer ones, where the newer one may replace it; the oldest facts first."""
     order = sorted(range(len(items)), key=lambda place: (items[place].updated_at, items[place].key))
     ordered = [items[place] for place in order]
@@ -77,7 +77,7 @@ def queue(items: Sequence[MemoryItem], vectors: "Sequence[Vector | None]", polic
     return pairs
 
 
-def certain(pair: Pair, policy: SleepPolicy) -> Relation | None:
+def certain(pair: Pair, policy: ConsolidationConfig) -> Relation | None:
     """What can be told without a model; None: nothing."""
     if _attribute(pair.older) is not None and _attribute(pair.older) == _attribute(pair.newer):
         return Relation.SAME if _says_same(pair, policy) else Relation.CONTRADICTS
@@ -104,7 +104,7 @@ async def asked(pair: Pair, summarizer: Summarizer) -> Relation:
         return Relation.UNRELATED
 
 
-def _says_same(pair: Pair, policy: SleepPolicy) -> bool:
+def _says_same(pair: Pair, policy: ConsolidationConfig) -> bool:
     """The newer one says all that the older one says, in the same order, and no `not` stands in one of them alone."""
     if _plain(pair.older) == _plain(pair.newer):
         return True

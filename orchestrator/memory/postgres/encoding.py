@@ -6,12 +6,12 @@ import json
 import orjson
 
 from ....protocols import StoreCorrupt
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ..encoding import meta_fields, read_meta
 from ..engine import Row
 
 
-def digest(address: Address) -> bytes:
+def digest(address: ItemAddress) -> bytes:
     """Stands for an address of any length."""
     return hashlib.sha256(orjson.dumps((address.namespace, address.key))).digest()
 
@@ -31,7 +31,7 @@ def encode_row(row: Row) -> bytes:
     return orjson.dumps((row.value, meta_fields(row.meta), row.version, row.device, row.updated_at, row.conflicts))
 
 
-def decode_row(address: Address, content: bytes, expires_at: float | None) -> Row:
+def decode_row(address: ItemAddress, content: bytes, expires_at: float | None) -> Row:
     try:
         value, meta, version, device, updated_at, conflicts = orjson.loads(content)
         return Row(address, value, read_meta(meta), version, device, updated_at, expires_at, conflicts)

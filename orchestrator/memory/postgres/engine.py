@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import orjson
 
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.postgres.connections import Connections
 from ...storage.postgres.scrubbing import scrub
 from ..encoding import Sealer
@@ -101,7 +101,7 @@ class PostgresEngine:
                 self._writing.connection = None
             transaction.finish()
 
-    def rows(self, addresses: Sequence[Address], selection: Selection) -> dict[Address, Row]:
+    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
         where = Where(selection)
         statement = f"SELECT {ROW} FROM items WHERE address = ANY(%s) AND {where.sql}"
         found = self._query(statement, [digest(one) for one in addresses], *where.parameters)
@@ -131,14 +131,14 @@ class PostgresEngine:
         found = self._query(f"SELECT DISTINCT namespace FROM items WHERE {where.sql} ORDER BY namespace", *where.parameters)
         return [tuple(namespace) for (namespace,) in found]
 
-    def refresh(self, addresses: Sequence[Address], now: float) -> None:
+    def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:
         # An item that is being written lives anew anyway, so that nobody waits here, least of all in a circle.
         wanted = "SELECT number FROM items WHERE address = ANY(%s) AND ttl IS NOT NULL FOR UPDATE SKIP LOCKED"
         statement = f"UPDATE items SET expires_at = %s + ttl WHERE number IN ({wanted})"
         with self._connections.connection() as connection:
             connection.execute(statement, [now, [digest(one) for one in addresses]])
 
-    def expired(self, now: float, *, limit: int) -> list[Address]:
+    def expired(self, now: float, *, limit: int) -> list[ItemAddress]:
         found = self._query("SELECT namespace, key FROM items WHERE expires_at <= %s ORDER BY expires_at LIMIT %s", now, limit)
         return [address(*columns) for columns in found]
 
@@ -194,11 +194,13 @@ class PostgresEngine:
             if table is not None:
                 table.add(connection, {one.row: vectors for one, vectors in rows})
 
-    def conflicts(self, *, limit: int, offset: int) -> list[Address]:
+    def conflicts(self, *, limit: int, offset: int) -> list[ItemAddress]:
         statement = "SELECT namespace, key FROM items WHERE conflicts > 0 ORDER BY namespace, key LIMIT %s OFFSET %s"
         return [address(*columns) for columns in self._query(statement, limit, offset)]
 
-    def traces(self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[Address] = ()) -> list[Address]:
+    def traces(
+        self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[ItemAddress] = ()
+    ) -> list[ItemAddress]:
         terms = ["origins && %s::bytea[]"]
         parameters: list[object] = [[digest(one) for one in derived_from]]
         if subject is not None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from ....protocols.namespaces import Address
+from ....protocols.namespaces import ItemAddress
 from ..encoding import subjects_of
 from ..engine import Change, Row
 from ..item import Meta
@@ -31,8 +31,8 @@ def read(columns: Sequence[Any]) -> Row:
     return decode_row(address(namespace, key), content, expires_at)
 
 
-def address(namespace: Sequence[str], key: str) -> Address:
-    return Address(tuple(namespace), key)
+def address(namespace: Sequence[str], key: str) -> ItemAddress:
+    return ItemAddress(tuple(namespace), key)
 
 
 def columns(number: int, change: Change, words: Sequence[str], embedder: int | None) -> tuple[object, ...]:

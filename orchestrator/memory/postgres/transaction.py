@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ....protocols import StoreCorrupt
-from ....protocols.namespaces import Address
+from ....protocols.namespaces import ItemAddress
 from ..clock import tick
 from ..encoding import Sealer
 from ..engine import Change, Forgotten
@@ -75,10 +75,10 @@ class PostgresTransaction:
         self._counters = replace(self._counters, sequence=sequence + count - 1, clock=clock + count - 1)
         return sequence, clock
 
-    def heads(self, addresses: Sequence[Address]) -> dict[Address, tuple[Operation, ...]]:
+    def heads(self, addresses: Sequence[ItemAddress]) -> dict[ItemAddress, tuple[Operation, ...]]:
         wanted = {digest(address): address for address in addresses}
         statement = "SELECT address, device, sequence, payload FROM operations WHERE address = ANY(%s)"
-        found: dict[Address, tuple[Operation, ...]] = {}
+        found: dict[ItemAddress, tuple[Operation, ...]] = {}
         for key, device, sequence, payload in self._connection.execute(statement, [list(wanted)]):
             operation = opened(Dot(device, sequence), payload, self._sealer)
             if operation is not None:

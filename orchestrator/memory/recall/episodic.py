@@ -6,7 +6,7 @@ from threading import RLock
 from typing import Final
 
 from ....protocols import InvalidRequest, NotFound, VersionConflict
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import TIERS, Tier
 from ..memory_item import MemoryItem
 from ..store import MemoryStore
@@ -143,7 +143,7 @@ class EpisodicMemory:
 
     def _keep_segment(self, topic: Topic) -> None:
         """Of what was derived from turns the store says that it is as private as they are, and no more to be trusted."""
-        turns = [Address(self._turns, key) for key in topic.span.turns]
+        turns = [ItemAddress(self._turns, key) for key in topic.span.turns]
         value = {"session": topic.span.session, TEXT: "\n".join(topic.lines)}
         tier, subject = topic.about
         self._store.bound(lineage=turns).put(self._segments, topic.span.key, value, index=[TEXT], tier=tier, subject=subject)

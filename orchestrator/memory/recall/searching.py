@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ..fusion import Ranking
 from ..memory_item import MemoryItem
-from ..reading import Mode, Query, Reader
+from ..reading import Query, Reader, SearchMode
 from .granularity import EPISODIC, Granularity
 from .retrieval import find
 
@@ -18,7 +18,7 @@ _ALL = 1_000_000
 
 def ranks_turns(query: Query) -> bool:
     """Tell whether a search asks for turns by words and meaning, with nothing that only the engine can judge."""
-    is_plain = not query.conditions and not query.key_prefix and query.ranking == Ranking() and query.mode is Mode.HYBRID
+    is_plain = not query.conditions and not query.key_prefix and query.ranking == Ranking() and query.mode is SearchMode.HYBRID
     return is_plain and query.prefix[-2:] == (EPISODIC, Granularity.TURN.value) and bool(query.text and query.text.strip())
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import LEAST_TRUST, TRUST, Source, Tier
 from ..memory_item import MemoryItem
 from ..store import MemoryStore
@@ -44,7 +44,7 @@ class Fact:
     """The fact as a sentence that can be understood alone."""
     since: datetime | None = None
     """None: now."""
-    sources: Sequence[Address] = ()
+    sources: Sequence[ItemAddress] = ()
     """The items that it was derived from: it is no more trusted than they are, and goes no further."""
     source: Source | None = None
     tier: Tier | None = None

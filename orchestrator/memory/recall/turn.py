@@ -18,7 +18,7 @@ _CONTEXT: Final = 400
 """Characters of the turn before, from its end."""
 
 
-class Kind(StrEnum):
+class TurnKind(StrEnum):
     """What sort of thing happened."""
 
     MESSAGE = "message"
@@ -35,7 +35,7 @@ class Turn:
     speaker: str
     """Who said it, or the tool that returned it."""
     text: str
-    kind: Kind = Kind.MESSAGE
+    kind: TurnKind = TurnKind.MESSAGE
     at: datetime | None = None
     """None: now."""
     source: Source | None = None

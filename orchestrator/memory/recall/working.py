@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ....protocols import VersionConflict
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import Tier
 from ..engine import Change
 from ..store import MemoryStore
@@ -51,7 +51,7 @@ class WorkingMemory:
         """Forget all notes. They never left the device, so that no other one has to hear of it."""
         while notes := self._store.search(self._namespace, limit=_PAGE):
             with self._store.engine.transaction() as transaction:
-                transaction.apply([Change(Address(note.namespace, note.key), (), None) for note in notes])
+                transaction.apply([Change(ItemAddress(note.namespace, note.key), (), None) for note in notes])
 
     def __enter__(self) -> Self:
         return self

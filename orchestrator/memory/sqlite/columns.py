@@ -9,7 +9,7 @@ from zlib import crc32
 
 import orjson
 
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ..encoding import meta_fields, read_meta
 from ..engine import Row
 from .errors import damaged
@@ -71,15 +71,15 @@ def end_of_prefix(prefix: str) -> str | None:
     return kept[:-1] + chr(_SURROGATES.stop if following in _SURROGATES else following)
 
 
-def decode_address(namespace: str, key: str) -> Address:
+def decode_address(namespace: str, key: str) -> ItemAddress:
     """Raises `StoreCorrupt` where it is none."""
     try:
-        return Address(decode_namespace(namespace), key)
+        return ItemAddress(decode_namespace(namespace), key)
     except (AttributeError, KeyError) as error:
         raise damaged("an address") from error
 
 
-def seed_of(address: Address) -> int:
+def seed_of(address: ItemAddress) -> int:
     """Where checksums begin of what belongs to an address, so that they are over both."""
     namespace, key = address
     return crc32("\0".join((*namespace, key)).encode())
@@ -95,7 +95,7 @@ def pack(seed: int, data: bytes, like: bytes = _USUAL) -> bytes:
     return checksum + _DEFLATED + deflating.compress(data) + deflating.flush()
 
 
-def unpack(address: Address, packed: bytes, like: bytes = _USUAL) -> bytes:
+def unpack(address: ItemAddress, packed: bytes, like: bytes = _USUAL) -> bytes:
     """Raises `StoreCorrupt` where it is not what was packed for this address."""
     payload = payload_of(packed, like)
     if int.from_bytes(packed[:_CHECKSUM_BYTES], "big") != crc32(payload, seed_of(address)):
@@ -140,7 +140,7 @@ def encode_texts(texts: Sequence[str], seed: int, value: Mapping[str, Any], cont
     return pack(seed, kept, payload_of(content))
 
 
-def decode_texts(address: Address, packed: bytes, content: bytes) -> tuple[str, ...]:
+def decode_texts(address: ItemAddress, packed: bytes, content: bytes) -> tuple[str, ...]:
     """Unpack the texts of the item with this row. Raises `StoreCorrupt`."""
     row = payload_of(content)
     kept = orjson.loads(unpack(address, packed, row))

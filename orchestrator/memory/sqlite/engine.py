@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.sqlite import driver, files
 from ...storage.sqlite.connections import Connection, Connections
 from ..encoding import Sealer
@@ -109,7 +109,7 @@ class SqliteEngine:
             yield transaction
             transaction.finish()
 
-    def rows(self, addresses: Sequence[Address], selection: Selection) -> dict[Address, Row]:
+    def rows(self, addresses: Sequence[ItemAddress], selection: Selection) -> dict[ItemAddress, Row]:
         where = Where(selection)
         query = f"SELECT {_ROW} FROM {_ROWS} WHERE namespace = ? AND key = ? AND {where.sql}"
         found = {}
@@ -162,12 +162,12 @@ class SqliteEngine:
             found = connection.execute(_NAMESPACES.format(where=where.sql), where.parameters)
             return [decode_address(namespace, "").namespace for (namespace,) in found]
 
-    def refresh(self, addresses: Sequence[Address], now: float) -> None:
+    def refresh(self, addresses: Sequence[ItemAddress], now: float) -> None:
         update = "UPDATE items SET expires_at = ? + ttl WHERE namespace = ? AND key = ? AND ttl IS NOT NULL"
         with self._connections.writing() as connection:
             connection.executemany(update, ((now, encode_namespace(address.namespace), address.key) for address in addresses))
 
-    def expired(self, now: float, *, limit: int) -> list[Address]:
+    def expired(self, now: float, *, limit: int) -> list[ItemAddress]:
         query = "SELECT namespace, key FROM items WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
         return self._addresses(query, (now, limit))
 
@@ -222,11 +222,13 @@ class SqliteEngine:
             for row, vectors in rows:
                 transaction.embed(row, vectors)
 
-    def conflicts(self, *, limit: int, offset: int) -> list[Address]:
+    def conflicts(self, *, limit: int, offset: int) -> list[ItemAddress]:
         query = "SELECT namespace, key FROM items WHERE conflicts > 0 ORDER BY namespace, key LIMIT ? OFFSET ?"
         return self._addresses(query, (limit, offset))
 
-    def traces(self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[Address] = ()) -> list[Address]:
+    def traces(
+        self, *, prefix: Namespace | None = None, subject: str | None = None, derived_from: Sequence[ItemAddress] = ()
+    ) -> list[ItemAddress]:
         found = set(self._below(prefix)) if prefix is not None else set()
         if subject is not None or derived_from:
             found.update(self._about(subject, frozenset(derived_from)))
@@ -252,16 +254,16 @@ class SqliteEngine:
             elif has_many_removals(connection):
                 forget_removals(connection)
 
-    def _addresses(self, query: str, parameters: Sequence[object]) -> list[Address]:
+    def _addresses(self, query: str, parameters: Sequence[object]) -> list[ItemAddress]:
         with self._connections.reading() as connection:
             return [decode_address(*columns) for columns in connection.execute(query, parameters)]
 
-    def _below(self, prefix: Namespace) -> list[Address]:
+    def _below(self, prefix: Namespace) -> list[ItemAddress]:
         if not prefix:
             return self._addresses("SELECT namespace, key FROM items", ())
         return self._addresses("SELECT namespace, key FROM items WHERE namespace >= ? AND namespace < ?", namespace_range(prefix))
 
-    def _about(self, subject: str | None, derived_from: frozenset[Address]) -> Iterator[Address]:
+    def _about(self, subject: str | None, derived_from: frozenset[ItemAddress]) -> Iterator[ItemAddress]:
         """A look at everything: to erase somebody is rare, and an index of subjects would be one more place to erase them from."""
         with self._connections.reading() as connection:
             for columns in connection.execute(_OPERATIONS):
@@ -281,7 +283,7 @@ class SqliteEngine:
             return self._cache
 
 
-def _is_about(operation: Operation, subject: str | None, derived_from: frozenset[Address]) -> bool:
+def _is_about(operation: Operation, subject: str | None, derived_from: frozenset[ItemAddress]) -> bool:
     metas = [operation.meta, *(sibling.meta for sibling in operation.siblings)]
     return any((subject is not None and subject in meta.subjects) or not derived_from.isdisjoint(meta.lineage) for meta in metas)
 

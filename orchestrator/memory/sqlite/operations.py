@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from ....protocols.namespaces import Address
+from ....protocols.namespaces import ItemAddress
 from ...storage.sqlite.connections import Connection
 from ..encoding import Sealer, Subject, decode, encode, subjects_of
 from ..engine import Change, Logged
@@ -34,7 +34,7 @@ class OperationTable:
     def __init__(self, sealer: Sealer | None) -> None:
         self._sealer = sealer
 
-    def decode(self, address: Address, dot: Dot, packed: bytes) -> Operation | None:
+    def decode(self, address: ItemAddress, dot: Dot, packed: bytes) -> Operation | None:
         """As in `Heads`."""
         logged = self.logged(address, dot, 0, packed)
         return None if logged is None else logged.operation
@@ -47,11 +47,11 @@ class OperationTable:
         unpack(logged.operation.address, packed)
         return logged.operation
 
-    def logged(self, address: Address, dot: Dot, position: int, packed: bytes) -> Logged | None:
+    def logged(self, address: ItemAddress, dot: Dot, position: int, packed: bytes) -> Logged | None:
         """With its payload, as it was before it was sealed; None as in `Heads`."""
         return self._opened(dot, position, unpack(address, packed))
 
-    def of_item(self, connection: Connection, address: Address, item: int) -> Heads:
+    def of_item(self, connection: Connection, address: ItemAddress, item: int) -> Heads:
         found = connection.execute(_OF_ITEM, (item,)).fetchall()
         return {position: self.decode(address, Dot(device, sequence), packed) for position, device, sequence, packed in found}
 

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from ....protocols import StoreCorrupt
-from ....protocols.namespaces import Address
+from ....protocols.namespaces import ItemAddress
 from ...storage.sqlite import driver, files
 from ...storage.sqlite.connections import Connection
 from ...storage.sqlite.driver import Driver
@@ -102,7 +102,7 @@ class _Salvage:
         self.clock = 0
         self.known: dict[str, int] = {}
         self.settings: dict[str, str] = {}
-        self.items: dict[Address, _Remains] = {}
+        self.items: dict[ItemAddress, _Remains] = {}
         self.unreadable = 0
         self._driver = opened
         self._operations = operations
@@ -114,7 +114,7 @@ class _Salvage:
             self.device, self.sequence, self.clock = device, sequence, clock
         self.known = dict(self._all(connection, "SELECT device, sequence FROM known"))
         self.settings = dict(self._all(connection, "SELECT name, value FROM settings"))
-        addresses: dict[int, Address] = {}
+        addresses: dict[int, ItemAddress] = {}
         expiries: dict[int, float | None] = {}
         for item, namespace, key, expires_at in self._by_number(connection, "items", "item", "item, namespace, key, expires_at"):
             address = self._decoded(decode_address, namespace, key)
@@ -131,7 +131,7 @@ class _Salvage:
             self._decoded(self._add_head, device, sequence, packed)
         self.items = {address: remains for address, remains in self.items.items() if remains.row is not None or remains.heads}
 
-    def _add_content(self, address: Address, expires_at: float | None, content: bytes, texts: bytes | None) -> None:
+    def _add_content(self, address: ItemAddress, expires_at: float | None, content: bytes, texts: bytes | None) -> None:
         remains = self.items[address]
         row = decode_row(encode_namespace(address.namespace), address.key, content, expires_at)
         remains.texts = () if texts is None else decode_texts(address, texts, content)
@@ -191,7 +191,7 @@ def _write(engine: SqliteEngine, salvage: _Salvage, now: float) -> int:
     return remade
 
 
-def _change(transaction: Transaction, device: str, address: Address, left: _Remains, now: float) -> Change:
+def _change(transaction: Transaction, device: str, address: ItemAddress, left: _Remains, now: float) -> Change:
     if left.is_whole:
         conflicts = len(merge(left.heads).siblings)
         return Change(address, tuple(left.heads), left.row, left.texts, conflicts=conflicts)

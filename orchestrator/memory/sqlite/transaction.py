@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ...storage.sqlite.connections import Connection
 from ..clock import tick
 from ..engine import Change, Forgotten, Unembedded
@@ -41,7 +41,7 @@ class SqliteTransaction:
         query = "SELECT device, sequence, clock, position, is_dirty FROM replica"
         self._device, *counters = connection.execute(query).fetchone()
         self._sequence, self._clock, self._position, self._is_dirty = self._before = tuple(counters)
-        self._found: dict[Address, tuple[int, bytes | None, bytes] | None] = {}
+        self._found: dict[ItemAddress, tuple[int, bytes | None, bytes] | None] = {}
         """What was looked up since the last change."""
         self._searched: dict[int, tuple[str, ...]] = {}
         """Texts of items whose words come into the index at the end: it writes a segment whenever it is left for another table."""
@@ -58,7 +58,7 @@ class SqliteTransaction:
         self._clock = first[1] + count - 1
         return first
 
-    def heads(self, addresses: Sequence[Address]) -> dict[Address, tuple[Operation, ...]]:
+    def heads(self, addresses: Sequence[ItemAddress]) -> dict[ItemAddress, tuple[Operation, ...]]:
         self._find_all([address for address in addresses if address not in self._found])
         here = [address for address in addresses if self._found[address] is not None]
         found = {address: tuple(head for head in self._heads(address).values() if head is not None) for address in here}
@@ -118,7 +118,7 @@ class SqliteTransaction:
         self._position += 1
         return int(self._position)
 
-    def _find_all(self, addresses: Sequence[Address]) -> None:
+    def _find_all(self, addresses: Sequence[ItemAddress]) -> None:
         """As `_find` for each, with one query per namespace."""
         keys: dict[Namespace, list[str]] = {}
         for namespace, key in addresses:
@@ -126,16 +126,16 @@ class SqliteTransaction:
         self._found.update(dict.fromkeys(addresses))
         for namespace, some in keys.items():
             for key, *found in self._connection.execute(_FIND_ALL, (encode_namespace(namespace), orjson.dumps(some).decode())):
-                self._found[Address(namespace, key)] = tuple(found)
+                self._found[ItemAddress(namespace, key)] = tuple(found)
 
-    def _find(self, address: Address) -> tuple[int, bytes | None, bytes] | None:
+    def _find(self, address: ItemAddress) -> tuple[int, bytes | None, bytes] | None:
         """The number of an item that there is, its texts and its row, as they are kept."""
         if address not in self._found:
             self._found[address] = self._connection.execute(_FIND, (encode_namespace(address.namespace), address.key)).fetchone()
         found: tuple[int, bytes | None, bytes] | None = self._found[address]
         return found
 
-    def _heads(self, address: Address) -> Heads:
+    def _heads(self, address: ItemAddress) -> Heads:
         found = self._find(address)
         return self._operations.of_item(self._connection, address, found[0]) if found else {}
 
@@ -146,7 +146,7 @@ class SqliteTransaction:
             return State(self._next_position(), seed, {}, change)
         return State(found[0], seed, self._operations.of_item(self._connection, change.address, found[0]), change)
 
-    def _leave(self, address: Address, item: int, texts: bytes | None, content: bytes) -> None:
+    def _leave(self, address: ItemAddress, item: int, texts: bytes | None, content: bytes) -> None:
         """Take back all that is kept of the item beside its heads."""
         if self._searched.pop(item, None) is None and texts is not None:
             words.remove(self._connection, item, decode_texts(address, texts, content))
@@ -159,7 +159,7 @@ class SqliteTransaction:
         """Have those who keep vectors in memory drop the item's."""
         self._connection.execute("INSERT INTO removals VALUES (?, ?)", (self._next_position(), item))
 
-    def _forget(self, addresses: Sequence[Address]) -> None:
+    def _forget(self, addresses: Sequence[ItemAddress]) -> None:
         """Of these, nothing is left."""
         gone = [address for address in addresses if self._found[address] is not None]
         forgotten.note(self._connection, [Forgotten(self._next_position(), address_tag(address)) for address in gone])

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ....protocols.namespaces import Address
+from ....protocols.namespaces import ItemAddress
 from ....protocols.tiers import Tier
 from ..engine import Change, Engine, Transaction
 from ..erasing import operations_of
@@ -33,7 +33,7 @@ class Forgetting:
             yield from (write.dot for write in _writes(operation) if self.wording.is_named_in(write.value))
 
 
-def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[Address], list[Erasure]]:
+def forget(forgetting: Forgetting, erasures: Sequence[Erasure]) -> tuple[list[ItemAddress], list[Erasure]]:
     """Drop what the erasures cover, and what was derived from it.
 
     Returns the items of which nothing is left, and the erasures with what the dropped writes had overwritten.
@@ -61,7 +61,7 @@ def _overwritten(erasure: Erasure, dropped: Operation) -> Erasure:
     return replace(erasure, overwritten={address_tag(dropped.address): {**dropped.context, device: sequence}})
 
 
-def _change(forgetting: Forgetting, address: Address, heads: Sequence[Operation]) -> Change:
+def _change(forgetting: Forgetting, address: ItemAddress, heads: Sequence[Operation]) -> Change:
     return change_of(address, heads, now=forgetting.now, fields=forgetting.fields) if heads else Change(address, (), None)
 
 
@@ -81,7 +81,7 @@ class _Reach:
 
     named: frozenset[Dot]
     """Writes whose text names whom the erasures are about."""
-    sources: dict[Address, set[str]] = field(default_factory=dict)
+    sources: dict[ItemAddress, set[str]] = field(default_factory=dict)
     """Items of which writes go, by which erasures."""
 
     def has(self, write: Operation | Sibling, erasure: Erasure) -> bool:
@@ -117,7 +117,7 @@ def _writes(operation: Operation) -> Iterator[Operation | Sibling]:
     yield from operation.siblings
 
 
-def _lineage(operation: Operation) -> set[Address]:
+def _lineage(operation: Operation) -> set[ItemAddress]:
     """What the values in an operation were made of."""
     return {address for meta in (operation.meta, *(sibling.meta for sibling in operation.siblings)) for address in meta.lineage}
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from ....protocols import InvalidRequest
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import Tier
 from ..item import Meta, address_tag
 from ..operation import Dot, Operation, Sibling, VersionVector
@@ -43,11 +43,11 @@ class Erasure:
         """Whether the operation has to go, by what is said of it itself."""
         return self._names_earlier(operation.address, operation) or self._has_overwritten(operation)
 
-    def covers_sibling(self, address: Address, sibling: Sibling) -> bool:
+    def covers_sibling(self, address: ItemAddress, sibling: Sibling) -> bool:
         """Return whether a sibling of the item has to go: that depends on its own writer, not on the device that carries it along."""
         return self._names_earlier(address, sibling)
 
-    def names(self, address: Address, meta: Meta) -> bool:
+    def names(self, address: ItemAddress, meta: Meta) -> bool:
         """Whether it is meant for a value with this meta."""
         if self.user not in (None, meta.user):
             return False
@@ -65,7 +65,7 @@ class Erasure:
         heard = self.boundaries.get(dot.device)
         return heard is None or dot.sequence <= heard
 
-    def _names_earlier(self, address: Address, write: Operation | Sibling) -> bool:
+    def _names_earlier(self, address: ItemAddress, write: Operation | Sibling) -> bool:
         return self.precedes(write.dot) and self.names(address, write.meta)
 
     def _has_overwritten(self, operation: Operation) -> bool:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ....protocols import InvalidRequest, PrivacyViolation, SyncRefused
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ....protocols.tiers import TRUST, Tier
 from .. import clock, validation
 from ..encoding import decode
@@ -91,11 +91,11 @@ class _Taking:
         """Clock of all that was new."""
         self._taken = 0
         self._refused = 0
-        self._in_conflict: set[Address] = set()
+        self._in_conflict: set[ItemAddress] = set()
 
     def take(self, operations: Sequence[SealedOperation]) -> None:
         """Merge those into the items which are new, and meant to be here. Raises what `receive` raises for operations."""
-        arriving: dict[Address, list[_Arrived]] = {}
+        arriving: dict[ItemAddress, list[_Arrived]] = {}
         for sealed in operations:
             arrived = self._left_of(self._read(sealed))
             if arrived is not None:
@@ -147,7 +147,7 @@ class _Taking:
             self._arrived.setdefault(device, []).append(sequence)
         return arrived if left is arrived.operation else _Arrived(left, None)
 
-    def _change(self, address: Address, heads: Sequence[Operation], arrived: Sequence[_Arrived]) -> Change | None:
+    def _change(self, address: ItemAddress, heads: Sequence[Operation], arrived: Sequence[_Arrived]) -> Change | None:
         allowed = [one for one in arrived if not _is_taken(heads, one.operation, self._peer)] if heads else arrived
         self._refused += len(arrived) - len(allowed)
         self._taken += len(allowed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ....protocols import PermissionDenied, SyncRefused
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ..clock import MAXIMUM_SKEW
 from ..engine import Engine, Transaction
 from ..wording import Wording
@@ -91,7 +91,7 @@ class Replica:
         with self.engine.transaction() as transaction:
             self.check_not_revoked(transaction, peer, device)
 
-    def erase(self, *, subject: str | None = None, prefix: Namespace | None = None, on_behalf_of: str | None = None) -> list[Address]:
+    def erase(self, *, subject: str | None = None, prefix: Namespace | None = None, on_behalf_of: str | None = None) -> list[ItemAddress]:
         """Forget everything about a subject, or in and below a prefix, and have all peers forget it.
 
         What names the subject in its text is about it, too; peers, who are not told the name, forget of that what this replica has.

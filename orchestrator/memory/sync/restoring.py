@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from ....protocols.namespaces import Address
+from ....protocols.namespaces import ItemAddress
 from ..engine import Engine, Transaction
 from ..operation import Dot, Operation, Stamp
 from ..projection import change_of
@@ -26,7 +26,7 @@ def go_on(engine: Engine, transaction: Transaction, fields: Sequence[str], *, re
     had = transaction.known().get(own, 0)
     logger.warning("this store is a copy: its last %d writes get new numbers, behind the %d that peers know", had - shared, remembered)
     transaction.learn({own: remembered}, 0)
-    changed: dict[Address, dict[Dot, Operation]] = {}
+    changed: dict[ItemAddress, dict[Dot, Operation]] = {}
     for operation in _written_since(engine, shared):
         sequence, clock = transaction.reserve(1, now)
         anew = _renumbered(operation, Dot(own, sequence), max(clock, operation.clock + 1), shared)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ....protocols.namespaces import Address, Namespace
+from ....protocols.namespaces import ItemAddress, Namespace
 from ..encoding import encode, subjects_of
 from ..engine import Logged
 from ..operation import Operation
@@ -32,7 +32,7 @@ class Leaving:
     """Items of which the peer would hear only that they are withdrawn."""
     held_back: int = 0
     """Items that stay here."""
-    examples: list[Address] = field(default_factory=list)
+    examples: list[ItemAddress] = field(default_factory=list)
     """A few of those that would leave."""
 
 

@@ -8,7 +8,7 @@ from ....protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 from ...task.arm import Arm
 from ...task.auto_decision import Candidate, SelectionDecision
 from ...task.profile import Shape, TaskProfile
-from ...task.sections.auto import AutoPolicy
+from ...task.sections.auto import AutoConfig
 from ...task.task import Policy
 from .classes import ClassGuess, TaskClasses, lineage
 from .defaults import DEFAULT_SCORE, DEFAULTS, starting_points
@@ -32,7 +32,7 @@ class Chooser:
     """
 
     def __init__(
-        self, settings: AutoPolicy, outcomes: Iterable[Outcome] = (), *, has_defaults: bool = True, seed: int | None = None
+        self, settings: AutoConfig, outcomes: Iterable[Outcome] = (), *, has_defaults: bool = True, seed: int | None = None
     ) -> None:
         self.settings = settings
         self._classes = TaskClasses()

@@ -10,7 +10,7 @@ from ...task.conversation import last_words
 from ...task.modes import Strategy
 from ...task.profile import TaskProfile
 from ...task.results import Result
-from ...task.sections.auto import AutoPolicy
+from ...task.sections.auto import AutoConfig
 from ...task.task import Task
 from ...task.tool_outcomes import Effect
 from ...task.tools import Tool
@@ -29,7 +29,7 @@ class Selector:
     """
 
     def __init__(self) -> None:
-        self._choosers: dict[AutoPolicy, Chooser] = {}
+        self._choosers: dict[AutoConfig, Chooser] = {}
         self._lock = Lock()
 
     def settle(self, task: Task, *, tools: Sequence[str], sides: Collection[Side], dollars: SideDollars) -> Task:
@@ -47,7 +47,7 @@ class Selector:
         """What the task would be settled to, whatever its strategy. Raises what `settle` raises."""
         return self._decision(task, tools, sides, dollars, explores=False)
 
-    def report(self, result: Result, settings: AutoPolicy, *, score: float, task_class: str = "") -> None:
+    def report(self, result: Result, settings: AutoConfig, *, score: float, task_class: str = "") -> None:
         """Learn how well a result was whose strategy `auto` chose, and keep it where the settings name a file.
 
         Raises `ConfigError` where the file cannot be written.
@@ -74,10 +74,10 @@ class Selector:
             raise
         except Exception as error:  # the boundary of a task: what was learned may not keep it from being served
             logger.warning("auto failed and the default serves: %r", error)
-            default = Chooser(AutoPolicy()).explain(profile, task.policy, sides=sides)
+            default = Chooser(AutoConfig()).explain(profile, task.policy, sides=sides)
             return default.model_copy(update={"reasons": (*default.reasons, f"auto failed ({error!r}), so the default serves")})
 
-    def _chooser(self, settings: AutoPolicy) -> Chooser:
+    def _chooser(self, settings: AutoConfig) -> Chooser:
         chooser = self._choosers.get(settings)
         if chooser is None:
             recorded = read_outcomes(settings.outcomes) if settings.outcomes is not None else []

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from ....protocols import ConfigError
 from ....protocols.messages import Value
-from ...task.sections.routing import Objective
+from ...task.sections.routing import ObjectiveConfig
 from .answers import Answer
 from .signals import CROWD, DRAFT, Cost, Finding, Look, crowd
 
@@ -172,7 +172,7 @@ class Escalation:
         findings: Mapping[str, Finding],
         *,
         far: Cost,
-        objective: Objective = Objective(),  # noqa: B008 - immutable
+        objective: ObjectiveConfig = ObjectiveConfig(),  # noqa: B008 - immutable
     ) -> Verdict:
         """Choose what is worth most.
 
@@ -196,7 +196,7 @@ class Escalation:
     def _seen(self, findings: Mapping[str, Finding]) -> tuple[str, ...]:
         return tuple(look for look in self._paid if look in findings)
 
-    def _worth(self, seen: tuple[str, ...], gain: float, far: Cost, objective: Objective) -> dict[str, float]:
+    def _worth(self, seen: tuple[str, ...], gain: float, far: Cost, objective: ObjectiveConfig) -> dict[str, float]:
         """What each option is worth over accepting at once, in the order of preference where they are equal."""
         grid = _grid()
         import numpy
@@ -206,7 +206,7 @@ class Escalation:
             found[look] = float(numpy.interp(gain, grid, values))
         return found
 
-    def _planned(self, far_price: float, objective: Objective) -> "Mapping[tuple[str, ...], Mapping[str, Floats]]":
+    def _planned(self, far_price: float, objective: ObjectiveConfig) -> "Mapping[tuple[str, ...], Mapping[str, Floats]]":
         """What each further look is worth, on the grid of gains, by the looks seen before it: from everything seen to nothing seen."""
         grid = _grid()
         import numpy
@@ -224,7 +224,7 @@ class Escalation:
         return after
 
 
-def price(cost: Cost, objective: Objective) -> float:
+def price(cost: Cost, objective: ObjectiveConfig) -> float:
     """What a cost takes from the utility."""
     return objective.dollars * cost.dollars + objective.seconds * cost.seconds + objective.joules * cost.joules
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ....protocols import InvalidRequest, Message, ToolCall
 from ...task.labels import Integrity, Label, may_go
 from ...task.naming import named_tools
-from ...task.sections.guard import GuardPolicy, OnDoubt
+from ...task.sections.guard import GuardConfig, OnDoubt
 from ...task.task import Task
 from ...task.tool_outcomes import Effect
 from ...task.tools import Tool
@@ -41,7 +41,7 @@ class RunGuard:
 
     def __init__(
         self,
-        policy: GuardPolicy,
+        policy: GuardConfig,
         *,
         said: Sequence[str],
         trusted: Sequence[str] = (),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from ...task.sections.privacy import PrivacyPolicy
+from ...task.sections.privacy import PrivacyConfig
 from ...util.threads import run_in_daemon_thread
 from .detection.composite import Detectors
 from .detection.finding import UNCHECKED, Detector, Finding, resolved
@@ -17,7 +17,7 @@ Found = Mapping[str, Sequence[Finding]]
 class Gate:
     """Of one run: a text that was looked through once is not looked through again."""
 
-    def __init__(self, detector: Detector, policy: PrivacyPolicy) -> None:
+    def __init__(self, detector: Detector, policy: PrivacyConfig) -> None:
         self._detector = Detectors([detector], policy.detect)
         self._patience = policy.patience
         self._seen: dict[str, list[Finding]] = {}

@@ -14,7 +14,7 @@ from ....protocols.messages import Value
 from ....protocols.tiers import Tier
 from ...agents.pool import Member
 from ...task.labels import OPEN, Label, may_go
-from ...task.sections.privacy import OnFinding, PrivacyPolicy
+from ...task.sections.privacy import OnFinding, PrivacyConfig
 from ...task.task import Task
 from ...util.threads import in_thread
 from .departing import Departing, unrecorded
@@ -67,7 +67,7 @@ class RunPrivacy:
 
     def __init__(
         self,
-        policy: PrivacyPolicy,
+        policy: PrivacyConfig,
         public: Sequence[str],
         *,
         records: RunRecords | None = None,

@@ -7,7 +7,7 @@ from pydantic import Field
 from ....protocols.messages import Value
 
 
-class AutoPolicy(Value):
+class AutoConfig(Value):
     """How `auto` chooses: the `[policy.auto]` section of nearfar.toml.
 
     A configuration is worth its score minus its dollars, and the best one serves the task. Without outcomes the choice is the

@@ -29,7 +29,7 @@ class CategoryRules:
     entries: int
 
 
-class CategorySettings(Value):
+class CategoryConfig(Value):
     """How the questions of one category are cached. What is None is as in the whole cache."""
 
     cacheable: bool = True
@@ -41,7 +41,7 @@ class CategorySettings(Value):
     entries: int | None = Field(default=None, gt=0)
 
 
-class CacheSettings(Value):
+class CacheConfig(Value):
     """How answers are cached; the section's presence turns the cache on."""
 
     path: Path | None = None
@@ -68,18 +68,18 @@ class CacheSettings(Value):
     """Answers whose confidence is known and lower are not stored."""
     plans: bool = False
     """Let `pevr` and `subtasks` start from the plan of an earlier task of the same intent."""
-    categories: Mapping[str, CategorySettings] = {}
+    categories: Mapping[str, CategoryConfig] = {}
     """By name: a task class (`billing`, `billing/refund`), or `general`, `code`, `creative`, `current`, `other_language`."""
 
     @model_validator(mode="after")
-    def _relaxing_does_not_tighten(self) -> "CacheSettings":
+    def _relaxing_does_not_tighten(self) -> "CacheConfig":
         if self.relaxed_budget is not None and self.relaxed_budget < self.false_hit_budget:
             raise ValueError("relaxed_budget is below false_hit_budget")
         return self
 
     def of_category(self, name: str) -> CategoryRules:
         """The rules of a category. Those of `current`, `creative` and `code` are strict unless they are set."""
-        own = self.categories.get(name, _BUILT_IN.get(name, CategorySettings()))
+        own = self.categories.get(name, _BUILT_IN.get(name, CategoryConfig()))
         return CategoryRules(
             cacheable=own.cacheable,
             semantic=self.semantic and own.semantic is not False,
@@ -94,7 +94,7 @@ class CacheSettings(Value):
         named = {"threshold": self.threshold, **{f"categories.{name}.threshold": own.threshold for name, own in self.categories.items()}}
         return {key: value for key, value in named.items() if value is not None and value < LEAST_THRESHOLD}
 
-    def anchored(self, folder: Path) -> "CacheSettings":
+    def anchored(self, folder: Path) -> "CacheConfig":
         """With a relative path made absolute."""
         return self if self.path is None else self.model_copy(update={"path": folder / self.path.expanduser()})
 
@@ -104,10 +104,10 @@ class CacheSettings(Value):
         return self.path or default_file(os.environ)
 
 
-_BUILT_IN: Final[Mapping[str, CategorySettings]] = {
-    "current": CategorySettings(cacheable=False),  # what is asked for changes by the hour
-    "creative": CategorySettings(semantic=False),  # whoever asks in other words wants another poem
-    "code": CategorySettings(semantic=False),  # one character makes another program
+_BUILT_IN: Final[Mapping[str, CategoryConfig]] = {
+    "current": CategoryConfig(cacheable=False),  # what is asked for changes by the hour
+    "creative": CategoryConfig(semantic=False),  # whoever asks in other words wants another poem
+    "code": CategoryConfig(semantic=False),  # one character makes another program
 }
 
 

@@ -1,4 +1,4 @@
-"""`CompressionPolicy`: what happens to a conversation that is too long for an agent."""
+"""`CompressionConfig`: what happens to a conversation that is too long for an agent."""
 
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ class CompressionUse(StrEnum):
     """Before another agent takes over."""
 
 
-class CompressionPolicy(Value):
+class CompressionConfig(Value):
     """How long conversations are made to fit: the `[policy.compression]` section of nearfar.toml."""
 
     use: CompressionUse = CompressionUse.LAST_RESORT

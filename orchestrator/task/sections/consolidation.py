@@ -1,4 +1,4 @@
-"""`SleepPolicy`: when a device consolidates its memory, and how."""
+"""`ConsolidationConfig`: when a device consolidates its memory, and how."""
 
 from pydantic import Field
 
@@ -6,7 +6,7 @@ from ....protocols import DeviceState, PowerSource, Thermal
 from ....protocols.messages import Value
 
 
-class SleepPolicy(Value):
+class ConsolidationConfig(Value):
     """When and how memory is consolidated: the `[memory.sleep]` section of nearfar.toml."""
 
     minimum_battery: float = Field(default=0.8, ge=0, le=1)
@@ -33,7 +33,7 @@ class SleepPolicy(Value):
     """Questions to the model at a time; never more than it makes progress on."""
 
 
-def reason_to_wait(state: DeviceState, policy: SleepPolicy) -> str | None:
+def reason_to_wait(state: DeviceState, policy: ConsolidationConfig) -> str | None:
     """Why the device should not consolidate its memory now, or None. What is unknown is no reason to think that it is charged."""
     if state.thermal in (Thermal.SERIOUS, Thermal.CRITICAL):
         return f"the device is hot ({state.thermal})"

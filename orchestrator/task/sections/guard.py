@@ -16,7 +16,7 @@ class OnDoubt(StrEnum):
     """It does not run."""
 
 
-class GuardPolicy(Value):
+class GuardConfig(Value):
     """What a model may do once the run has read what strangers wrote."""
 
     tools: OnDoubt = OnDoubt.ASK

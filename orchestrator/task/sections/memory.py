@@ -10,7 +10,7 @@ from ....protocols import InvalidRequest
 from ....protocols.messages import Value
 from ....protocols.namespaces import Namespace, parse_namespace
 from ....protocols.tiers import TIERS, Tier
-from .consolidation import SleepPolicy
+from .consolidation import ConsolidationConfig
 
 BUDGET_TOKENS: Final = 1200
 """The length of what is recalled for a question, by estimate, unless the app says otherwise."""
@@ -100,7 +100,7 @@ class MemoryConfig(Value):
     """Write down what each task was about and what came of it."""
     tools: bool = False
     """Agents may call `remember` and `recall`."""
-    sleep: SleepPolicy | None = None
+    sleep: ConsolidationConfig | None = None
     """None: memory is consolidated by `nearfar memory sleep` alone; else in the background, too, while no task is served."""
     peers: Mapping[PeerName, PeerConfig] = {}
 

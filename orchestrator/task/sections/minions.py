@@ -1,4 +1,4 @@
-"""`MinionsPolicy`: how `minions` cuts a long context, and what it may spend on it."""
+"""`MinionsConfig`: how `minions` cuts a long context, and what it may spend on it."""
 
 from typing import Self
 
@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from ....protocols.messages import Value
 
 
-class MinionsPolicy(Value):
+class MinionsConfig(Value):
     """How `minions` works: the `[policy.minions]` section of nearfar.toml. The defaults are those of MinionS (arXiv 2502.15964), except
     where a bound on this device's work asks for less."""
 

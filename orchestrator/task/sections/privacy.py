@@ -23,7 +23,7 @@ class OnFinding(StrEnum):
     """It leaves as it is, and the audit says what was found."""
 
 
-class PrivacyPolicy(Value):
+class PrivacyConfig(Value):
     """How private data are kept from far agents of a task that is not private itself."""
 
     findings: OnFinding = OnFinding.STAY

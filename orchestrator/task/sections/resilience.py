@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from ....protocols.messages import Value
 
 
-class BreakerPolicy(Value):
+class BreakerConfig(Value):
     """When an agent that fails is left alone, and for how long: the `[policy.breakers]` section.
 
     Each agent has a breaker for each kind of error. It is closed while all is well, open while the agent is not asked, and half-open
@@ -38,7 +38,7 @@ class BreakerPolicy(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class IdleTimeouts:
     """Seconds of silence after which a step is given up."""
 
     first_token: float
@@ -47,7 +47,7 @@ class Patience:
     """Between two events."""
 
 
-class HedgePolicy(Value):
+class HedgeConfig(Value):
     """Whether a second agent is asked where the first one takes unusually long: the `[policy.hedge]` section."""
 
     enabled: bool = False

@@ -21,13 +21,13 @@ from ....protocols import (
     Unsupported,
 )
 from ....protocols.messages import Value
-from .resilience import Patience
+from .resilience import IdleTimeouts
 
 Weight = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-class Objective(Value):
+class ObjectiveConfig(Value):
     """What a task is worth and what it costs, in one unit: the `[policy.objective]` section.
 
     The agent with the highest utility serves: quality * P(success) - dollars * $ - seconds * s - joules * J.
@@ -49,7 +49,7 @@ class Objective(Value):
         return self
 
 
-class Amounts(Value):
+class AmountsConfig(Value):
     """What may be spent at most; None: as much as it takes."""
 
     dollars: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -61,17 +61,17 @@ class Amounts(Value):
     """Of the device's energy, where it is measured or estimated."""
 
 
-class Limits(Value):
+class LimitsConfig(Value):
     """What may be spent: the `[policy.limits]` section. What would go beyond is left to another agent, and refused where there is none."""
 
-    call: Amounts = Amounts()
+    call: AmountsConfig = AmountsConfig()
     """One step of an agent."""
-    task: Amounts = Amounts()
-    session: Amounts = Amounts()
+    task: AmountsConfig = AmountsConfig()
+    session: AmountsConfig = AmountsConfig()
     """All tasks of one `session`, as the app names it."""
-    user: Amounts = Amounts()
+    user: AmountsConfig = AmountsConfig()
     """All tasks on behalf of one `user`, as the app names them."""
-    day: Amounts = Amounts()
+    day: AmountsConfig = AmountsConfig()
     """All tasks since midnight, local time."""
     unknown_price: Literal["refuse", "allow"] = "refuse"
     """Whether calls whose price nobody knows are made where dollars are limited; those of agents on this device always are."""
@@ -95,7 +95,7 @@ class FallbackTrigger(StrEnum):
     """The provider's account or rate is used up, or a limit of the policy."""
 
 
-class Fallback(Value):
+class FallbackConfig(Value):
     """Who takes over from an agent that failed, and when: the `[policy.fallback]` section."""
 
     order: tuple[str, ...] = ()
@@ -114,15 +114,15 @@ class Fallback(Value):
         return not was_shown or self.after_first_token == "restart"
 
     @property
-    def patience(self) -> Patience:
-        return Patience(first_token=self.first_token_timeout, idle=self.stall_timeout)
+    def patience(self) -> IdleTimeouts:
+        return IdleTimeouts(first_token=self.first_token_timeout, idle=self.stall_timeout)
 
     def follows(self, error: NearfarError) -> bool:
         """Whether another agent may try after this error. An agent that lacks a capability, or must not be told, is always passed over."""
         return isinstance(error, (PrivacyViolation, Unsupported)) or trigger_of(error) in self.triggers
 
 
-class Stickiness(Value):
+class StickinessConfig(Value):
     """What keeps a conversation with the agent that it began with: the `[policy.stickiness]` section."""
 
     follow_ups: bool = True
@@ -131,7 +131,7 @@ class Stickiness(Value):
     """Of silence after which a session is forgotten."""
 
 
-class EvidencePolicy(Value):
+class EvidenceConfig(Value):
     """What a cascade looks at before it accepts a draft: the `[policy.evidence]` section.
 
     Free looks are always taken: is the draft there, is it valid, do tool results support it, was the agent sure?
@@ -148,7 +148,7 @@ class EvidencePolicy(Value):
     where later agents fail."""
 
 
-class RouterPolicy(Value):
+class RouterConfig(Value):
     """How the router predicts, learns and holds its budget: the `[policy.router]` section."""
 
     head: Path | None = None

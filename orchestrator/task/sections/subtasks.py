@@ -1,4 +1,4 @@
-"""`SubtasksPolicy`: how `subtasks` cuts a task, and how its parts are served."""
+"""`SubtasksConfig`: how `subtasks` cuts a task, and how its parts are served."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ from ..modes import Strategy
 PartStrategy = Literal[Strategy.DEVICE, Strategy.CLOUD, Strategy.ROUTE, Strategy.CASCADE, Strategy.PEVR, Strategy.EVA]
 
 
-class SubtasksPolicy(Value):
+class SubtasksConfig(Value):
     """How `subtasks` works: the `[policy.subtasks]` section of nearfar.toml."""
 
     maximum_subtasks: int = Field(default=8, gt=0)

@@ -1,4 +1,4 @@
-"""`Supervision`: when the supervisor of `pevr` and `eva` looks at the executor's work, and what it may do about it."""
+"""`SupervisionConfig`: when the supervisor of `pevr` and `eva` looks at the executor's work, and what it may do about it."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -48,7 +48,7 @@ def _none_in_words(value: object) -> object:
     return None if value == "none" else value
 
 
-class Supervision(Value):
+class SupervisionConfig(Value):
     """How one agent supervises the other in `pevr` and `eva`: the `[policy.supervision]` section of nearfar.toml.
 
     The interval and the triggers combine: a turn is checked at most once, whatever asked for it. Each check uses up the evidence

@@ -13,9 +13,9 @@ from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import heads_of, merge, succeed
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.projection import change_of
-from nearfar.orchestrator.memory.reading import Mode
+from nearfar.orchestrator.memory.reading import SearchMode
 from nearfar.orchestrator.memory.vectors import Embedder
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 
 MINUTE = 60.0
@@ -32,7 +32,7 @@ class StoreOptions(TypedDict, total=False):
     tier: Tier
     ttl: TTLConfig
     maximum_bytes: int
-    mode: Mode
+    mode: SearchMode
 
 
 class MakeStore(Protocol):
@@ -90,12 +90,12 @@ def write_elsewhere(engine: Engine, operation: Operation, *, now: float, fields:
         transaction.learn({operation.dot.device: operation.dot.sequence}, operation.clock)
 
 
-def concurrent(address: Address, value: dict[str, object] | None, *, device: str, sequence: int, clock: int, meta: Meta) -> Operation:
+def concurrent(address: ItemAddress, value: dict[str, object] | None, *, device: str, sequence: int, clock: int, meta: Meta) -> Operation:
     """A write of a device that knows of no other write to the item."""
     return succeed((), dot=Dot(device, sequence), clock=clock, address=address, value=value, meta=meta)
 
 
-def patched_elsewhere(engine: Engine, address: Address, fields: dict[str, object], *, device: str, clock: int, meta: Meta) -> Operation:
+def patched_elsewhere(engine: Engine, address: ItemAddress, fields: dict[str, object], *, device: str, clock: int, meta: Meta) -> Operation:
     """A write of a device that knows the item as it is now, and changes some of its fields."""
     with engine.transaction() as transaction:
         heads = transaction.heads([address])[address]

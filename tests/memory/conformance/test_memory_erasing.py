@@ -5,7 +5,7 @@ from langgraph.store.base import PutOp
 from memory_bench import Clock, concurrent, write_elsewhere
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, Mode, Principal, Tier
+from nearfar.orchestrator.memory import Address, Principal, SearchMode, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.item import Meta
@@ -38,7 +38,7 @@ def test_all_about_somebody_is_erased(filled: MemoryStore, engine: Engine) -> No
     assert filled.history(NOTES, "bob") == []
     assert engine.traces(subject="bob") == engine.traces(prefix=NOTES) == []
     assert {operation.address.key for _, operation, _ in engine.operations(0, limit=100)} == {"card", "other"}
-    for mode in Mode:
+    for mode in SearchMode:
         assert "bob" not in {item.key for item in filled.search((), query="bob likes coffee", mode=mode)}
 
 

@@ -6,7 +6,7 @@ import pytest
 from memory_bench import DAY, Clock, MakeStore, concurrent, patched_elsewhere, write_elsewhere
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, Mode, Principal, Source, Tier
+from nearfar.orchestrator.memory import Address, Principal, SearchMode, Source, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.conflicts import undecided
 from nearfar.orchestrator.memory.engine import Engine
@@ -38,7 +38,7 @@ def test_a_search_finds_what_is_true_now_and_can_look_back(store: MemoryStore, c
     store.put(NOTES, "job", {"text": "works in Bonn"})
     clock.advance(DAY)
     store.supersede(NOTES, "job", {"text": "works in Berlin"})
-    for mode in Mode:
+    for mode in SearchMode:
         assert [item.key for item in store.search(NOTES, query="works in bonn", mode=mode)] == ["job"]
     assert [item.value["text"] for item in store.search(NOTES)] == ["works in Berlin"]
     assert [item.value["text"] for item in store.search(NOTES, valid_at=moment(clock.time - 1))] == ["works in Bonn"]

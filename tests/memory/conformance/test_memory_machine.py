@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from memory_bench import DAY, MINUTE, Clock, LetterEmbedder
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, MemoryItem, Mode, Principal, Tier
+from nearfar.orchestrator.memory import Address, MemoryItem, Principal, SearchMode, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.protocols import NearfarError
@@ -104,8 +104,8 @@ class Stores(RuleBasedStateMachine):
     def search(self, prefix: tuple[str, ...], wanted: dict[str, Any] | None, offset: int) -> None:
         self.both(lambda store: store.search(prefix, filter=wanted, limit=3, offset=offset))
 
-    @rule(prefix=prefixes, query=queries, wanted=filters, mode=st.sampled_from([Mode.KEYWORD, Mode.SEMANTIC]))
-    def search_by_query(self, prefix: tuple[str, ...], query: str | None, wanted: dict[str, Any] | None, mode: Mode) -> None:
+    @rule(prefix=prefixes, query=queries, wanted=filters, mode=st.sampled_from([SearchMode.KEYWORD, SearchMode.SEMANTIC]))
+    def search_by_query(self, prefix: tuple[str, ...], query: str | None, wanted: dict[str, Any] | None, mode: SearchMode) -> None:
         # Ranks by words are each engine's own; what is found is not.
         self.both(lambda store: {item.address for item in store.search(prefix, query=query, filter=wanted, mode=mode, limit=100)})
 

@@ -7,7 +7,7 @@ from langgraph.store.base import PutOp
 from memory_bench import Clock
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Mode, Ranking
+from nearfar.orchestrator.memory import Ranking, SearchMode
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.tiers import Tier
 
@@ -50,9 +50,9 @@ def test_items_of_the_same_moment_are_in_order_of_namespace_and_key(store: Memor
     assert found == [(("a",), "x"), (("a",), "y"), (("a", "z"), "y"), (("a", "é"), "x"), (("ab",), "x"), (("b",), "x")]
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", SearchMode)
 @pytest.mark.parametrize("size", [7, 100])
-def test_pages_of_a_query_hold_everything_once(filled: MemoryStore, mode: Mode, size: int) -> None:
+def test_pages_of_a_query_hold_everything_once(filled: MemoryStore, mode: SearchMode, size: int) -> None:
     keys = pages(filled, NOTES, size, query="tea number 7", mode=mode)
     assert len(keys) == len(set(keys)) == COUNT
 
@@ -79,8 +79,8 @@ def test_scores_never_rise_from_one_item_to_the_next(filled: MemoryStore) -> Non
     assert scores == sorted(scores, key=lambda score: -(score or 0))
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_a_narrow_search_is_as_full_as_a_wide_one(filled: MemoryStore, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", SearchMode)
+def test_a_narrow_search_is_as_full_as_a_wide_one(filled: MemoryStore, mode: SearchMode) -> None:
     filled.put(("notes", "rare"), "a", {"text": "tea abc"})
     filled.put(("notes", "rare"), "b", {"text": "tea"})
     found = filled.search(("notes", "rare"), query="tea", limit=10, mode=mode)
@@ -88,8 +88,8 @@ def test_a_narrow_search_is_as_full_as_a_wide_one(filled: MemoryStore, mode: Mod
     assert len(filled.search(NOTES, query="tea", filter={"n": 3}, limit=100, mode=mode)) == COUNT // 10
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_an_offset_behind_the_end_finds_nothing(filled: MemoryStore, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", SearchMode)
+def test_an_offset_behind_the_end_finds_nothing(filled: MemoryStore, mode: SearchMode) -> None:
     assert filled.search(NOTES, query="tea", offset=COUNT, mode=mode) == []
     assert len(filled.search(NOTES, query="tea", offset=COUNT - 1, mode=mode)) == 1
     assert filled.search(NOTES, offset=10**9) == []

@@ -7,7 +7,7 @@ from langgraph.store.base import PutOp
 from memory_bench import MakeStore
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, MemoryItem, Mode, Origin, Principal, Source, Tier, writing_as
+from nearfar.orchestrator.memory import Address, MemoryItem, Origin, Principal, SearchMode, Source, Tier, writing_as
 from nearfar.orchestrator.memory.engine import Engine, Row
 from nearfar.protocols import PermissionDenied, PrivacyViolation, VersionConflict
 
@@ -165,7 +165,7 @@ def test_everybody_sees_what_is_meant_for_them(filled: MemoryStore, engine: Engi
 def test_no_way_to_read_shows_what_is_not_meant_for_somebody(filled: MemoryStore) -> None:
     theirs = filled.view(Principal("bob", "phone", prefixes=(("notes", "ann"),)))
     assert theirs.get(("notes", "ann"), "device") is theirs.get(("notes", "ann"), "user") is theirs.get(("diary",), "shared") is None
-    for mode in Mode:
+    for mode in SearchMode:
         assert [item.key for item in theirs.search((), query="tea", mode=mode)] == ["shared"]
     assert theirs.search((), filter={"text": "tea"}, offset=1) == []
     assert theirs.list_namespaces() == [("notes", "ann")]
@@ -234,9 +234,9 @@ def test_a_view_of_a_bound_store_keeps_what_it_is_bound_to(store: MemoryStore) -
     assert (item.user, item.agent, item.source) == ("bob", "near", Source.MODEL)
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", SearchMode)
 def test_what_becomes_private_during_a_search_is_not_shown(
-    store: MemoryStore, engine: Engine, mode: Mode, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, engine: Engine, mode: SearchMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(NOTES, "tea", {"text": "green tea"}, tier=Tier.SHARED)
     numbered = engine.numbered

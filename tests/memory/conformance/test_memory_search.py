@@ -9,7 +9,7 @@ from langgraph.store.base import PutOp
 from memory_bench import DAY, BrokenEmbedder, Clock, LetterEmbedder, MakeStore
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Mode, Ranking, Source
+from nearfar.orchestrator.memory import Ranking, SearchMode, Source
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.fusion import MEANING
 from nearfar.protocols import ConfigError, InvalidRequest
@@ -57,12 +57,12 @@ LANGUAGES = [
 ]
 
 
-def keys(store: MemoryStore, query: str, mode: Mode = Mode.KEYWORD, **options: object) -> list[str]:
+def keys(store: MemoryStore, query: str, mode: SearchMode = SearchMode.KEYWORD, **options: object) -> list[str]:
     return [item.key for item in store.search((), query=query, mode=mode, **options)]  # type: ignore[arg-type]  # options of several types
 
 
 def similarity(store: MemoryStore, query: str, key: str) -> float:
-    found = {item.key: item.score for item in store.search((), query=query, mode=Mode.SEMANTIC)}
+    found = {item.key: item.score for item in store.search((), query=query, mode=SearchMode.SEMANTIC)}
     return found[key] or 0.0
 
 
@@ -91,7 +91,7 @@ def test_a_word_that_nothing_had_before_is_found_once_something_has_it(store: Me
 def test_meanings_find_what_is_nearest_first(store: MemoryStore) -> None:
     store.put(NOTES, "far", {"text": "zzz yyy xxx"})
     store.put(NOTES, "near", {"text": "abc"})
-    found = store.search(NOTES, query="cab", mode=Mode.SEMANTIC)
+    found = store.search(NOTES, query="cab", mode=SearchMode.SEMANTIC)
     assert [item.key for item in found] == ["near", "far"]
     assert found[0].score == pytest.approx(1, abs=1e-3)
     assert found[1].score == pytest.approx(0, abs=1e-3)
@@ -129,7 +129,7 @@ def test_recent_items_come_first_where_that_is_asked_for(store: MemoryStore, clo
     store.put(NOTES, "new", {"text": "tea and much else that has nothing to do with it"})
     assert keys(store, "tea") == ["old", "new"]
     recent = Ranking(recency=1, half_life=10 * DAY)
-    for mode in Mode:
+    for mode in SearchMode:
         assert keys(store, "tea", mode, ranking=recent) == ["new", "old"]
     aged, fresh = store.search(NOTES, query="tea", ranking=recent)[1], store.search(NOTES, query="tea")[0]
     assert aged.score == pytest.approx((fresh.score or 0) * 2**-10, rel=0.1)
@@ -138,8 +138,8 @@ def test_recent_items_come_first_where_that_is_asked_for(store: MemoryStore, clo
 def test_trusted_items_come_first_where_that_is_asked_for(store: MemoryStore) -> None:
     store.bound(source=Source.EXTERNAL_TOOL).put(NOTES, "web", {"text": "tea"})
     store.bound(source=Source.USER).put(NOTES, "said", {"text": "tea, I think"})
-    assert keys(store, "tea", Mode.HYBRID) == ["web", "said"]
-    assert keys(store, "tea", Mode.HYBRID, ranking=Ranking(trust=1)) == ["said", "web"]
+    assert keys(store, "tea", SearchMode.HYBRID) == ["web", "said"]
+    assert keys(store, "tea", SearchMode.HYBRID, ranking=Ranking(trust=1)) == ["said", "web"]
 
 
 @pytest.mark.parametrize("ranking", [{"keyword": -1}, {"keyword": 0, "semantic": 0}, {"recency": 2}, {"half_life": 0}, {"trust": -0.1}])
@@ -148,16 +148,16 @@ def test_a_ranking_that_makes_no_sense_is_refused(ranking: dict[str, float]) -> 
         Ranking(**ranking)
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_overwritten_and_deleted_text_is_not_found(store: MemoryStore, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", SearchMode)
+def test_overwritten_and_deleted_text_is_not_found(store: MemoryStore, mode: SearchMode) -> None:
     store.put(NOTES, "tea", {"text": "qqq"})
     store.put(NOTES, "milk", {"text": "qqq jjj"})
     store.put(NOTES, "tea", {"text": "abc"})
     store.delete(NOTES, "milk")
     assert "milk" not in keys(store, "qqq jjj", mode)
-    if mode is Mode.KEYWORD:
+    if mode is SearchMode.KEYWORD:
         assert keys(store, "qqq", mode) == []
-    if mode is Mode.SEMANTIC:
+    if mode is SearchMode.SEMANTIC:
         assert similarity(store, "qqq", "tea") == pytest.approx(0, abs=1e-3)
 
 
@@ -172,7 +172,7 @@ def test_patched_text_is_found_at_once(store: MemoryStore) -> None:
 
 def test_an_item_that_is_not_indexed_is_found_by_no_query(store: MemoryStore) -> None:
     store.put(NOTES, "hidden", {"text": "tea"}, index=False)
-    for mode in Mode:
+    for mode in SearchMode:
         assert keys(store, "tea", mode) == []
     assert [item.key for item in store.search(NOTES)] == ["hidden"]
     assert [item.key for item in store.search(NOTES, filter={"text": "tea"})] == ["hidden"]
@@ -231,7 +231,7 @@ def test_any_text_is_a_query(store: MemoryStore) -> None:
     for query in ODD_QUERIES:
         found = keys(store, query)
         assert found == (["k"] if "tea" in query else [])
-        for mode in (Mode.SEMANTIC, Mode.HYBRID):
+        for mode in (SearchMode.SEMANTIC, SearchMode.HYBRID):
             keys(store, query, mode)
 
 
@@ -246,20 +246,20 @@ def test_a_query_of_nothing_is_no_query(store: MemoryStore) -> None:
 def test_without_an_embedder_words_find_what_they_can(make_store: MakeStore) -> None:
     store = make_store(embedder=None)
     store.put(NOTES, "tea", {"text": "green tea"})
-    assert keys(store, "tea", Mode.HYBRID) == keys(store, "tea", Mode.KEYWORD) == ["tea"]
+    assert keys(store, "tea", SearchMode.HYBRID) == keys(store, "tea", SearchMode.KEYWORD) == ["tea"]
     assert store.index_pending() == 0
     with pytest.raises(ConfigError, match="embedder"):
-        store.search(NOTES, query="tea", mode=Mode.SEMANTIC)
+        store.search(NOTES, query="tea", mode=SearchMode.SEMANTIC)
 
 
 def test_what_was_written_without_an_embedder_can_be_embedded_later(make_store: MakeStore, store: MemoryStore) -> None:
     plain = make_store(embedder=None)
     plain.batch([PutOp(NOTES, str(number), {"text": f"abc {number}"}) for number in range(700)])
     plain.put(NOTES, "hidden", {"text": "abc"}, index=False)
-    assert keys(store, "abc", Mode.SEMANTIC) == []
+    assert keys(store, "abc", SearchMode.SEMANTIC) == []
     assert store.index_pending() == 700
     assert store.index_pending() == 0
-    assert len(store.search(NOTES, query="abc", mode=Mode.SEMANTIC, limit=1000)) == 700
+    assert len(store.search(NOTES, query="abc", mode=SearchMode.SEMANTIC, limit=1000)) == 700
 
 
 def test_an_embedder_that_fails_loses_no_write(make_store: MakeStore, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -269,14 +269,14 @@ def test_an_embedder_that_fails_loses_no_write(make_store: MakeStore, store: Mem
         broken.put(NOTES, "tea", {"text": "very private tea"})
     assert "RuntimeError" in caplog.text
     assert "private" not in caplog.text
-    assert keys(broken, "tea") == keys(broken, "tea", Mode.HYBRID) == ["tea"]
+    assert keys(broken, "tea") == keys(broken, "tea", SearchMode.HYBRID) == ["tea"]
     with pytest.raises(RuntimeError, match="no embeddings"):
-        broken.search(NOTES, query="tea", mode=Mode.SEMANTIC)
+        broken.search(NOTES, query="tea", mode=SearchMode.SEMANTIC)
     with pytest.raises(RuntimeError, match="no embeddings"):
         broken.index_pending()
     embedder.is_broken = False
     assert broken.index_pending() == 1
-    assert keys(store, "tea", Mode.SEMANTIC) == ["tea"]
+    assert keys(store, "tea", SearchMode.SEMANTIC) == ["tea"]
 
 
 def test_vectors_of_an_item_that_changed_meanwhile_are_not_used(store: MemoryStore, make_store: MakeStore, engine: Engine) -> None:
@@ -312,8 +312,8 @@ def test_an_embedder_that_gives_no_numbers_writes_nothing(make_store: MakeStore,
 def test_a_text_without_meaning_is_near_to_nothing(store: MemoryStore) -> None:
     store.put(NOTES, "odd", {"text": "!!!"})
     store.put(NOTES, "tea", {"text": "abc"})
-    assert keys(store, "abc", Mode.SEMANTIC)[0] == "tea"
-    assert set(keys(store, "???", Mode.SEMANTIC)) <= {"odd", "tea"}
+    assert keys(store, "abc", SearchMode.SEMANTIC)[0] == "tea"
+    assert set(keys(store, "???", SearchMode.SEMANTIC)) <= {"odd", "tea"}
 
 
 def test_a_search_finds_what_is_true_now(store: MemoryStore, clock: Clock) -> None:

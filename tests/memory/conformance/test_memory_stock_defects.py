@@ -11,7 +11,7 @@ import pytest
 from memory_bench import MINUTE, Clock, LetterEmbedder, MakeStore
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Mode
+from nearfar.orchestrator.memory import SearchMode
 
 NOTES = ("notes",)
 
@@ -25,7 +25,7 @@ def stock_store(**options: Any) -> Iterator[Any]:  # noqa: ANN401 - the options 
 
 
 def test_no_vector_of_deleted_or_overwritten_text_is_left(make_store: MakeStore) -> None:
-    store = make_store(mode=Mode.SEMANTIC)
+    store = make_store(mode=SearchMode.SEMANTIC)
     store.put(NOTES, "deleted", {"text": "qqq"})
     store.put(NOTES, "overwritten", {"text": "qqq"})
     store.delete(NOTES, "deleted")
@@ -40,7 +40,7 @@ def test_fields_that_are_not_configured_are_not_embedded(make_store: MakeStore, 
 
 
 def test_later_pages_of_a_search_are_not_empty(make_store: MakeStore) -> None:
-    store = make_store(mode=Mode.SEMANTIC)
+    store = make_store(mode=SearchMode.SEMANTIC)
     for number in range(30):
         store.put(NOTES, str(number), {"text": f"abc {number}"})
     assert len(store.search(NOTES, query="abc", limit=5, offset=20)) == 5

@@ -13,7 +13,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Mode
+from nearfar.orchestrator.memory import SearchMode
 
 NOTES = ("notes",)
 VALUES: dict[str, dict[str, Any]] = {
@@ -59,7 +59,7 @@ def opened(name: str, *, is_indexed: bool = False) -> Iterator[BaseStore]:
                 theirs.setup()  # type: ignore[attr-defined]  # the module is imported where it is there, without its types
                 yield theirs
         case _:
-            with MemoryStore.open(index=index, embedder=None, mode=Mode.SEMANTIC if is_indexed else None) as ours:
+            with MemoryStore.open(index=index, embedder=None, mode=SearchMode.SEMANTIC if is_indexed else None) as ours:
                 yield ours
 
 

@@ -8,10 +8,10 @@ from langgraph.store.base import GetOp, PutOp, SearchOp
 from memory_bench import MINUTE, Clock, MakeStore
 
 from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Mode
+from nearfar.orchestrator.memory import SearchMode
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
 NOTES = ("notes",)
 
@@ -24,7 +24,7 @@ def test_an_item_is_gone_when_its_time_is_over(store: MemoryStore, clock: Clock)
     clock.advance(1)
     assert store.get(NOTES, "tea") is None
     assert [item.key for item in store.search(NOTES)] == ["milk"]
-    assert store.search(NOTES, query="green", mode=Mode.KEYWORD) == []
+    assert store.search(NOTES, query="green", mode=SearchMode.KEYWORD) == []
     assert [item.key for item in store.search(NOTES, query="green")] == ["milk"]
     assert store.batch([GetOp(NOTES, "tea")]) == [None]
 
@@ -163,7 +163,7 @@ def test_a_store_can_sweep_by_itself(make_store: MakeStore, clock: Clock, engine
     swept = threading.Event()
     find_expired = engine.expired
 
-    def expired(now: float, *, limit: int) -> list[Address]:
+    def expired(now: float, *, limit: int) -> list[ItemAddress]:
         found = find_expired(now, limit=limit)
         if not engine.traces(prefix=()):
             swept.set()
@@ -181,10 +181,10 @@ def test_a_sweep_spares_what_was_read_meanwhile(store: MemoryStore, clock: Clock
     clock.advance(11 * MINUTE)
     find_expired, looks = engine.expired, iter([True, False])
 
-    def expired(now: float, *, limit: int) -> list[Address]:
+    def expired(now: float, *, limit: int) -> list[ItemAddress]:
         found = find_expired(now, limit=limit)
         if next(looks, False):
-            engine.refresh([Address(NOTES, "tea")], clock.time)
+            engine.refresh([ItemAddress(NOTES, "tea")], clock.time)
         return found
 
     monkeypatch.setattr(engine, "expired", expired)

@@ -13,7 +13,7 @@ from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.selection import Selection
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
 NOW = 1_800_000_000.0
 ALL = Selection(now=NOW)
@@ -28,19 +28,21 @@ def unit(*numbers: float, width: int = 8) -> Vector:
     return vector
 
 
-def put(engine: Engine, address: Address, value: Mapping[str, Any] | None, vector: Vector | None = None, meta: Meta | None = None) -> None:
+def put(
+    engine: Engine, address: ItemAddress, value: Mapping[str, Any] | None, vector: Vector | None = None, meta: Meta | None = None
+) -> None:
     """Write a value, or with None a deletion; its field `text` can be searched."""
     put_all(engine, {address: (value, vector)}, meta)
 
 
-def put_all(engine: Engine, items: Mapping[Address, tuple[Mapping[str, Any] | None, Vector | None]], meta: Meta | None = None) -> None:
+def put_all(engine: Engine, items: Mapping[ItemAddress, tuple[Mapping[str, Any] | None, Vector | None]], meta: Meta | None = None) -> None:
     """The same for several items at once."""
     with engine.transaction() as transaction:
         put_within(transaction, engine.device, items, meta or Meta())
 
 
 def put_within(
-    transaction: Transaction, device: str, items: Mapping[Address, tuple[Mapping[str, Any] | None, Vector | None]], meta: Meta
+    transaction: Transaction, device: str, items: Mapping[ItemAddress, tuple[Mapping[str, Any] | None, Vector | None]], meta: Meta
 ) -> None:
     sequence, clock = transaction.reserve(len(items), NOW)
     before = transaction.heads(list(items))
@@ -53,11 +55,11 @@ def put_within(
     transaction.apply(changes)
 
 
-def forget(engine: Engine, addresses: Sequence[Address]) -> None:
+def forget(engine: Engine, addresses: Sequence[ItemAddress]) -> None:
     with engine.transaction() as transaction:
         transaction.apply([Change(address, (), None) for address in addresses])
 
 
-def value_of(engine: Engine, address: Address) -> dict[str, Any] | None:
+def value_of(engine: Engine, address: ItemAddress) -> dict[str, Any] | None:
     row = engine.rows([address], ALL).get(address)
     return None if row is None else row.value

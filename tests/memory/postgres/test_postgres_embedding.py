@@ -7,10 +7,10 @@ from postgres_writes import ALL, Opener, put, put_all, unit
 
 from nearfar.orchestrator.memory.engine import Unembedded
 from nearfar.orchestrator.memory.postgres import PostgresEngine
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
-A = Address(("notes",), "a")
-ITEMS = [Address(("notes",), str(number)) for number in range(30)]
+A = ItemAddress(("notes",), "a")
+ITEMS = [ItemAddress(("notes",), str(number)) for number in range(30)]
 
 
 def test_no_row_is_given_to_two_processes(opened: Opener) -> None:

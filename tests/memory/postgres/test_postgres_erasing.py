@@ -12,11 +12,11 @@ from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
 CANARY = "zanzibarquokka"
-SECRET = Address(("people", CANARY), CANARY)
-OTHERS = [Address(("people",), str(number)) for number in range(50)]
+SECRET = ItemAddress(("people", CANARY), CANARY)
+OTHERS = [ItemAddress(("people",), str(number)) for number in range(50)]
 DIRECTION = unit(1, -1, 1, -1)
 """Of length 1 to the last bit, so that the index has it as it is."""
 
@@ -32,7 +32,7 @@ def write_secrets(engine: PostgresEngine) -> None:
     meta = Meta(user=CANARY, subject=CANARY, agent=CANARY, lineage=(SECRET,))
     for number in range(20):
         put(engine, SECRET, {"text": f"{CANARY} {number}", CANARY: number}, DIRECTION, meta)
-        put(engine, Address(("people",), f"{CANARY}{number}"), {"text": CANARY * 500}, DIRECTION, meta)
+        put(engine, ItemAddress(("people",), f"{CANARY}{number}"), {"text": CANARY * 500}, DIRECTION, meta)
 
 
 def test_nothing_that_was_forgotten_is_in_the_files_of_the_tables(
@@ -77,7 +77,7 @@ def test_the_connection_that_scrubbed_keeps_its_limits(opened: Opener) -> None:
 
 def test_traces_are_found_in_heads_and_siblings_alone(engine: PostgresEngine) -> None:
     put(engine, SECRET, {"text": "x"}, meta=Meta(subject="ana"))
-    derived, deleted = Address(("summaries",), "s"), Address(("people",), "gone")
+    derived, deleted = ItemAddress(("summaries",), "s"), ItemAddress(("people",), "gone")
     put(engine, derived, {"text": "y"}, meta=Meta(lineage=(SECRET,)))
     put(engine, deleted, None, meta=Meta(subject="ana"))
     assert engine.traces(subject="ana") == [deleted, SECRET]
@@ -100,8 +100,8 @@ class Shredder:
 def test_operations_whose_key_is_destroyed_do_not_end_the_log(opened: Opener) -> None:
     engine = opened(sealer=Shredder())
     for number in range(5):
-        put(engine, Address(("people",), str(number)), {"n": number}, meta=Meta(subject="ana"))
+        put(engine, ItemAddress(("people",), str(number)), {"n": number}, meta=Meta(subject="ana"))
     put(engine, SECRET, {"n": 5})
     assert [head.address for _, head, _ in engine.operations(0, limit=2)] == [SECRET]
     with engine.transaction() as transaction:
-        assert transaction.heads([Address(("people",), "1")]) == {}
+        assert transaction.heads([ItemAddress(("people",), "1")]) == {}

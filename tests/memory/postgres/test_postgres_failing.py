@@ -16,9 +16,9 @@ from postgres_writes import ALL, Opener, put, unit, value_of
 
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import ConfigError, InvalidRequest, StoreCorrupt, StoreError, StoreUnavailable, SyncRefused
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
-A = Address(("notes",), "a")
+A = ItemAddress(("notes",), "a")
 PASSWORD = "horse/staple"
 
 
@@ -87,7 +87,7 @@ def test_a_crash_loses_nothing_that_was_acknowledged(postgres_server: PostgresSe
     def write() -> None:
         try:
             for number in range(10_000):
-                put(engine, Address(("n",), str(number)), {"n": number})
+                put(engine, ItemAddress(("n",), str(number)), {"n": number})
                 acknowledged.append(number)
                 stopped.set()
         except StoreUnavailable:
@@ -99,7 +99,7 @@ def test_a_crash_loses_nothing_that_was_acknowledged(postgres_server: PostgresSe
     postgres_server.stop()
     postgres_server.start()
     writer.join(30)
-    wanted = [Address(("n",), str(number)) for number in acknowledged]
+    wanted = [ItemAddress(("n",), str(number)) for number in acknowledged]
     assert len(engine.rows(wanted, ALL)) == len(wanted) > 0
 
 
@@ -199,7 +199,7 @@ def test_an_item_that_is_damaged_is_not_shown_as_something_else(opened: Opener, 
 
 def test_text_that_postgres_cannot_keep_is_refused(opened: Opener) -> None:
     with pytest.raises(InvalidRequest, match="NUL"):
-        put(opened(), Address(("notes",), "a\0"), {"n": 1})
+        put(opened(), ItemAddress(("notes",), "a\0"), {"n": 1})
 
 
 @pytest.mark.parametrize("schema", ["", "Upper", "a-b", 'a"; DROP TABLE x; --', "a" * 42])

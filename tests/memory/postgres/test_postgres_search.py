@@ -15,10 +15,10 @@ from nearfar.orchestrator.memory.postgres.selecting import Where
 from nearfar.orchestrator.memory.postgres.words import words_asked, words_of
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
 from nearfar.protocols import InvalidRequest
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
-A = Address(("notes",), "a")
-B = Address(("notes",), "b")
+A = ItemAddress(("notes",), "a")
+B = ItemAddress(("notes",), "b")
 SCORES = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -31,7 +31,9 @@ def found(engine: PostgresEngine, query: str) -> list[str]:
 def test_words_rank_as_in_the_engine_that_says_how(engine: PostgresEngine) -> None:
     dice = random.Random(7)
     words = ["fox", "dog", "lake", "moon", "river", "stone", "tree", "wolf"]
-    texts = {Address(("notes",), str(number)): " ".join(dice.choices(words, range(1, 9), k=dice.randrange(1, 30))) for number in range(80)}
+    texts = {
+        ItemAddress(("notes",), str(number)): " ".join(dice.choices(words, range(1, 9), k=dice.randrange(1, 30))) for number in range(80)
+    }
     reference = InMemoryEngine()
     for each in (engine, reference):
         put_all(each, {address: ({"text": text}, None) for address, text in texts.items()})
@@ -100,9 +102,9 @@ def test_what_is_overwritten_is_found_by_its_new_words_alone(engine: PostgresEng
     assert [hit.score for hit in engine.nearest(unit(1), ALL, limit=5)] == [pytest.approx(0)]
 
 
-def many(engine: PostgresEngine, count: int) -> dict[Address, Vector]:
+def many(engine: PostgresEngine, count: int) -> dict[ItemAddress, Vector]:
     """Items around a circle, every tenth in another namespace."""
-    angles = {Address(("tens" if number % 10 == 0 else "ones", str(number % 3)), str(number)): number for number in range(count)}
+    angles = {ItemAddress(("tens" if number % 10 == 0 else "ones", str(number % 3)), str(number)): number for number in range(count)}
     made = {address: unit(float(numpy.cos(0.01 * number)), float(numpy.sin(0.01 * number))) for address, number in angles.items()}
     put_all(engine, {address: ({"text": address.key, "n": angles[address]}, vector) for address, vector in made.items()})
     return made

@@ -11,7 +11,7 @@ from nearfar.orchestrator.memory.item import Meta, Principal
 from nearfar.orchestrator.memory.matching import selects
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 
 DEVICE = "the device that looks"
@@ -69,7 +69,7 @@ ITEMS = st.lists(st.tuples(NAMESPACES, VALUES, METAS), min_size=4, max_size=6)
 def test_a_selection_means_what_its_definition_says(
     engine: PostgresEngine, items: list[tuple[tuple[str, ...], dict[str, Any], Meta]], selections: list[Selection]
 ) -> None:
-    addresses = [Address(namespace, str(number)) for number, (namespace, _, _) in enumerate(items)]
+    addresses = [ItemAddress(namespace, str(number)) for number, (namespace, _, _) in enumerate(items)]
     with engine.transaction() as transaction:
         for address, (_, value, meta) in zip(addresses, items, strict=True):
             put_within(transaction, DEVICE, {address: (value, None)}, meta)

@@ -10,10 +10,10 @@ from nearfar.orchestrator import MemoryStore
 from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
-A = Address(("notes",), "a")
-B = Address(("notes", "b"), "b")
+A = ItemAddress(("notes",), "a")
+B = ItemAddress(("notes", "b"), "b")
 
 
 def test_nobody_writes_while_another_does(opened: Opener) -> None:
@@ -40,10 +40,10 @@ def test_a_follower_misses_no_change_of_concurrent_writers(opened: Opener) -> No
 
     def write(number: int) -> None:
         for count in range(25):
-            put(writers[number], Address(("writer", str(number)), str(count)), {"n": count})
+            put(writers[number], ItemAddress(("writer", str(number)), str(count)), {"n": count})
 
-    def follow() -> list[Address]:
-        seen: list[Address] = []
+    def follow() -> list[ItemAddress]:
+        seen: list[ItemAddress] = []
         position = 0
         while True:
             was_done = done.is_set()
@@ -114,7 +114,7 @@ def test_what_is_forgotten_is_gone_from_everywhere_but_the_numbers(engine: Postg
 
 
 def test_names_of_any_length_are_kept(engine: PostgresEngine) -> None:
-    long = Address(tuple("\N{LEOPARD}" * 255 + str(number % 10) for number in range(32)), "\N{LEOPARD}" * 1024)
+    long = ItemAddress(tuple("\N{LEOPARD}" * 255 + str(number % 10) for number in range(32)), "\N{LEOPARD}" * 1024)
     put(engine, long, {"n": 1})
     assert value_of(engine, long) == {"n": 1}
 

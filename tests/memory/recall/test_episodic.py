@@ -8,7 +8,7 @@ import pytest
 from nearfar.orchestrator.memory.provenance import Origin, writing_as
 from nearfar.orchestrator.memory.recall.episodic import EpisodicMemory
 from nearfar.orchestrator.memory.recall.granularity import SEARCHABLE, TEXT, Granularity, Span, episodic
-from nearfar.orchestrator.memory.recall.turn import Kind, Turn
+from nearfar.orchestrator.memory.recall.turn import Turn, TurnKind
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols.tiers import Source, Tier
 
@@ -32,7 +32,7 @@ def test_turns_are_kept_verbatim_and_in_order(store: MemoryStore) -> None:
 def test_a_turn_says_when_it_was_and_on_whose_word(store: MemoryStore) -> None:
     at = datetime(2026, 5, 8, 13, 56, tzinfo=UTC)
     kept = EpisodicMemory(store).remember(
-        Turn(speaker="search", text="Kites are sold out.", kind=Kind.TOOL_RESULT, at=at, source=Source.EXTERNAL_TOOL), "monday"
+        Turn(speaker="search", text="Kites are sold out.", kind=TurnKind.TOOL_RESULT, at=at, source=Source.EXTERNAL_TOOL), "monday"
     )
     assert (kept.value["at"], kept.value["kind"]) == (at.isoformat(), "tool_result")
     assert (kept.source, kept.trust, kept.user, kept.tier) == (Source.EXTERNAL_TOOL, 0.2, "ann", Tier.DEVICE)

@@ -4,7 +4,7 @@ import pytest
 
 from nearfar.orchestrator.memory.provenance import Origin, writing_as
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier
 
 
@@ -19,8 +19,8 @@ def store() -> MemoryStore:
 
 def test_matches_are_those_of_each_prefix_with_scores_by_words(store: MemoryStore) -> None:
     pets, plants = store.matches([("pets",), ("plants",)], keywords="red", text="red", limit=10)
-    assert set(pets.keyword) == {Address(("pets", "dogs"), "a:1"), Address(("pets", "dogs"), "b:1")}
-    assert set(plants.items) == {Address(("plants",), "a:1")}
+    assert set(pets.keyword) == {ItemAddress(("pets", "dogs"), "a:1"), ItemAddress(("pets", "dogs"), "b:1")}
+    assert set(plants.items) == {ItemAddress(("plants",), "a:1")}
     assert all(score > 0 for score in pets.keyword.values())
     assert pets.semantic == {}
 

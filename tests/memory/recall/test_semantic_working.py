@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from nearfar.orchestrator.memory.recall.semantic import Fact, Learned, SemanticMemory
 from nearfar.orchestrator.memory.recall.working import WorkingMemory
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier
 
 
@@ -50,7 +50,12 @@ def test_a_fact_is_no_more_trusted_than_what_it_was_derived_from(store: MemorySt
     memory = SemanticMemory(store)
     memory.learn(
         Fact(
-            about="Ann", attribute="home", statement="Ann moved.", source=Source.USER, sources=[Address(("notes",), "1")], tier=Tier.SHARED
+            about="Ann",
+            attribute="home",
+            statement="Ann moved.",
+            source=Source.USER,
+            sources=[ItemAddress(("notes",), "1")],
+            tier=Tier.SHARED,
         )
     )
     known = memory.fact("Ann", "home")

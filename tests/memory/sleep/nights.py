@@ -11,7 +11,7 @@ from nearfar.orchestrator.memory.recall.granularity import TEXT, Granularity, ep
 from nearfar.orchestrator.memory.recall.semantic import Fact
 from nearfar.orchestrator.memory.recall.turn import Turn
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.task.sections.consolidation import SleepPolicy
+from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig
 from nearfar.protocols import Agent, DeviceStateSource
 from nearfar.protocols.tiers import Source, Tier
 
@@ -50,7 +50,7 @@ class Night:
         self.clock.time += 1
 
     def sleeper(self, agent: Agent | None = None, device_state: DeviceStateSource | None = None, **policy: Any) -> Sleeper:  # noqa: ANN401 - whatever the policy has
-        return Sleeper(self.store, agent=agent, device_state=device_state, policy=SleepPolicy(**policy), now=self.clock)
+        return Sleeper(self.store, agent=agent, device_state=device_state, policy=ConsolidationConfig(**policy), now=self.clock)
 
     def summaries(self) -> list[MemoryItem]:
         found = self.store.search(episodic((), Granularity.SUMMARY), limit=1000)

@@ -11,7 +11,7 @@ from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.recall.granularity import TEXT
 from nearfar.orchestrator.memory.store import MemoryStore
 from nearfar.protocols import InvalidRequest, NotFound
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier
 
 STATEMENTS = st.sampled_from(
@@ -110,9 +110,9 @@ async def test_a_batch_that_is_not_there_is_not_found(night: Night) -> None:
 async def test_a_write_that_was_noted_and_never_made_is_nothing_to_undo(night: Night) -> None:
     journal = night.sleeper().journal
     batch = journal.begin()
-    journal.note(batch, Entry(Deed.CREATED, Address(("episodic", "summary"), "trip:000000-000003")), subject="")
+    journal.note(batch, Entry(Deed.CREATED, ItemAddress(("episodic", "summary"), "trip:000000-000003")), subject="")
     night.learn("home town", "Ann lives in Rome.")
-    journal.note(batch, Entry(Deed.RETIRED, Address(("semantic",), "ann/home town")), subject="")
+    journal.note(batch, Entry(Deed.RETIRED, ItemAddress(("semantic",), "ann/home town")), subject="")
     before = night.everything()
     assert journal.revert(batch).left == ()
     assert night.everything() == before

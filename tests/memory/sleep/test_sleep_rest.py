@@ -10,7 +10,7 @@ from nights import CATS, TRAVELS, Clock, Night
 
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.store import MemoryStore
-from nearfar.orchestrator.task.sections.consolidation import SleepPolicy, reason_to_wait
+from nearfar.orchestrator.task.sections.consolidation import ConsolidationConfig, reason_to_wait
 from nearfar.protocols import DeviceState, PowerSource, ScriptedAgent, Thermal
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ MAINS = DeviceState(power_source=PowerSource.MAINS)
     ],
 )
 def test_a_device_consolidates_when_it_is_charged_and_cool(state: DeviceState, reason: str | None) -> None:
-    said = reason_to_wait(state, SleepPolicy())
+    said = reason_to_wait(state, ConsolidationConfig())
     assert said is None if reason is None else said is not None and reason in said
 
 

@@ -14,7 +14,7 @@ from nearfar.orchestrator.memory.operation import Dot
 from nearfar.orchestrator.memory.selection import Selection
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
 NOW = 1_800_000_000.0
 ALL = Selection(now=NOW)
@@ -30,7 +30,7 @@ def vector(*numbers: float, width: int = 8) -> Vector:
 
 def put(
     engine: SqliteEngine,
-    address: Address,
+    address: ItemAddress,
     value: Mapping[str, Any] | None,
     *,
     meta: Meta | None = None,
@@ -45,7 +45,7 @@ def put(
 def put_within(
     transaction: SqliteTransaction,
     device: str,
-    address: Address,
+    address: ItemAddress,
     value: Mapping[str, Any] | None,
     *,
     meta: Meta,
@@ -62,12 +62,12 @@ def put_within(
     transaction.apply([Change(address, (operation,), row, texts, vectors)])
 
 
-def forget(engine: SqliteEngine, *addresses: Address) -> None:
+def forget(engine: SqliteEngine, *addresses: ItemAddress) -> None:
     with engine.transaction() as transaction:
         transaction.apply([Change(address, (), None) for address in addresses])
 
 
-def value_of(engine: SqliteEngine, address: Address) -> dict[str, Any] | None:
+def value_of(engine: SqliteEngine, address: ItemAddress) -> dict[str, Any] | None:
     row = engine.rows([address], ALL).get(address)
     return None if row is None else row.value
 

@@ -13,9 +13,9 @@ from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, recover
 from nearfar.orchestrator.memory.sqlite.recovering import LEAP
 from nearfar.protocols import StoreCorrupt, StoreUnavailable, SyncRefused
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
-ADDRESSES = [Address(("notes", str(number % 4)), f"key {number}") for number in range(100)]
+ADDRESSES = [ItemAddress(("notes", str(number % 4)), f"key {number}") for number in range(100)]
 VALUES = {address: {"text": f"word{number} " * (number % 40 + 1), "number": number} for number, address in enumerate(ADDRESSES)}
 
 
@@ -137,10 +137,10 @@ _KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[2])
 from sqlite_writes import put
-from nearfar.orchestrator.memory.item import Address
+from nearfar.orchestrator.memory.item import ItemAddress
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 engine = SqliteEngine(sys.argv[1])
-put(engine, Address(("notes",), "a"), {"text": "in the log"})
+put(engine, ItemAddress(("notes",), "a"), {"text": "in the log"})
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -155,7 +155,7 @@ def test_a_log_that_was_removed_after_a_crash_is_noticed(tmp_path: Path) -> None
         SqliteEngine(path)
     (tmp_path / "memory.db-wal").write_bytes(kept["memory.db-wal"])
     engine = SqliteEngine(path)
-    assert value_of(engine, Address(("notes",), "a")) == {"text": "in the log"}
+    assert value_of(engine, ItemAddress(("notes",), "a")) == {"text": "in the log"}
     engine.close()
 
 

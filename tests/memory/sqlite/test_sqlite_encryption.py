@@ -9,9 +9,9 @@ pytest.importorskip("sqlcipher3", reason="encryption is an extra")
 
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, recover
 from nearfar.protocols import ConfigError, StoreCorrupt
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
-A = Address(("diary",), "secretkey")
+A = ItemAddress(("diary",), "secretkey")
 KEY = "0123456789abcdef" * 4
 
 

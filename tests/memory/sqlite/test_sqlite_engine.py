@@ -21,12 +21,12 @@ from nearfar.orchestrator.memory.sqlite.columns import decode_namespace, encode_
 from nearfar.orchestrator.memory.sqlite.transaction import SqliteTransaction
 from nearfar.orchestrator.memory.sqlite.words import phrases
 from nearfar.protocols import InvalidRequest, StoreUnavailable
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
 LABELS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x00\x01\x02\x03\x04a.%_"), max_size=3)
 NAMESPACES = st.lists(LABELS, max_size=4).map(tuple)
-A = Address(("notes",), "a")
-B = Address(("notes", "b"), "b")
+A = ItemAddress(("notes",), "a")
+B = ItemAddress(("notes", "b"), "b")
 
 
 @pytest.fixture
@@ -161,9 +161,9 @@ def test_another_engine_on_the_same_file_follows_vectors(engine: SqliteEngine, t
 
 def test_a_narrow_selection_still_gives_as_many_as_are_asked_for(engine: SqliteEngine) -> None:
     for number in range(200):
-        put(engine, Address(("wide",), str(number)), {"text": "near words"}, vectors=[vector(1, number / 1000)])
+        put(engine, ItemAddress(("wide",), str(number)), {"text": "near words"}, vectors=[vector(1, number / 1000)])
     for number in range(3):
-        put(engine, Address(("narrow",), str(number)), {"text": "near but far away words"}, vectors=[vector(0, 1, number / 10)])
+        put(engine, ItemAddress(("narrow",), str(number)), {"text": "near but far away words"}, vectors=[vector(0, 1, number / 10)])
     narrow = Selection(now=NOW, prefix=("narrow",))
     hits = engine.nearest(vector(1), narrow, limit=3)
     assert {row.address.namespace for row in engine.numbered([hit.row for hit in hits]).values()} == {("narrow",)}
@@ -203,7 +203,7 @@ def test_pages_by_word_fit_together_and_reach_the_last_item_in_a_store_of_many(e
     with engine.transaction() as transaction:
         for number in range(700):
             text = "common " * (number % 7 + 1) + ("rare " if number % 100 == 0 else "") + ("other " if number % 2 else "")
-            put_within(transaction, engine.device, Address(("many",), str(number)), {"text": text}, meta=Meta())
+            put_within(transaction, engine.device, ItemAddress(("many",), str(number)), {"text": text}, meta=Meta())
     whole = engine.keyword("common other rare nowhere", ALL, limit=10_000)
     assert len({hit.row for hit in whole}) == len(whole) == 700
     assert [hit.score for hit in whole] == sorted((hit.score for hit in whole), reverse=True)
@@ -214,9 +214,9 @@ def test_pages_by_word_fit_together_and_reach_the_last_item_in_a_store_of_many(e
 
 def test_the_nearest_of_thousands_are_those_of_a_comparison_with_each_while_items_come_and_go(engine: SqliteEngine) -> None:
     numbers = numpy.random.default_rng(0)
-    kept: dict[Address, NDArray[numpy.float32]] = {}
+    kept: dict[ItemAddress, NDArray[numpy.float32]] = {}
     for first in range(0, 6_000, 1_500):
-        written = [Address(("many",), str(number)) for number in range(max(0, first - 300), first + 1_500)]  # some once more
+        written = [ItemAddress(("many",), str(number)) for number in range(max(0, first - 300), first + 1_500)]  # some once more
         kept |= {address: vector(*numbers.standard_normal(8)) for address in written}
         with engine.transaction() as transaction:
             for address in written:
@@ -234,7 +234,7 @@ def test_the_nearest_of_thousands_are_those_of_a_comparison_with_each_while_item
 
 def test_words_that_are_written_item_by_item_are_soon_in_few_segments(engine: SqliteEngine, tmp_path: Path) -> None:
     for number in range(15):
-        put(engine, Address(("many",), str(number)), {"text": "each of these is a segment of the index, until they are merged"})
+        put(engine, ItemAddress(("many",), str(number)), {"text": "each of these is a segment of the index, until they are merged"})
     with closing(sqlite3.connect(tmp_path / "memory" / "memory.db")) as connection:
         (segments,) = connection.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()
     assert segments <= 8

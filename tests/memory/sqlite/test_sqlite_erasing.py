@@ -16,7 +16,7 @@ from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, scrubbing
 from nearfar.orchestrator.memory.sync.keys import SubjectKeys, tag_of
 from nearfar.protocols import StoreUnavailable
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
 WIDTH = 32
 PREFIX = "kanari"
@@ -29,9 +29,9 @@ class Canaries:
         self._random = random.Random(seed)
         self._numbers = numpy.random.default_rng(seed)
         self.gone: list[tuple[str, Vector]] = []
-        self.present: dict[Address, tuple[str, Vector]] = {}
+        self.present: dict[ItemAddress, tuple[str, Vector]] = {}
 
-    def write(self, engine: SqliteEngine, address: Address) -> None:
+    def write(self, engine: SqliteEngine, address: ItemAddress) -> None:
         """Put an item of any size with a canary in the middle."""
         word = f"{PREFIX}{self._random.getrandbits(64):x}"
         numbers = self._numbers.standard_normal(WIDTH).astype(numpy.float32)
@@ -41,14 +41,14 @@ class Canaries:
         self.lose(address)
         self.present[address] = word, numbers
 
-    def lose(self, address: Address) -> None:
+    def lose(self, address: ItemAddress) -> None:
         if address in self.present:
             self.gone.append(self.present.pop(address))
 
     def live(self, engine: SqliteEngine, steps: int) -> None:
         """Put, overwrite, delete and forget items at random."""
         for _ in range(steps):
-            address = Address(("notes", str(self._random.randrange(5))), str(self._random.randrange(steps // 15)))
+            address = ItemAddress(("notes", str(self._random.randrange(5))), str(self._random.randrange(steps // 15)))
             act = self._random.random()
             if act < 0.6:
                 self.write(engine, address)
@@ -132,7 +132,7 @@ def test_operations_about_somebody_are_readable_for_as_long_as_all_their_keys_ex
     pytest.importorskip("cryptography", reason="subjects' keys are part of an extra")
     keys = SubjectKeys(tmp_path / "memory.keys")
     engine = SqliteEngine(tmp_path / "memory.db", sealer=keys)
-    of_ann, of_bob, of_nobody = (Address(("notes",), key) for key in ("ann", "bob", "nobody"))
+    of_ann, of_bob, of_nobody = (ItemAddress(("notes",), key) for key in ("ann", "bob", "nobody"))
     put(engine, of_ann, {"text": "Ann's secret"}, meta=Meta(subject="Ann"))
     put(engine, of_bob, {"text": "Bob's secret"}, meta=Meta(subject="bAnn"))
     put(engine, of_nobody, {"text": "no secret"})
@@ -158,7 +158,7 @@ def test_operations_about_somebody_are_readable_for_as_long_as_all_their_keys_ex
 _KILLED_IN_MID_ERASE = """
 import sys
 from nearfar.orchestrator.memory.engine import Change
-from nearfar.orchestrator.memory.item import Address
+from nearfar.orchestrator.memory.item import ItemAddress
 from nearfar.orchestrator.memory.selection import Selection
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 engine = SqliteEngine(sys.argv[1], embedder="test/32")

@@ -12,15 +12,15 @@ import pytest
 from sqlite_writes import ALL, NOW, put, value_of
 
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
-COUNTERS = [Address(("counters",), str(number)) for number in range(3)]
+COUNTERS = [ItemAddress(("counters",), str(number)) for number in range(3)]
 
 _BEGIN = """
 import os, resource, signal, sys
 sys.path.insert(0, sys.argv[2])
 from sqlite_writes import ALL, NOW, put, put_within, value_of
-from nearfar.orchestrator.memory.item import Address, Meta
+from nearfar.orchestrator.memory.item import ItemAddress, Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.protocols import StoreUnavailable
 engine = SqliteEngine(sys.argv[1])
@@ -29,12 +29,12 @@ engine = SqliteEngine(sys.argv[1])
 _COUNT = """
 name, rounds = sys.argv[3], int(sys.argv[4])
 for round in range(rounds):
-    address = Address(("counters",), str(round % 3))
+    address = ItemAddress(("counters",), str(round % 3))
     with engine.transaction() as transaction:
         heads = transaction.heads([address]).get(address, ())
         count = heads[0].value["count"] if heads else 0
         put_within(transaction, engine.device, address, {"count": count + 1, "text": f"count {count}"}, meta=Meta())
-    put(engine, Address((name,), str(round)), {"text": f"own {round}"})
+    put(engine, ItemAddress((name,), str(round)), {"text": f"own {round}"})
     assert len(engine.select(ALL, limit=10, offset=0)) > 0
 engine.close()
 """
@@ -42,7 +42,7 @@ engine.close()
 _WRITE_FOR_EVER = """
 name, number = sys.argv[3], 0
 while True:
-    put(engine, Address((name,), str(number)), {"text": f"{name} {number} " * (number % 50)})
+    put(engine, ItemAddress((name,), str(number)), {"text": f"{name} {number} " * (number % 50)})
     print(number, flush=True)
     number += 1
 """
@@ -53,33 +53,33 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
 written = 0
 try:
     while True:
-        put(engine, Address(("notes",), str(written)), {"text": "filling the disk " * 100})
+        put(engine, ItemAddress(("notes",), str(written)), {"text": "filling the disk " * 100})
         written += 1
 except StoreUnavailable as error:
     print(error.hint)
-found = [value_of(engine, Address(("notes",), str(number))) is not None for number in range(written + 1)]
+found = [value_of(engine, ItemAddress(("notes",), str(number))) is not None for number in range(written + 1)]
 print(found == [True] * written + [False])
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-put(engine, Address(("notes",), str(written)), {"text": "room again"})
+put(engine, ItemAddress(("notes",), str(written)), {"text": "room again"})
 print(written)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 _FORK = """
-put(engine, Address(("notes",), "a"), {"text": "of the parent"})
+put(engine, ItemAddress(("notes",), "a"), {"text": "of the parent"})
 child = os.fork()
 if child == 0:
     try:
         engine.rows([], ALL)
     except StoreUnavailable as error:
         own = SqliteEngine(sys.argv[1])
-        put(own, Address(("notes",), "b"), {"text": "of the child"})
+        put(own, ItemAddress(("notes",), "b"), {"text": "of the child"})
         own.close()
         engine.close()
         print(error)
     sys.exit()
 os.waitpid(child, 0)
-print(value_of(engine, Address(("notes",), "a")), value_of(engine, Address(("notes",), "b")))
+print(value_of(engine, ItemAddress(("notes",), "a")), value_of(engine, ItemAddress(("notes",), "b")))
 engine.close()
 """
 
@@ -136,7 +136,7 @@ def test_writers_that_are_killed_lose_nothing_of_what_was_acknowledged(tmp_path:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         connection.execute("INSERT INTO words (words) VALUES ('integrity-check')")
     for name, last in acknowledged.items():
-        addresses = [Address((name,), str(number)) for number in range(last + 1)]
+        addresses = [ItemAddress((name,), str(number)) for number in range(last + 1)]
         assert len(engine.rows(addresses, ALL)) == len(addresses)
     engine.close()
 
@@ -159,10 +159,10 @@ def test_an_engine_is_not_used_by_a_process_that_was_forked_from_its_own(start: 
 def test_a_writer_waits_for_a_transaction_of_another_process(tmp_path: Path, start: Start) -> None:
     engine = SqliteEngine(tmp_path / "memory.db")
     with engine.transaction() as transaction:
-        other = start('put(engine, Address(("notes",), "a"), {"text": "later"}); print("written"); engine.close()')
+        other = start('put(engine, ItemAddress(("notes",), "a"), {"text": "later"}); print("written"); engine.close()')
         transaction.set("name", "value")
         assert other.poll() is None
     assert outcome(other) == ["written"]
-    assert value_of(engine, Address(("notes",), "a")) == {"text": "later"}
-    put(engine, Address(("notes",), "a"), {"text": "after"})
+    assert value_of(engine, ItemAddress(("notes",), "a")) == {"text": "later"}
+    put(engine, ItemAddress(("notes",), "a"), {"text": "after"})
     engine.close()

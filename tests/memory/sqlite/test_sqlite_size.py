@@ -14,9 +14,9 @@ from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.sqlite import SqliteEngine, nearest
 from nearfar.orchestrator.memory.sqlite.columns import decode_texts, encode_row, encode_texts, seed_of
 from nearfar.protocols import StoreCorrupt
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 
-A = Address(("notes",), "a")
+A = ItemAddress(("notes",), "a")
 TEXTS = st.text(max_size=40) | st.sampled_from(["green tea", "black tea " * 30, "0", ""])
 PARTS = st.recursive(TEXTS | st.integers(0, 9) | st.none(), lambda parts: st.lists(parts, max_size=3), max_leaves=6)
 VALUES = st.dictionaries(TEXTS, PARTS)
@@ -64,7 +64,7 @@ def size_of_store(path: Path, *, embedded: bool) -> int:
         for number in range(ITEMS):
             said = {f"{part}": f"part {part} of {number}" for part in range(PASSAGES)}
             made = list(numbers.standard_normal((PASSAGES, WIDTH), dtype=numpy.float32)) if embedded else None
-            put_within(transaction, engine.device, Address(("many",), str(number)), said, meta=Meta(index=tuple(said)), vectors=made)
+            put_within(transaction, engine.device, ItemAddress(("many",), str(number)), said, meta=Meta(index=tuple(said)), vectors=made)
     return path.stat().st_size
 
 

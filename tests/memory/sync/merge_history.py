@@ -10,10 +10,10 @@ from nearfar.orchestrator.memory.clock import COUNTER_BITS
 from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import State, heads_of, merge, succeed
 from nearfar.orchestrator.memory.operation import Dot, Operation
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 
-ITEM = Address(("notes",), "item")
+ITEM = ItemAddress(("notes",), "item")
 YEAR = 365 * 86_400_000 << COUNTER_BITS
 DEVICES = 3
 

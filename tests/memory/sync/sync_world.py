@@ -24,7 +24,7 @@ from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.protocols import PermissionDenied, SyncRefused, VersionConflict
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 from nearfar.protocols.v1 import memory_pb2 as pb
 
@@ -65,12 +65,12 @@ class Node:
         """As others know it."""
         return Peer(self.name, self.user or "", is_relay=self.user is None)
 
-    def heads(self, address: Address) -> tuple[Operation, ...]:
+    def heads(self, address: ItemAddress) -> tuple[Operation, ...]:
         with self.engine.transaction() as transaction:
             return transaction.heads([address]).get(address, ())
 
-    def all_heads(self) -> dict[Address, tuple[Operation, ...]]:
-        found: dict[Address, list[Operation]] = {}
+    def all_heads(self) -> dict[ItemAddress, tuple[Operation, ...]]:
+        found: dict[ItemAddress, list[Operation]] = {}
         for _, operation, _ in self.engine.operations(0, limit=100_000):
             found.setdefault(operation.address, []).append(operation)
         return {address: tuple(heads) for address, heads in found.items()}
@@ -297,9 +297,9 @@ class World:
         else:
             raise AssertionError("a batch behind a gap was taken")
 
-    def _address(self, node: Node) -> Address:
+    def _address(self, node: Node) -> ItemAddress:
         namespace, key = self.random.choice([(node.user or "",), ("shared",)]), self.random.choice("xyz")
-        return Address(namespace, f"{node.user} {key}" if namespace == ("shared",) else key)
+        return ItemAddress(namespace, f"{node.user} {key}" if namespace == ("shared",) else key)
 
     def _tokens(self, tier: Tier) -> tuple[str, dict[str, str]]:
         """A new text, and one to three fields with a token each that begins so."""
@@ -308,7 +308,7 @@ class World:
         return text, {name: text + name for name in self.random.sample("abc", self.random.randint(1, 3))}
 
     def _note(
-        self, node: Node, address: Address, text: str, tokens: Mapping[str, str], write: Callable[[], object], *, is_total: bool = True
+        self, node: Node, address: ItemAddress, text: str, tokens: Mapping[str, str], write: Callable[[], object], *, is_total: bool = True
     ) -> None:
         before = node.heads(address)
         heard = frozenset(node.replica.facts().erasures)

@@ -21,14 +21,14 @@ from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Range, Seale
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.receiving import read_operation
 from nearfar.protocols import InvalidRequest, NearfarError, PrivacyViolation, SyncRefused
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Source, Tier
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 NOTES = ("notes",)
 NOW = 1_700_000_000.0
 META = Meta(user="anna", tier=Tier.USER)
-ENOUGH = Operation(Dot("phone", 1), 1, {}, Address(NOTES, "x"), {"text": "fine"}, META)
+ENOUGH = Operation(Dot("phone", 1), 1, {}, ItemAddress(NOTES, "x"), {"text": "fine"}, META)
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def batch(*operations: Operation, **changes: object) -> Batch:
 @pytest.mark.parametrize(
     "operation",
     [
-        ENOUGH._replace(address=Address((), "x")),
-        ENOUGH._replace(address=Address(("",), "x")),
-        ENOUGH._replace(address=Address(("a\0b",), "x")),
-        ENOUGH._replace(address=Address(NOTES, "")),
-        ENOUGH._replace(address=Address(NOTES, "x" * 5000)),
+        ENOUGH._replace(address=ItemAddress((), "x")),
+        ENOUGH._replace(address=ItemAddress(("",), "x")),
+        ENOUGH._replace(address=ItemAddress(("a\0b",), "x")),
+        ENOUGH._replace(address=ItemAddress(NOTES, "")),
+        ENOUGH._replace(address=ItemAddress(NOTES, "x" * 5000)),
         ENOUGH._replace(value={"text": "x" * (2 << 20)}),
         ENOUGH._replace(value={"deep": eval("[" * 200 + "]" * 200)}),
         ENOUGH._replace(meta=META._replace(user="ben")),
@@ -94,7 +94,7 @@ def names(count: int) -> list[str]:
 @settings(max_examples=60)
 def test_an_operation_names_so_many_others_and_no_more(devices: int, sources: int, people: int, unseen: int) -> None:
     subject, *others = names(people) or [""]
-    lineage = tuple(Address(NOTES, name) for name in names(sources))
+    lineage = tuple(ItemAddress(NOTES, name) for name in names(sources))
     meta = META._replace(lineage=lineage, subject=subject, others=tuple(others))
     missed = tuple(Dot(name, 1) for name in names(unseen))
     operation = ENOUGH._replace(context=dict.fromkeys(names(devices), 1), meta=meta, unseen=missed)
@@ -105,7 +105,7 @@ def test_an_operation_names_so_many_others_and_no_more(devices: int, sources: in
 
 def test_items_are_not_made_so_large_that_no_peer_would_take_them(pair: tuple[Node, Node]) -> None:
     laptop, phone = pair
-    sources = [Address(("sources",), name) for name in names(4097)]
+    sources = [ItemAddress(("sources",), name) for name in names(4097)]
     phone.store.bound(tier=Tier.USER).batch(PutOp(*source, {}, index=False) for source in sources)
     phone.store.bound(lineage=sources[:-1], subject="0", tier=Tier.USER).put(NOTES, "x", {})
     for name in names(64):
@@ -205,7 +205,7 @@ def test_a_device_from_the_future_neither_wins_for_ever_nor_drags_others_along(p
     for node in (laptop, future):
         assert (item := node.store.get(NOTES, "x")) is not None
         assert item.value == {"text": "now"}
-    (head,) = laptop.heads(Address(NOTES, "unrelated"))
+    (head,) = laptop.heads(ItemAddress(NOTES, "unrelated"))
     assert head.clock >> 16 <= (NOW + 61) * 1000
     future.close()
 

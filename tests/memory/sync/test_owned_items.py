@@ -17,11 +17,11 @@ from nearfar.orchestrator.memory.sync.messages import Batch, SealedOperation
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.sections.memory import RecallConfig
 from nearfar.protocols import InvalidRequest, PermissionDenied
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import LEAST_TRUST, Tier
 
 NOTES = ("anna", "notes")
-PLACE = Address(NOTES, "account")
+PLACE = ItemAddress(NOTES, "account")
 NOW = 1_700_000_000.0
 MINE = {"text": "the account is 1234"}
 THEIRS = {"text": "the account is 6666"}
@@ -94,7 +94,7 @@ def test_nobody_puts_words_into_anothers_mouth_as_a_value_that_lost(nodes: tuple
     _, ben, hub = nodes
     forged = Sibling(Dot("tablet", 1), 1, THEIRS, Meta(user="anna", tier=Tier.SHARED, created_at=NOW), {})
     with pytest.raises(InvalidRequest, match="another user"):
-        _send(ben, hub, _write(THEIRS, knows=False, clock=1, address=Address(("ben",), "x"), siblings=(forged,)))
+        _send(ben, hub, _write(THEIRS, knows=False, clock=1, address=ItemAddress(("ben",), "x"), siblings=(forged,)))
 
 
 def test_of_two_who_share_one_address_unknowingly_the_first_at_the_hub_has_it_and_nothing_is_lost() -> None:

@@ -18,7 +18,7 @@ from nearfar.orchestrator.memory.sync.receiving import receive
 from nearfar.orchestrator.memory.sync.replica import Replica
 from nearfar.orchestrator.memory.sync.sending import batches
 from nearfar.protocols import StoreUnavailable
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 
 NOTES = ("notes",)
@@ -56,7 +56,7 @@ def test_nothing_of_an_erased_subject_is_left_in_any_file_of_any_replica(nodes: 
     meet_at_hub(nodes, "phone", "laptop", "tablet")
     for store in (laptop.store, tablet.store):  # without knowing of each other
         store.put(NOTES, f"{CANARY} key", {"text": f"{CANARY} of {store.engine.device}"}, tier=Tier.USER, subject="carl")
-    lineage = [Address(NOTES, f"{CANARY} key")]
+    lineage = [ItemAddress(NOTES, f"{CANARY} key")]
     laptop.store.bound(lineage=lineage).put(NOTES, "summary", {"text": f"{CANARY} in short"}, tier=Tier.USER)
     meet_at_hub(nodes, "laptop", "tablet", "phone")
     assert {file.parent.name for file in hits(tmp_path)} == set(nodes)
@@ -78,7 +78,7 @@ def test_what_two_devices_wrote_about_two_people_goes_with_either(erased: str, n
     meet_at_hub(nodes, "phone", "laptop", "tablet")
     tablet.store.bound(tier=Tier.USER).patch(NOTES, "dinner", {"place": "at home"})
     meet_at_hub(nodes, "tablet", "phone", "laptop")
-    assert tablet.store.erase(subject=erased) == [Address(NOTES, "dinner")]
+    assert tablet.store.erase(subject=erased) == [ItemAddress(NOTES, "dinner")]
     meet_at_hub(nodes, "tablet", "phone", "laptop", "phone")
     assert hits(tmp_path) == []
 

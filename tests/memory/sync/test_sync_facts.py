@@ -7,13 +7,13 @@ from nearfar.orchestrator.memory.item import Meta, address_tag
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
 from nearfar.orchestrator.memory.sync.facts import Erasure, Erasures, prefix_tag, without_siblings
 from nearfar.orchestrator.memory.sync.keys import tag_of
-from nearfar.protocols.namespaces import Address
+from nearfar.protocols.namespaces import ItemAddress
 from nearfar.protocols.tiers import Tier
 
 USERS, SUBJECTS, DEVICES = st.sampled_from(["anna", "ben"]), st.sampled_from(["", "mia", "tom"]), st.sampled_from(["laptop", "phone"])
 NUMBERS = st.integers(1, 4)
 NAMESPACES = st.sampled_from([("a",), ("a", "b"), ("a", "b", "c"), ("d",)])
-ADDRESSES = st.builds(Address, NAMESPACES, st.sampled_from(["x", "y"]))
+ADDRESSES = st.builds(ItemAddress, NAMESPACES, st.sampled_from(["x", "y"]))
 METAS = st.builds(lambda **given: Meta(**given), user=USERS, subject=SUBJECTS, tier=st.sampled_from(list(Tier)))
 SIBLINGS = st.builds(Sibling, st.builds(Dot, DEVICES, NUMBERS), st.just(1), st.just({}), METAS, st.just({}))
 OPERATIONS = st.builds(
@@ -49,5 +49,5 @@ def test_the_same_is_left_as_when_every_erasure_is_asked(known: list[Erasure], o
 
 def test_erasures_of_others_are_not_asked() -> None:
     many = [Erasure(str(number), tag_of(f"somebody {number}"), None, "anna") for number in range(1000)]
-    operation = Operation(Dot("phone", 1), 1, {}, Address(("a",), "x"), {}, Meta(user="anna", subject="somebody 7"))
+    operation = Operation(Dot("phone", 1), 1, {}, ItemAddress(("a",), "x"), {}, Meta(user="anna", subject="somebody 7"))
     assert [one.id for one in Erasures(many).near(operation)] == ["7"]
