@@ -17,7 +17,7 @@ from typing import TypedDict
 
 from langgraph.graph import END, START, StateGraph
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.protocols import ScriptedAgent, StepRequest, ToolCall
 
 TURNS = 4

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-_IMPORT = (sys.executable, "-c", "from nearfar.orchestrator import Hybrid")
-_CLI = (sys.executable, "-m", "nearfar.orchestrator.cli")
+_IMPORT = (sys.executable, "-c", "from nearfar import Hybrid")
+_CLI = (sys.executable, "-m", "nearfar")
 _TASK = (*_CLI, "run", "What is the city of the employer of Ines Falk?", "--near", "near", "--json")
 _HELP = (*_CLI, "--help")
 

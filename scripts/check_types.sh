@@ -16,7 +16,7 @@ rm -rf build
 repository=$PWD
 cache=$PWD/.mypy_cache
 (cd "$work" && "$repository/$venv/bin/mypy" --config-file "$repository/pyproject.toml" --cache-dir "$cache/wheel" \
-  -p nearfar.protocols -p nearfar.device -p nearfar.cloud -p nearfar.orchestrator)
+  -p nearfar)
 
 # pytest lets every folder of tests have a conftest; to mypy they would be one module, so each gets a run of its own.
 rest=()

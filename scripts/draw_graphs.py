@@ -6,7 +6,7 @@ python scripts/draw_graphs.py
 import re
 from pathlib import Path
 
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.protocols import ScriptedAgent
 
 PAGE = Path(__file__).parents[1] / "docs" / "strategies.md"

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from nearfar.orchestrator import Hybrid, Policy, Tool, effect_key, tool
+from nearfar import Hybrid, Policy, Tool, effect_key, tool
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import Finished, FinishReason, ScriptedAgent, Side, StepRequest, ToolCall, Unavailable, Usage
 from nearfar.protocols.fakes import Reply

@@ -26,9 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from nearfar.orchestrator import Hybrid, Policy, Tool
+from nearfar import Hybrid, Policy, Source, Tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import Source
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
 from nearfar.protocols import Sensitivity, ToolCall

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from nearfar.orchestrator import Tool, tool
+from nearfar import Tool, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.lab.worlds.names import names
 from nearfar.orchestrator.strategies.minions_prompts import AGGREGATE_FINDINGS, READ_CHUNK, WRITE_JOBS

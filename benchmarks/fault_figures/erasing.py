@@ -12,9 +12,8 @@ from typing import Any, Final
 from typer.testing import CliRunner
 
 from benchmarks.fault_figures.canaries import code
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, MemoryStore, Policy
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.serving import serve_memory

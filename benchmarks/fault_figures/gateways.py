@@ -36,7 +36,7 @@ async def gateway(base_url: str, folder: Path) -> AsyncIterator[Gateway]:
     """A gateway to the provider at `base_url`, killed when the context ends."""
     config = folder / "nearfar.toml"
     config.write_text(_CONFIG.format(base_url=base_url), encoding="utf-8")
-    command = ("-m", "nearfar.orchestrator.cli", "serve", "gateway", "--config", str(config), "--address", "127.0.0.1:0", "--json")
+    command = ("-m", "nearfar", "serve", "gateway", "--config", str(config), "--address", "127.0.0.1:0", "--json")
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL)
     try:
         assert process.stdout is not None, "a pipe, as asked for"

@@ -30,9 +30,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator import Hybrid, Policy, Tool
+from nearfar import Hybrid, Policy, Source, Tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import Source
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt
 from nearfar.orchestrator.task.tool_outcomes import Effect

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from nearfar.orchestrator import Hybrid, Tool, effect_key, effect_transaction, tool
+from nearfar import Hybrid, Tool, effect_key, effect_transaction, tool
 from nearfar.orchestrator.runs.ledger.records import EffectRecords
 from nearfar.orchestrator.strategies.state import TaskState
 from nearfar.orchestrator.task.sections.runs import RunsConfig

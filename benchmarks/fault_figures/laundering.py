@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator import Hybrid, Policy, Tool, tool
+from nearfar import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.guard import GuardConfig, OnDoubt

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.compose.agents import GatewayConfig, NearConfig, open_local
 from nearfar.orchestrator.task.events import AgentText
 from nearfar.protocols import Agent, Message, ScriptedAgent, Sensitivity, Side, StepRequest, TextDelta, stream

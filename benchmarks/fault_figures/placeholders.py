@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from nearfar.orchestrator import Hybrid, Policy, Tool, tool
+from nearfar import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.safety.privacy.placeholders import MOST_CALLS
 from nearfar.protocols import NearfarError, ScriptedAgent, Side, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply

@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from nearfar import Hybrid, MemoryStore, Policy, Tier, Tool, tool
 from nearfar.cloud.gateway import serve_gateway
-from nearfar.orchestrator import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import MemoryStore, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.tools import memory_tools

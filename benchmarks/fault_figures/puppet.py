@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from nearfar.orchestrator import Tool
-from nearfar.orchestrator.memory import Source
+from nearfar import Source, Tool
 from nearfar.protocols import ApprovalRequest, Message, ScriptedAgent, StepRequest, ToolCall
 from nearfar.protocols.fakes import Reply
 

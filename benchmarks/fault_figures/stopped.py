@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from benchmarks.llama import MODELS, endless
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.protocols import AgentError, ScriptedAgent, Side
 
 _QUESTION = "What is the mayor of the city of Orbix Labs?"

@@ -15,7 +15,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.langchain import wait_for_all_tracers
 from langgraph.graph import StateGraph
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.lab.blame.correction import StrongerAgent
 from nearfar.orchestrator.lab.blame.record import RecordedRun

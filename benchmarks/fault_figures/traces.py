@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.lab.blame.correction import Corrector, Reference, StrongerAgent, same

@@ -32,7 +32,7 @@ async def gateway(base_url: str, folder: Path, tokens: Mapping[str, str]) -> Asy
     """A gateway to the provider at `base_url`, for these callers; it is stopped when the context ends."""
     config = folder / "nearfar.toml"
     config.write_text(_CONFIG.format(base_url=base_url), encoding="utf-8")
-    command = ("-m", "nearfar.orchestrator.cli", "serve", "gateway", "--config", str(config), "--address", "127.0.0.1:0", "--json")
+    command = ("-m", "nearfar", "serve", "gateway", "--config", str(config), "--address", "127.0.0.1:0", "--json")
     environment = os.environ | {"NEARFAR_GATEWAY_TOKENS": ",".join(f"{caller}={token}" for caller, token in tokens.items())}
     quiet, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, *command, env=environment, stdout=pipe, stderr=quiet)

@@ -18,7 +18,7 @@ import psutil
 from langgraph.store.base import PutOp
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory import MemoryStore, SearchMode
+from nearfar import MemoryStore, SearchMode
 from nearfar.orchestrator.memory.vectors import ShippedEmbedder
 
 from .locomo_data import conversations

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy
 from langgraph.store.base import BaseStore, PutOp
 
-from nearfar.orchestrator.memory import MemoryStore, SearchMode
+from nearfar import MemoryStore, SearchMode
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from postgres_server import PostgresServer, installed, running

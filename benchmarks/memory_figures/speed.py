@@ -24,7 +24,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import SqliteStore
 from numpy.typing import NDArray
 
-from nearfar.orchestrator.memory import MemoryStore, SearchMode
+from nearfar import MemoryStore, SearchMode
 from nearfar.protocols import StoreError, VersionConflict
 
 WIDTH: Final = 384

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..compose.config import Config
-from ..task.auto_decision import Candidate, SelectionDecision
+from ..task.auto_decision import ConsideredArm, SelectionDecision
 from .console import notes, output, print_json, reported
 from .options import Selection
 from .selection import chosen_config, open_hybrid
@@ -40,7 +40,7 @@ def _show(decision: SelectionDecision) -> None:
     notes.print(table)
 
 
-def _row(candidate: Candidate) -> tuple[str, ...]:
+def _row(candidate: ConsideredArm) -> tuple[str, ...]:
     return (
         candidate.label,
         f"{candidate.score:.2f} \u00b1 {candidate.deviation:.2f}",

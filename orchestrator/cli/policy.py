@@ -16,7 +16,7 @@ from ..hybrid.hybrid import Hybrid
 from ..hybrid.options import TaskOptions
 from ..routing.check import Finding, findings, unknown_prices
 from ..task.results import Result
-from ..task.route_decision import AgentEstimate, Considered, Estimate, RouteDecision
+from ..task.route_decision import AgentEstimate, ConsideredAgent, Estimate, RouteDecision
 from .configuration import DEFAULT_CONFIG, read_config
 from .console import EXIT_USAGE, execute, notes, output, print_json, reported
 from .options import Selection
@@ -100,7 +100,7 @@ def _show_decision(decision: RouteDecision) -> None:
     notes.print(_table_of(decision.considered))
 
 
-def _table_of(considered: Sequence[Considered]) -> Table:
+def _table_of(considered: Sequence[ConsideredAgent]) -> Table:
     """A column for each agent, the first candidate's first."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
@@ -112,7 +112,7 @@ def _table_of(considered: Sequence[Considered]) -> Table:
     return table
 
 
-def _column(each: Considered) -> tuple[str, ...]:
+def _column(each: ConsideredAgent) -> tuple[str, ...]:
     utility = "" if each.utility is None else f"{each.utility:.3f}"
     return (*_figures(each.estimate), utility, each.objection or "")
 

@@ -79,7 +79,7 @@ def load_tools(path: Path) -> list[Tool]:
         raise ConfigError(f"{path} fails while it is loaded: {type(error).__name__}: {error}") from error
     tools = [value for value in vars(module).values() if isinstance(value, Tool)]
     if not tools:
-        raise ConfigError(f"{path} has no tools", hint="decorate a typed function: from nearfar.orchestrator import tool; @tool")
+        raise ConfigError(f"{path} has no tools", hint="decorate a typed function: from nearfar import tool; @tool")
     return tools
 
 

@@ -90,7 +90,7 @@ from .arguments import (
     require_run,
     tools_argument,
 )
-from .options import Resuming, TaskOptions, asked_task, check_options, policy_of
+from .options import ResumeOptions, TaskOptions, asked_task, check_options, policy_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -317,7 +317,9 @@ class Hybrid:
         async with self._begun(self._asked(prompt, options), options) as (work, started):
             return await self._served(work, options, started)
 
-    async def resume(self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[Resuming]) -> Result:
+    async def resume(
+        self, run: str, *, user: str = "", approvals: Mapping[str, bool] | None = None, **options: Unpack[ResumeOptions]
+    ) -> Result:
         """Go on with a run where it stopped, in whatever process that was; of one that is done, return the result.
 
         Raises what `run` raises, `NotFound` where the user has no such run, `RunBusy` that names who works on it, `Cancelled` where it was

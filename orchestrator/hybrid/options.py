@@ -69,7 +69,7 @@ class TaskOptions(TypedDict, total=False):
     """The LangGraph thread that a checkpointer keeps the task under; the idempotency key unless given."""
 
 
-class Resuming(TypedDict, total=False):
+class ResumeOptions(TypedDict, total=False):
     """What a run cannot be gone on with without, where it is no part of the `Hybrid`."""
 
     tools: Sequence[Tool]
@@ -162,7 +162,7 @@ def policy_of(options: TaskOptions, usual: Policy, agents: Mapping[str, Side]) -
     changes = {name: options[name] for name in ("strategy", "mode", "sensitivity") if name in options}
     policy = policy_argument(options["policy"]) if "policy" in options else usual
     if not isinstance(policy, Policy) or options.get("policy", usual) is None:
-        raise InvalidRequest("policy must be a Policy or a mapping", hint="from nearfar.orchestrator import Policy")
+        raise InvalidRequest("policy must be a Policy or a mapping", hint="from nearfar import Policy")
     if policy is not usual:
         require_usable(policy, agents)
     try:

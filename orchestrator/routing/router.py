@@ -29,7 +29,7 @@ from ..budgets.storage import MemoryStorage
 from ..task.conversation import last_words
 from ..task.modes import AgentView, Mode, Strategy
 from ..task.results import Call, Result
-from ..task.route_decision import AgentEstimate, Considered, Estimate, EstimateSource, RouteDecision
+from ..task.route_decision import AgentEstimate, ConsideredAgent, Estimate, EstimateSource, RouteDecision
 from ..task.sections.routing import LimitsConfig, ObjectiveConfig, RouterConfig
 from ..task.sections.rules import RESTRICTIONS, Ruling, ruling
 from ..task.situation import Situation, estimated_tokens, language_of, primary_language
@@ -148,7 +148,7 @@ class Router:
         if found.denied is None and not found.sides_contradict:
             return None
         objection = found.denied or _no_side(found)
-        left_out = tuple(Considered(agent.name, agent.side, None, None, f"denied: {objection}") for agent in agents)
+        left_out = tuple(ConsideredAgent(agent.name, agent.side, None, None, f"denied: {objection}") for agent in agents)
         return RouteDecision(
             strategy=_strategy(task, found),
             mode=found.mode or task.policy.mode,
@@ -511,13 +511,13 @@ def _is_guess(judged: Sequence[_Judged], settings: RouterConfig) -> bool:
     return not has_budget and all(each.estimate.success.source is EstimateSource.PRIOR for each in judged)
 
 
-def _considered(each: _Judged) -> Considered:
-    return Considered(each.agent.name, each.agent.side, each.estimate, each.utility)
+def _considered(each: _Judged) -> ConsideredAgent:
+    return ConsideredAgent(each.agent.name, each.agent.side, each.estimate, each.utility)
 
 
-def _left_out(agents: Sequence[AgentView], remaining: Eligible) -> list[Considered]:
+def _left_out(agents: Sequence[AgentView], remaining: Eligible) -> list[ConsideredAgent]:
     out = (agent for agent in agents if agent not in remaining.agents)
-    return [Considered(agent.name, agent.side, None, None, remaining.objections[agent.name]) for agent in out]
+    return [ConsideredAgent(agent.name, agent.side, None, None, remaining.objections[agent.name]) for agent in out]
 
 
 def _why(order: Sequence[_Judged], advantage: float, threshold: float) -> str:

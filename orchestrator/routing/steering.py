@@ -7,7 +7,7 @@ from typing import Final
 from ...protocols import Side
 from ..budgets.amounts import Commitment
 from ..task.modes import Mode, Strategy
-from ..task.route_decision import Considered, Estimate, EstimateSource, RouteDecision
+from ..task.route_decision import ConsideredAgent, Estimate, EstimateSource, RouteDecision
 from ..task.sections.routing import RouterConfig
 from .budget import BudgetController, DollarRateController, FarShareController
 from .exploration import ExplorationReport, Explorer, Prospect
@@ -153,14 +153,14 @@ def _most(dollars: Estimate | None) -> float | None:
     return None if dollars is None or dollars.source is EstimateSource.PRIOR else dollars.value + dollars.deviation
 
 
-def _prospect(each: Considered, threshold: float, quality: float) -> Prospect:
+def _prospect(each: ConsideredAgent, threshold: float, quality: float) -> Prospect:
     assert each.estimate is not None, "every candidate is judged"
     assert each.utility is not None, "every candidate is judged"
     handicap = threshold if each.side is Side.FAR else 0.0
     return Prospect(each.agent, each.utility - handicap, quality * each.estimate.success.deviation)
 
 
-def _in_order(considered: Sequence[Considered], candidates: Sequence[str]) -> tuple[Considered, ...]:
+def _in_order(considered: Sequence[ConsideredAgent], candidates: Sequence[str]) -> tuple[ConsideredAgent, ...]:
     """The candidates in their order, then those that were left out."""
     by_name = {each.agent: each for each in considered}
     return (*(by_name[agent] for agent in candidates), *(each for each in considered if each.objection is not None))

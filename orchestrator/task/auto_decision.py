@@ -5,7 +5,7 @@ from .arm import Arm
 from .profile import TaskProfile
 
 
-class Candidate(Value):
+class ConsideredArm(Value):
     """One configuration, as it was judged for a task."""
 
     arm: Arm
@@ -38,7 +38,7 @@ class SelectionDecision(Value):
     """The class of recorded tasks that it was taken for; empty where it is like none of them."""
     familiarity: float
     """Share of its words that tasks of the class have used before."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ConsideredArm, ...]
     """The best first; those that the task may not have last."""
     chosen: Arm
     explored: bool
@@ -47,6 +47,6 @@ class SelectionDecision(Value):
     """The choice in sentences."""
 
     @property
-    def winner(self) -> Candidate:
+    def winner(self) -> ConsideredArm:
         """The candidate that was chosen."""
         return next(candidate for candidate in self.candidates if candidate.arm == self.chosen)

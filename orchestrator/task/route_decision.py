@@ -64,7 +64,7 @@ class AgentEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Considered:
+class ConsideredAgent:
     """One agent, as it was judged for a task."""
 
     agent: str
@@ -91,7 +91,7 @@ class RouteDecision(Value):
     """Why the rules refuse the task, so that no agent is a candidate; None: they do not."""
     supervisor: str | None = None
     """Name of the agent that plans and checks the first candidate's work; None where it works alone."""
-    considered: tuple[Considered, ...] = ()
+    considered: tuple[ConsideredAgent, ...] = ()
     """Every agent of the team: the candidates in their order, then those that were left out."""
     advantage: float | None = None
     """Utility of the best far candidate less that of the best near one; None where one side is missing, or the router did not choose."""

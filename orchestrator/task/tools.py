@@ -66,7 +66,7 @@ class ToolOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class ToolDeclaration:
     """What is declared of a tool about its effects and its data."""
 
     effect: Effect = Effect.AT_MOST_ONCE
@@ -254,7 +254,7 @@ def _check_limits(name: str, time_limit: float, result_limit: int) -> None:
         raise ConfigError(f"tool {name!r}: time_limit and result_limit must be above 0")
 
 
-def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Declared:
+def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> ToolDeclaration:
     effect = _choice(name, "effect", Effect, options.get("effect", Effect.AT_MOST_ONCE))
     has_source = "source" in options
     is_network = not has_source and takes_addresses(parameters)
@@ -270,7 +270,7 @@ def _declared(name: str, parameters: Sequence[str], options: ToolOptions) -> Dec
                 raise ConfigError(f"tool {name!r}: it has no argument {argument!r} to be a {role}", hint=f"it has: {known}")
     if keys and effect is not Effect.READ:
         raise ConfigError(f"tool {name!r}: only a tool that reads has keys", hint='declare effect="read", or no keys')
-    return Declared(
+    return ToolDeclaration(
         effect=effect,
         approval=bool(options.get("approval", False)),
         returns=_choice(name, "returns", Tier, options.get("returns", Tier.SHARED)),

@@ -13,7 +13,7 @@ from ..task.labels import Label
 from ..task.results import Call, SideUsage
 from ..task.task import RecalledItem, Task
 from ..task.tool_outcomes import Effect
-from ..task.tools import Declared
+from ..task.tools import ToolDeclaration
 
 
 class Entry(Value):
@@ -29,7 +29,7 @@ class TracedTool(Value):
     """A tool that the agents could call."""
 
     spec: ToolSpec
-    declared: Declared
+    declared: ToolDeclaration
 
 
 class RunBegan(Entry):

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy, tool
+from nearfar import Hybrid, Policy, tool
 from nearfar.protocols import BudgetExceeded, Finished, FinishReason, Prices, ScriptedAgent, Side, ToolCall, Usage
 from nearfar.protocols.fakes import Reply
 

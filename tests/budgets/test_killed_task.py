@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.budgets.account import USUAL_OUTPUT
 from nearfar.orchestrator.budgets.book import Scope
 from nearfar.orchestrator.budgets.opening import open_budgets
@@ -23,7 +23,7 @@ TASK = f"""
 import sys
 from pathlib import Path
 import anyio
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import Prices, ScriptedAgent, Side
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy, Result
+from nearfar import Hybrid, Policy, Result
 from nearfar.orchestrator.budgets.book import Balance, BudgetBook, Scope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.compose.agents import GatewayConfig

@@ -8,9 +8,9 @@ import pytest
 from stored_answers import STRENGTH, ask
 from typer.testing import CliRunner, Result
 
+from nearfar import MemoryStore
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
 from nearfar.orchestrator.task.scope import Scope
 from nearfar.orchestrator.task.sections.cache import LEAST_THRESHOLD, CacheConfig

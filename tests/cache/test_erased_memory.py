@@ -6,10 +6,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, MemoryStore, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.clearing import ErasedMemory
-from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.task.sections.cache import CacheConfig

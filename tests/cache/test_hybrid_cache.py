@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from stored_answers import PRICES, SAME_STRENGTH, STRENGTH
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.task.sections.cache import CacheConfig

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_answers import PRICES
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.cache.intents import Intent, is_complete
 from nearfar.orchestrator.cache.lookups import PLANS, CategoryStatistics, statistics

@@ -20,9 +20,9 @@ from streams import (
     responses_call,
 )
 
+from nearfar import Hybrid, Policy
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
-from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.budgets.book import BudgetBook, Scope
 from nearfar.orchestrator.budgets.storage import MemoryStorage
 from nearfar.orchestrator.compose.agents import GatewayConfig

@@ -10,8 +10,8 @@ import pytest
 from http_server import Exchange, Server, http_server
 from streams import agent_at
 
+from nearfar import Hybrid, Policy
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import (
     AgentError,

@@ -22,7 +22,7 @@ from streams import (
     responses_stream,
 )
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, ProviderState, RequestRefused, Sensitivity, StepReply, ToolResult, complete
 

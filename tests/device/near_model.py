@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import nearfar.device
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.protocols import Agent, Message, StepRequest, ToolSpec, complete
 
 NEAR = Path(nearfar.device.__file__).parent / "models" / "near.gguf"

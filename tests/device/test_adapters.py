@@ -20,7 +20,7 @@ from near_model import CONTEXT_TOKENS, NEAR, OPEN, ask
 from numpy.typing import DTypeLike
 from schedulers import Slow
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.device.llama.adapters import Adapters
 from nearfar.device.llama.model import Context, Model, start_backend
 from nearfar.device.llama.placement import CPU_ONLY

@@ -11,11 +11,10 @@ from typer.testing import CliRunner
 
 pytest.importorskip("llama_cpp")
 
-from nearfar.device import LlamaAgent
+from nearfar import Hybrid, LlamaAgent, Policy
 from nearfar.device.bench import REPEATS, WATTS_PER_THREAD, bench
 from nearfar.device.energy import Meter
 from nearfar.device.profiles import Profile, profiles_of, save_profile
-from nearfar.orchestrator import Hybrid, Policy
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.agents import NearConfig
 from nearfar.orchestrator.task.route_decision import EstimateSource

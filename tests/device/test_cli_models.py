@@ -104,7 +104,7 @@ def test_the_list_says_which_models_must_not_be_loaded(hub: FakeHub, tmp_path: P
 
 def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, tmp_path: Path) -> None:
     hub.waits_after = 200_000
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "models", "pull", REFERENCE]
+    command = [sys.executable, "-m", "nearfar", "models", "pull", REFERENCE]
     with subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert hub.waiting.wait(60)
         until(lambda: sum(_partials(tmp_path)) > 0)

@@ -15,7 +15,7 @@ pytest.importorskip("gguf", reason="looks where the header ends: pip install 'ne
 from gguf import GGUFReader
 from near_model import NEAR, QUESTION, ask
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.device.gguf import read_header
 from nearfar.device.worker.memory_limit import limited_memory
 from nearfar.protocols import ModelError, NearfarError, complete

@@ -11,7 +11,7 @@ pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip in
 from near_model import OPEN, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import WIDTH, TinyModel, write_tiny_gguf
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.device.llama import read_header
 from nearfar.protocols import (
     ContextOverflow,

@@ -15,7 +15,7 @@ llama_cpp = pytest.importorskip("llama_cpp")
 
 import fake_gpu_worker
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.device.compute import ProcessorKind
 from nearfar.device.llama.backends import BackendDevice, backend_devices, execution_of
 from nearfar.device.llama.options import LlamaOptions

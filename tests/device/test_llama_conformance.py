@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import CONTEXT_TOKENS, NEAR, OPEN, QUESTION, long_prompt
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.protocols import Agent
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
 from nearfar.protocols.testing.subject import Transport

@@ -18,7 +18,7 @@ pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip in
 from near_model import NEAR, QUESTION, ask, long_prompt, near_agent
 from tiny_gguf import TinyModel, write_tiny_gguf
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.protocols import (
     ConfigError,
     DeadlineExceeded,
@@ -182,7 +182,7 @@ async def test_closing_ends_the_worker_and_its_steps(monkeypatch: pytest.MonkeyP
 
 _PARENT = """
 import asyncio, sys
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.protocols import DeadlineExceeded, Message, StepRequest, complete
 
 async def main():

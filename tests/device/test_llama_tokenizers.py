@@ -10,7 +10,7 @@ from family_templates import GEMMA, MISTRAL
 from near_model import ask
 from tiny_gguf import TinyModel, write_tiny_gguf
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.device.llama.model import Model, start_backend
 from nearfar.device.llama.placement import CPU_ONLY
 from nearfar.device.worker.generation import ToolSyntax

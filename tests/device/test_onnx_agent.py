@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="exporting models needs torch: pip install '
 from near_model import OPEN, QUESTION, ask, near_agent
 from onnx_adapters import Adapted, write_adapted
 
-from nearfar.device import OnnxAgent
+from nearfar import OnnxAgent
 from nearfar.orchestrator.compose.agents import NearConfig, open_local
 from nearfar.protocols import (
     ConfigError,

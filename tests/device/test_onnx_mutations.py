@@ -18,7 +18,7 @@ pytest.importorskip("llguidance", reason="running models needs llguidance: pip i
 onnx = pytest.importorskip("onnx", reason="making ONNX files needs onnx: pip install 'nearfar[train]'")
 from near_model import QUESTION, ask
 
-from nearfar.device import OnnxAgent
+from nearfar import OnnxAgent
 from nearfar.device.onnx import read_folder
 from nearfar.protocols import NearfarError, complete
 

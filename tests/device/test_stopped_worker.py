@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 from near_model import NEAR, QUESTION, ask, near_agent
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.device.worker.liveness import Liveness
 from nearfar.protocols import AgentError, DeadlineExceeded, ModelError, Stalled, WorkerCrashed, complete
 from nearfar.protocols.heartbeat import Heartbeat

@@ -22,7 +22,7 @@ pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip in
 from near_model import NEAR, OPEN, QUESTION, long_prompt
 from thin_phone import PhoneAgent, lent, llama_http
 
-from nearfar.device import LlamaAgent
+from nearfar import LlamaAgent
 from nearfar.protocols import Agent
 from nearfar.protocols.testing.agent_conformance import CHECKS, Check, SchemaUse, Subject, ToolUse, run_check
 

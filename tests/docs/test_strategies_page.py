@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from pages import ROOT
 
-from nearfar.orchestrator import Strategy
+from nearfar import Strategy
 from nearfar.orchestrator.strategies.graphs import BUILDERS
 from scripts.draw_graphs import drawn, pictured
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledgers import Run
 
-from nearfar.orchestrator import effect_key, effect_transaction, tool
+from nearfar import effect_key, effect_transaction, tool
 from nearfar.orchestrator.runs.ledger.ledger import EffectLedger
 from nearfar.orchestrator.runs.ledger.occurrences import Made, Occurrences
 from nearfar.orchestrator.runs.store import RunStore

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.cli.approving import shown_call, terminal_approver
 from nearfar.orchestrator.task.events import ApprovalAsked, ToolStarted
 from nearfar.orchestrator.util.escaping import spelled_out

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(180)
 WORLD = SearchWorld()
 TASK = next(task for task in WORLD.tasks(25, DEMO_SEED) if len(WORLD.question(task).program.steps) == 1)
 TOOLS = """
-from nearfar.orchestrator import tool
+from nearfar import tool
 from nearfar.orchestrator.cli.selection import DEMO_SEED
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 

@@ -8,7 +8,7 @@ import pytest
 from ledgers import Run, made
 from pydantic_core import CoreSchema, core_schema
 
-from nearfar.orchestrator import tool
+from nearfar import tool
 from nearfar.orchestrator.runs.ledger import effect_key
 from nearfar.orchestrator.runs.ledger.occurrences import Occurrences
 from nearfar.orchestrator.runs.ledger.records import EffectRecords

@@ -6,8 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, Tool, tool
-from nearfar.orchestrator.memory import MemoryStore, Source, Tier
+from nearfar import Hybrid, MemoryStore, Source, Tier, Tool, tool
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.tools import memory_tools
 from nearfar.orchestrator.task.events import ToolFinished, ToolStarted

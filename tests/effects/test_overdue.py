@@ -9,7 +9,7 @@ import anyio
 import pytest
 from ledgers import Run, made
 
-from nearfar.orchestrator import Hybrid, Policy, Tool, effect_key, tool
+from nearfar import Hybrid, Policy, Tool, effect_key, tool
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent, Side, StepRequest, ToolCall, Unavailable
 

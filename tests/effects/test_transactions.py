@@ -12,7 +12,7 @@ import anyio
 import pytest
 from ledgers import Run, made
 
-from nearfar.orchestrator import tool
+from nearfar import tool
 from nearfar.orchestrator.runs.ledger import effect_key, effect_transaction, transactions
 from nearfar.orchestrator.runs.ledger.overdue import Overdue
 from nearfar.orchestrator.runs.ledger.running import RunningCall, run_unrecorded

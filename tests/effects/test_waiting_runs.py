@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, Strategy, Tool, effect_key, tool
+from nearfar import Hybrid, Strategy, Tool, effect_key, tool
 from nearfar.orchestrator.runs.ledger.approvals import waiting
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore

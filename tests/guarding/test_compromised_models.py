@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.safety.guard.quoting import quoted
 from nearfar.orchestrator.task.labels import Integrity

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator import Hybrid, Policy, tool
+from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.safety.guard.flows import Fixed, Flow, Reading, flows_of, problem_of
 from nearfar.orchestrator.safety.guard.kinds import KINDS

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, tool
-from nearfar.orchestrator.memory import Source
+from nearfar import Hybrid, Source, tool
 from nearfar.orchestrator.task.labels import Integrity
 from nearfar.orchestrator.task.tools import Tool
 from nearfar.orchestrator.task.undeclared import is_prose, takes_addresses

@@ -46,7 +46,7 @@ sys.meta_path[:] = map(Without, sys.meta_path)
 
 SERVE_A_TASK = """
 import asyncio
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.protocols import ScriptedAgent, Side, ToolCall
 
 @tool
@@ -115,7 +115,7 @@ def test_the_core_serves_tasks_without_any_extra(tmp_path: Path) -> None:
 def test_without_the_extra_a_model_says_what_to_install(tmp_path: Path) -> None:
     ask = """
 import asyncio
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.protocols import ConfigError
 
 async def main():

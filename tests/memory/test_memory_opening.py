@@ -13,8 +13,7 @@ from langgraph.store.base import IndexConfig
 
 pytest.importorskip("numpy")
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import SearchMode
+from nearfar import MemoryStore, SearchMode
 from nearfar.orchestrator.memory.sync import books
 from nearfar.orchestrator.memory.vectors import Embedder, LangChainEmbedder, ShippedEmbedder, from_index_config, query_vector
 from nearfar.protocols import ConfigError, InvalidRequest, StoreCorrupt, StoreUnavailable

@@ -4,14 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 
 PROCESSES = 4
 WRITES = 25
 
 WRITE = """
 import sys
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 from nearfar.protocols import VersionConflict
 
 path, name, writes = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -65,7 +65,7 @@ def database(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.M
 
 @contextmanager
 def hub() -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", "hub", "--config", "hub.toml", "--insecure", "--json"]
+    command = [sys.executable, "-m", "nearfar", "serve", "hub", "--config", "hub.toml", "--insecure", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL, env=os.environ) as process:
         assert process.stdout is not None
         try:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 
 NOTES = ("notes",)
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from nearfar.orchestrator import Hybrid, Tool
+from nearfar import Hybrid, Tool
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Agent
 from nearfar.protocols.client import RemoteAgent

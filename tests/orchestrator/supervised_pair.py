@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from linked import linked
 
-from nearfar.orchestrator import Hybrid, Tool, tool
+from nearfar import Hybrid, Tool, tool
 from nearfar.orchestrator.task.sections.supervision import SupervisionConfig
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Message, Prices, ScriptedAgent, Sensitivity, Side, StepRequest, ToolCall, ToolResult

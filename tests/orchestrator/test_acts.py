@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator import Hybrid, Policy, Tool, tool
+from nearfar import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.compose.policy_file import PolicyFile
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.routing import FallbackConfig, FallbackTrigger

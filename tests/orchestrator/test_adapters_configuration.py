@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="running models needs llama.cpp: pip install 'nearfar[llama]'")
 
-from nearfar.orchestrator import Hybrid, Policy, Strategy, load_config
+from nearfar import Hybrid, Policy, Strategy, load_config
 from nearfar.orchestrator.compose.agents import NearConfig, model_path
 from nearfar.orchestrator.lab.worlds.apps import AppsWorld
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from nearfar.orchestrator import Config, Hybrid, MemoryStore, Policy, Strategy, TaskMemory, load_config, tool
+from nearfar import Config, Hybrid, MemoryStore, Policy, Strategy, TaskMemory, load_config, tool
 from nearfar.orchestrator.cache.answers import AnswerCache
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.task.conversation import Prompt

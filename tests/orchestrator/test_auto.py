@@ -10,7 +10,7 @@ import pytest
 from measured_runs import APPS_TOOLS, SEARCH_TOOLS, run, runs
 from typer.testing import CliRunner
 
-from nearfar.orchestrator import Hybrid, Strategy, load_config, tool
+from nearfar import Hybrid, Strategy, load_config, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.routing.auto.outcomes import read_outcomes
 from nearfar.orchestrator.routing.run_record import RunRecord
@@ -161,7 +161,7 @@ def test_files_are_found_beside_the_configuration(tmp_path: Path) -> None:
 def test_the_command_explains_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tools.py").write_text(
-        "from nearfar.orchestrator import tool\n@tool\ndef search(words: str) -> str:\n    return words\n"
+        "from nearfar import tool\n@tool\ndef search(words: str) -> str:\n    return words\n"
         "@tool\ndef open(title: str) -> str:\n    return title\n",
         encoding="utf-8",
     )

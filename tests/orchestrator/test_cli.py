@@ -18,7 +18,7 @@ from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
 from typer.testing import CliRunner, Result
 
-from nearfar.orchestrator import Config, Hybrid
+from nearfar import Config, Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import Selection
 from nearfar.orchestrator.cli.selection import DEMO_SEED, chosen_config
@@ -128,13 +128,7 @@ def test_a_mistake_in_the_configuration_is_named_with_its_line(empty_folder: Pat
 
 
 def test_tools_come_from_a_python_file(empty_folder: Path) -> None:
-    program = (
-        "from nearfar.orchestrator import tool\n"
-        "@tool\n"
-        "def open(title: str, section: str) -> str:\n"
-        '    """Open."""\n'
-        f'    return "{ANSWER}"\n'
-    )
+    program = f'from nearfar import tool\n@tool\ndef open(title: str, section: str) -> str:\n    """Open."""\n    return "{ANSWER}"\n'
     (empty_folder / "tools.py").write_text(program, encoding="utf-8")
     assert nearfar("run", TASK.prompt, *NEAR, "--tools", "tools.py").stdout.strip() == ANSWER
 
@@ -225,7 +219,7 @@ def test_a_mistake_on_the_command_line_is_json_too_where_a_script_asks_for_it(ar
 
 
 def test_an_interrupted_chat_ends_at_once_although_it_waits_for_input() -> None:
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "chat", *NEAR]
+    command = [sys.executable, "-m", "nearfar", "chat", *NEAR]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as chat:
         assert chat.stdout is not None
         assert chat.stdout.read(1) == b">"
@@ -239,7 +233,7 @@ def test_an_interrupted_chat_ends_at_once_although_it_waits_for_input() -> None:
 def test_a_tool_that_hangs_does_not_keep_the_command_from_ending(empty_folder: Path) -> None:
     program = (
         "import threading\n"
-        "from nearfar.orchestrator import tool\n"
+        "from nearfar import tool\n"
         "@tool(time_limit=0.05)\n"
         "def open(title: str, section: str) -> str:\n"
         '    """Open."""\n'
@@ -247,7 +241,7 @@ def test_a_tool_that_hangs_does_not_keep_the_command_from_ending(empty_folder: P
         '    return ""\n'
     )
     (empty_folder / "tools.py").write_text(program, encoding="utf-8")
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "run", TASK.prompt, *NEAR, "--tools", "tools.py", "--json"]
+    command = [sys.executable, "-m", "nearfar", "run", TASK.prompt, *NEAR, "--tools", "tools.py", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert json.loads(done.stdout)
 
@@ -255,7 +249,7 @@ def test_a_tool_that_hangs_does_not_keep_the_command_from_ending(empty_folder: P
 @pytest.mark.parametrize("kind", ["gateway", "agent"])
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_server_says_where_it_listens_and_stops_on_a_signal(kind: str, stop: signal.Signals) -> None:
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", kind, "--address", "127.0.0.1:0", "--json"]
+    command = [sys.executable, "-m", "nearfar", "serve", kind, "--address", "127.0.0.1:0", "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "NEARFAR_GATEWAY_TOKENS": f"laptop={TOKEN}"}
     ) as server:
@@ -275,15 +269,11 @@ def test_a_gateway_serves_another_process_that_has_its_token(monkeypatch: pytest
     token = json.loads(nearfar("serve", "token", "add", "laptop", "--json").stdout)["token"]
     monkeypatch.setenv("NEARFAR_TOKEN", token)
     (empty_folder / "tools.py").write_text(
-        "from nearfar.orchestrator import tool\n"
-        "@tool\n"
-        "def open(title: str, section: str) -> str:\n"
-        '    """Open."""\n'
-        f'    return "{ANSWER}"\n',
+        f'from nearfar import tool\n@tool\ndef open(title: str, section: str) -> str:\n    """Open."""\n    return "{ANSWER}"\n',
         encoding="utf-8",
     )
     listening = ["--far", "far", "--address", "127.0.0.1:0", "--tokens", "tokens.toml", "--json"]
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "serve", "gateway", *listening]
+    command = [sys.executable, "-m", "nearfar", "serve", "gateway", *listening]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         address = json.loads(server.stdout.readline())["address"]
@@ -329,7 +319,7 @@ def test_a_token_file_that_others_may_read_is_refused(empty_folder: Path) -> Non
 
 
 def test_the_demo_stops_everything_it_started_on_ctrl_c(empty_folder: Path) -> None:
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "demo", "--tasks", "5000"]
+    command = [sys.executable, "-m", "nearfar", "demo", "--tasks", "5000"]
     with subprocess.Popen(command, cwd=empty_folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stderr is not None
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nearfar.orchestrator import Config, Hybrid
+from nearfar import Config, Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.console import HarmlessConsole
 from nearfar.orchestrator.cli.options import Selection
@@ -58,9 +58,7 @@ def test_tools_import_what_stands_beside_them(empty_folder: Path, monkeypatch: p
     folder = empty_folder / "sub"
     folder.mkdir()
     (folder / "beside_the_tools.py").write_text("WORD = 'here'\n", encoding="utf-8")
-    code = (
-        "from beside_the_tools import WORD\nfrom nearfar.orchestrator import tool\n\n\n@tool\ndef look(at: str) -> str:\n    return WORD\n"
-    )
+    code = "from beside_the_tools import WORD\nfrom nearfar import tool\n\n\n@tool\ndef look(at: str) -> str:\n    return WORD\n"
     (folder / "t.py").write_text(code, encoding="utf-8")
     assert [each.name for each in load_tools(Path("sub/t.py"))] == ["look"]
 
@@ -195,7 +193,7 @@ def test_a_task_that_is_not_utf_8_is_told() -> None:
     ],
 )
 def test_a_closed_standard_stream_is_an_empty_one(arguments: str, closed: str, said: str) -> None:
-    command = f'"{sys.executable}" -m nearfar.orchestrator.cli {arguments} {closed}'
+    command = f'"{sys.executable}" -m nearfar {arguments} {closed}'
     done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr
     assert said in done.stderr
@@ -209,7 +207,7 @@ async def test_warnings_that_are_errors_of_the_users_program_are_none_of_the_wor
 
 
 def test_a_chat_goes_on_after_a_line_in_another_encoding() -> None:
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", "chat", "--near", "near", "--mode", "only_on_device"]
+    command = [sys.executable, "-m", "nearfar", "chat", "--near", "near", "--mode", "only_on_device"]
     lines = b"Wie hei\xdft sie?\nFind the capital of Sorra Kingdom.\nexit\n"
     done = subprocess.run(command, input=lines, capture_output=True, timeout=60, check=False)
     assert (done.returncode, b"Lower Galen" in done.stdout, b"not text in UTF-8" in done.stderr) == (0, True, True), done.stderr

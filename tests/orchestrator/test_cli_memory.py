@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from nearfar import MemoryStore, Source, Tier
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.memory import MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.operation import Dot, Operation
 from nearfar.orchestrator.memory.projection import change_of
 from nearfar.orchestrator.memory.sqlite import SqliteEngine
@@ -166,7 +166,7 @@ def test_change_that_somebody_else_makes_meanwhile_is_told_and_neither_is_lost(s
     store.put(NOTES, "milk", {"text": "oat"})
     editor.write_text(
         "import pathlib, sys\n"
-        "from nearfar.orchestrator.memory import MemoryStore\n"
+        "from nearfar import MemoryStore\n"
         f"with MemoryStore.open({str(home / 'home' / 'memory' / 'memory.db')!r}, embedder=None) as store:\n"
         "    store.put(('notes', 'ana'), 'milk', {'text': 'cow'})\n"
         'pathlib.Path(sys.argv[1]).write_text(\'{"text": "soy"}\')\n',

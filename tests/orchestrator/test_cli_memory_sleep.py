@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from nearfar import MemoryStore, Source
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.memory import MemoryStore, Source
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.semantic import Fact
 

@@ -110,7 +110,7 @@ async def test_a_computer_attaches_with_the_same_pairing(tmp_path: Path) -> None
     tls = ServerTls(certificate=tmp_path / "hub.pem", private_key=tmp_path / "hub-key.pem")
     async with serve_hub(hub, "127.0.0.1:0", tls=tls) as address:
         pairing = Pairing(address=address, token="5f" * 32, fingerprint=made, name="laptop")
-        command = (sys.executable, "-m", "nearfar.orchestrator.cli", "worker", "attach", "--pairing-file", "-", "--json")
+        command = (sys.executable, "-m", "nearfar", "worker", "attach", "--pairing-file", "-", "--json")
         process = await anyio.open_process(command, stderr=None)
         async with process:
             assert process.stdin is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nearfar.orchestrator import Config, Hybrid, Policy
+from nearfar import Config, Hybrid, Policy
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.cli.options import Selection
 from nearfar.orchestrator.task.approvals import Approver

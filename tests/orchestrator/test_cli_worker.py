@@ -25,7 +25,7 @@ WORLD = SearchWorld()
 TASK = next(task for task in WORLD.tasks(25, DEMO_SEED) if len(WORLD.question(task).program.steps) == 1)
 ANSWER = WORLD.question(TASK).answer
 TOOLS = f"""
-from nearfar.orchestrator import tool
+from nearfar import tool
 
 @tool
 def open(title: str, section: str) -> str:
@@ -68,7 +68,7 @@ def nearfar(*arguments: str) -> dict[str, object]:
 @contextmanager
 def started(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, object]]]:
     """A command that runs on, and the line that it prints when it is ready."""
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", *arguments, "--json"]
+    command = [sys.executable, "-m", "nearfar", *arguments, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:

@@ -44,7 +44,7 @@ def nearfar(*arguments: str) -> dict[str, object]:
 @contextmanager
 def started(*arguments: str) -> Iterator[dict[str, object]]:
     """The line that a command prints when it is ready; it runs on until the context ends."""
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", *arguments, "--json"]
+    command = [sys.executable, "-m", "nearfar", *arguments, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:

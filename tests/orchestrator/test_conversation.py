@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.orchestrator.task.conversation import conversation
 from nearfar.protocols import InvalidRequest, Message, NearfarError, ScriptedAgent, ToolCall, ToolResult
 

@@ -16,7 +16,7 @@ _ENGINE = Path(__file__).parents[1] / "device" / "crashing_engine"
 def nearfar(folder: Path, when: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run a command on the engine that dies when CRASHING_ENGINE says."""
     given = {"PYTHONPATH": str(_ENGINE), "FIRST_PASSES": str(folder / "passes"), "CRASHING_ENGINE": when, "NEARFAR_HOME": str(folder)}
-    command = [sys.executable, "-m", "nearfar.orchestrator.cli", *arguments]
+    command = [sys.executable, "-m", "nearfar", *arguments]
     return subprocess.run(command, cwd=folder, env={**os.environ, **given}, capture_output=True, text=True, timeout=100)
 
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
+from nearfar import Hybrid
 from nearfar.device.llama import LlamaAgent
-from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.compose.agents import model_path
 from nearfar.orchestrator.lab.worlds.search import SearchWorld
 from nearfar.orchestrator.task.sections.memory import MemoryConfig

@@ -15,7 +15,7 @@ import anyio.to_thread
 import psutil
 import pytest
 
-from nearfar.orchestrator import Hybrid, Result
+from nearfar import Hybrid, Result
 from nearfar.orchestrator.agents.gateway_process import GatewayProcess
 from nearfar.orchestrator.agents.socket_folder import SocketFolder
 from nearfar.orchestrator.compose.agents import LocalFarConfig, NearConfig, parse_far

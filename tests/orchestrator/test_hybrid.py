@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.store.memory import InMemoryStore
 
-from nearfar.orchestrator import Hybrid, Tool, tool
+from nearfar import Hybrid, Tool, tool
 from nearfar.orchestrator.agents.pool import Member, Team
 from nearfar.orchestrator.task.events import AttemptEnded, AttemptStarted, TaskFinished
 from nearfar.orchestrator.task.task import Policy, Task

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.compose.config import load_config, parse_config
 from nearfar.orchestrator.compose.hub import HubConfig, WorkerConfig, accept_workers
 from nearfar.protocols import (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, Result, tool
+from nearfar import Hybrid, Result, tool
 from nearfar.orchestrator.task.modes import Strategy
 from nearfar.orchestrator.task.sections.compression import CompressionConfig, CompressionUse
 from nearfar.orchestrator.task.sections.supervision import SupervisionConfig

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from nearfar.orchestrator import Hybrid, Result, tool
+from nearfar import Address, Hybrid, MemoryStore, Result, Source, Tier, tool
 from nearfar.orchestrator.compose.hub import AttachedConfig
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import Address, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import SCOPE, TaskMemory

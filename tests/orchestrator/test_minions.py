@@ -9,7 +9,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.orchestrator.task.events import AgentText, CallEnded, TaskFinished
 from nearfar.orchestrator.task.modes import Mode, Strategy
 from nearfar.orchestrator.task.sections.minions import MinionsConfig

@@ -19,7 +19,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.graph import StateGraph
 from typer.testing import CliRunner
 
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.task.task import Task
 from nearfar.protocols import ConfigError, Message, ScriptedAgent
@@ -28,7 +28,7 @@ _TASK = """
 import asyncio, sys
 from pathlib import Path
 from langchain_core.tracers.langchain import wait_for_all_tracers
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from linked import LINKS
 from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, working
 
-from nearfar.orchestrator import tool
+from nearfar import tool
 from nearfar.orchestrator.strategies.prompts import plan_request, verify_plan_request, with_plan
 from nearfar.orchestrator.task.results import Result
 from nearfar.protocols import (

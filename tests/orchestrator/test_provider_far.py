@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from nearfar import Hybrid
 from nearfar.cloud.config import ProviderConfig
-from nearfar.orchestrator import Hybrid
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import ConfigError, ProviderAuthError, ScriptedAgent, Sensitivity, Side
 

@@ -8,7 +8,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import JsonValue
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.budgets.account import most_prompt_tokens
 from nearfar.orchestrator.cache.keys import exact_key

@@ -9,8 +9,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from nearfar.orchestrator import Hybrid
-from nearfar.orchestrator.memory import MemoryStore, Source
+from nearfar import Hybrid, MemoryStore, Source
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_runs import PUBLIC, outcome
 
-from nearfar.orchestrator import Hybrid, Strategy, tool
+from nearfar import Hybrid, Strategy, tool
 from nearfar.orchestrator.routing.auto.chooser import Chooser
 from nearfar.orchestrator.routing.auto.outcomes import Outcome, ReportLog
 from nearfar.orchestrator.routing.auto.tallies import Tallies

@@ -10,7 +10,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS, linked
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.strategies import nodes, turn
 from nearfar.orchestrator.strategies.subtasks_prompts import (
     SubtaskResult,

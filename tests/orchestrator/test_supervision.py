@@ -9,7 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from linked import LINKS
 from supervised_pair import TASK, Pair, look, looks_at, supervised, turn_of, working
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.agents.pool import Member, Team
 from nearfar.orchestrator.routing.eligibility import eligible
 from nearfar.orchestrator.strategies.prompts import with_plan

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue, ValidationError
 from supervised_pair import TASK, Pair, supervised, working
 
-from nearfar.orchestrator import tool
+from nearfar import tool
 from nearfar.orchestrator.compose.config import parse_config
 from nearfar.orchestrator.strategies.triggers import Evidence, canonical, cause_of_check
 from nearfar.orchestrator.task.sections.supervision import SupervisionConfig, Trigger

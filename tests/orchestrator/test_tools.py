@@ -10,7 +10,7 @@ import anyio
 import pytest
 from pydantic import BaseModel, Field
 
-from nearfar.orchestrator import tool
+from nearfar import tool
 from nearfar.orchestrator.task.tools import Tool, run_tool_call
 from nearfar.protocols import ConfigError, ToolCall
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.cli import app
 from nearfar.protocols import Prices, ScriptedAgent, Side
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.protocols import (
     BudgetExceeded,
     Finished,

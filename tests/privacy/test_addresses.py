@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fault_figures.addresses import COUNT, FILLED, spellings, with_placeholder
-from nearfar.orchestrator.memory import Tier
+from nearfar import Tier
 from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
 from nearfar.protocols import InvalidOutput

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.audit import Departure
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholder
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords

@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.detection.accounts import CARD, IBAN, passes_iban, passes_luhn
 from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
 from nearfar.orchestrator.safety.privacy.detection.finding import UNCHECKED, Finding, resolved

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, MemoryStore, Source, Tier, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.tools import NOTES, memory_tools

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from benchmarks.fault_figures.placeholders import ORACLES, Oracle, measured_bits
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.placeholders import MOST_CALLS, Placeholder, Placeholders
 from nearfar.orchestrator.task.sections.privacy import OnFinding, PrivacyConfig
 from nearfar.orchestrator.task.task import Policy

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator import Hybrid, Tool, tool
+from nearfar import Hybrid, Tier, Tool, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.opened_text import OpenedText
 from nearfar.orchestrator.safety.privacy.placeholders import Placeholders
 from nearfar.orchestrator.task.events import AgentText, AttemptEnded, TaskFinished

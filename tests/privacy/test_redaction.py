@@ -13,6 +13,7 @@ from http_server import Exchange, http_server
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from nearfar import Hybrid, tool
 from nearfar.cloud.anthropic import AnthropicDialect
 from nearfar.cloud.dialect import Dialect
 from nearfar.cloud.gateway import serve_gateway
@@ -21,7 +22,6 @@ from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
 from nearfar.cloud.retry import RetryPolicy
 from nearfar.device.thin.llama_server import LlamaServer
-from nearfar.orchestrator import Hybrid, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.memory.store import MemoryStore

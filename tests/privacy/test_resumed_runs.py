@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, Tier, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
-from nearfar.orchestrator.memory import Tier
 from nearfar.orchestrator.safety.privacy.records import PrivacyRecords
 from nearfar.orchestrator.safety.privacy.run_privacy import RunPrivacy
 from nearfar.orchestrator.task.sections.privacy import PrivacyConfig

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.safety.privacy.detection.composite import Detectors
 from nearfar.orchestrator.safety.privacy.detection.finding import Finding
 from nearfar.orchestrator.safety.privacy.detection.standard import standard_detectors

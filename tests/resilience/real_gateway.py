@@ -16,7 +16,7 @@ async def real_gateway(base_url: str, folder: Path) -> AsyncIterator[tuple[str, 
     """Its address and its process, which is killed when the context ends if it has not ended before."""
     config = folder / "nearfar.toml"
     config.write_text(f'[far]\nprovider = "openai"\nmodel = "m"\nbase_url = "{base_url}"\n', encoding="utf-8")
-    command = ("-m", "nearfar.orchestrator.cli", "serve", "gateway", "--config", str(config), "--address", "127.0.0.1:0", "--json")
+    command = ("-m", "nearfar", "serve", "gateway", "--config", str(config), "--address", "127.0.0.1:0", "--json")
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=DEVNULL)
     try:
         assert process.stdout is not None, "a pipe, as asked for"

@@ -8,7 +8,7 @@ import pytest
 from http_server import Exchange, http_server
 from real_gateway import real_gateway, said
 
-from nearfar.orchestrator import Hybrid, Policy, Result
+from nearfar import Hybrid, Policy, Result
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.protocols import ScriptedAgent
 from nearfar.protocols.testing.chaos import chaos_proxy

@@ -7,10 +7,10 @@ import pytest
 from http_server import Exchange, http_server
 from real_gateway import said
 
+from nearfar import Hybrid, Policy, Result, Tool, tool
 from nearfar.cloud.gateway import serve_gateway
 from nearfar.cloud.openai import OpenAIDialect
 from nearfar.cloud.provider import ProviderAgent
-from nearfar.orchestrator import Hybrid, Policy, Result, Tool, tool
 from nearfar.orchestrator.agents.racing import Race
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.routing.running import StepTaken

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from moved_clock import MovedClock
 
-from nearfar.orchestrator import Hybrid, Policy, Tool, tool
+from nearfar import Hybrid, Policy, Tool, tool
 from nearfar.orchestrator.agents.health import Health
 from nearfar.orchestrator.compose.agents import GatewayConfig
 from nearfar.orchestrator.task.events import AgentText, TaskEvent, TaskFinished

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="training needs the extra 'train'")
 
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.lab.replay.report import REPORT, SUMMARY
 from nearfar.protocols import ScriptedAgent, Side
@@ -163,7 +163,7 @@ async def test_a_prompt_is_routed_by_the_pair_that_it_was_trained_for(folder: Pa
     in_json("router", "train", "--near-agent", "near", "--far-agent", "far")
     policy: dict[str, Any] = {"strategy": "route", "sensitivity": "public", "router": {"head": folder / "head"}}
     near, far = ScriptedAgent(["a"], name="near"), ScriptedAgent(["b"], name="far", side=Side.FAR)
-    from nearfar.orchestrator import Policy
+    from nearfar import Policy
 
     async with Hybrid(near=near, far=far, policy=Policy.model_validate(policy)) as hybrid:
         result = await hybrid.run("Prove the theorem of Noor for 5 points.")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from situations import priced
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.agents.pool import Member, Team
 from nearfar.orchestrator.routing.router import Router
 from nearfar.orchestrator.task.route_decision import EstimateSource

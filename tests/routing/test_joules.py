@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from situations import FAR, NEAR, NOON, Stand, priced, task
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, Policy
 from nearfar.orchestrator.budgets.account import Account
 from nearfar.orchestrator.budgets.amounts import Spent
 from nearfar.orchestrator.budgets.book import BudgetBook

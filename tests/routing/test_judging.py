@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from situations import priced
 
-from nearfar.orchestrator import Hybrid, Policy, Result, tool
+from nearfar import Hybrid, Policy, Result, tool
 from nearfar.orchestrator.routing.evidence.escalation import Escalation
 from nearfar.orchestrator.routing.evidence.escalation_training import examples_of, train_escalation
 from nearfar.orchestrator.routing.evidence.signals import Cost

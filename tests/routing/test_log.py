@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator import tool
+from nearfar import tool
 from nearfar.orchestrator.hybrid.hybrid import Hybrid
 from nearfar.orchestrator.routing.trace_files import read_traces
 from nearfar.orchestrator.task.task import Policy

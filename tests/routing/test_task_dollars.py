@@ -7,7 +7,7 @@ import anyio
 import pytest
 from situations import priced
 
-from nearfar.orchestrator import Hybrid, Policy, tool
+from nearfar import Hybrid, Policy, tool
 from nearfar.orchestrator.routing.budget import DollarRateController
 from nearfar.orchestrator.routing.steering import Steering
 from nearfar.orchestrator.task.route_decision import Estimate, EstimateSource

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy
-from nearfar.orchestrator.memory import MemoryStore
+from nearfar import Hybrid, MemoryStore, Policy
 from nearfar.orchestrator.task.sections.cache import CacheConfig
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.tracing.store import open_traces

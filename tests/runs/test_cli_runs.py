@@ -16,7 +16,7 @@ import anyio
 import pytest
 from typer.testing import CliRunner, Result
 
-from nearfar.orchestrator import Hybrid, Policy, Strategy, Tool, tool
+from nearfar import Hybrid, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import RunStore
@@ -178,7 +178,7 @@ def test_a_run_that_is_stopped_ends_in_order_and_says_how_to_go_on(tmp_path: Pat
         configuration = tmp_path / "nearfar.toml"
         lines = ["[far]", 'provider = "gateway"', f'address = "{address}"', "[runs]", 'folder = "runs"']
         configuration.write_text("\n".join(lines), encoding="utf-8")
-        command = [sys.executable, "-m", "nearfar.orchestrator.cli", "run", "Hi", "--public", "--config", str(configuration)]
+        command = [sys.executable, "-m", "nearfar", "run", "Hi", "--public", "--config", str(configuration)]
         environment = {**os.environ, "NEARFAR_TOKEN": "t" * 40}
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as running:
             silent.settimeout(60)

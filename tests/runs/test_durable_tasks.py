@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from run_stores import Opener
 
-from nearfar.orchestrator import Hybrid, Mode, Policy, Strategy, Tool, tool
+from nearfar import Hybrid, Mode, Policy, Strategy, Tool, tool
 from nearfar.orchestrator.hybrid.options import TaskOptions
 from nearfar.orchestrator.runs import cancelling
 from nearfar.orchestrator.runs.run import Bounds, Lease, RunFailure, RunState

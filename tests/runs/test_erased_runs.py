@@ -12,9 +12,8 @@ from postgres_server import PostgresServer
 from run_stores import Opener
 from typer.testing import CliRunner
 
-from nearfar.orchestrator import Hybrid, Policy
+from nearfar import Hybrid, MemoryStore, Policy
 from nearfar.orchestrator.cli import app
-from nearfar.orchestrator.memory import MemoryStore
 from nearfar.orchestrator.memory.erasing import Erased
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
 from nearfar.orchestrator.memory.recollection import recalled_item

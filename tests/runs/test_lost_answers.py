@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from forgetful_server import ForgetfulServer, forgetful
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.runs.run import RunState
 from nearfar.orchestrator.runs.store import RunStore
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase, PostgresSession

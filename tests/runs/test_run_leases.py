@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.orchestrator.runs.leases import SharedOwners
 from nearfar.orchestrator.runs.run import KeptTask, Lease, digest
 from nearfar.orchestrator.runs.store import RunStore

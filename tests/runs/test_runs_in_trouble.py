@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nearfar.orchestrator import Hybrid, Policy, Strategy, tool
+from nearfar import Hybrid, Policy, Strategy, tool
 from nearfar.orchestrator.runs.details import details
 from nearfar.orchestrator.runs.ledger.approvals import waiting
 from nearfar.orchestrator.runs.run import KeptTask, RunState, digest

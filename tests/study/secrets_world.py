@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 
-from nearfar.orchestrator import Tool, tool
+from nearfar import Tool, tool
 from nearfar.orchestrator.lab.worlds.world import Grade, WorldTask
 from nearfar.orchestrator.strategies.prompts import PLAN, VERIFY_PLAN, VERIFY_PROGRESS
 from nearfar.protocols import NotFound, ScriptedAgent, Side, StepRequest, ToolCall

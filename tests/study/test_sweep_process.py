@@ -35,7 +35,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "nearfar.orchestrator.cli", "sweep", *arguments]
+    return [sys.executable, "-m", "nearfar", "sweep", *arguments]
 
 
 def sweep(*arguments: str, gate: Path | None = None) -> "subprocess.CompletedProcess[str]":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.agents.pool import Member
 from nearfar.orchestrator.lab.blame.correction import Reference, StrongerAgent, same
 from nearfar.orchestrator.lab.blame.record import RecordedRun

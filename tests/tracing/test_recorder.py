@@ -10,7 +10,7 @@ import anyio
 import pytest
 from traced_tasks import LOOKUP, hybrid, lookup
 
-from nearfar.orchestrator import Hybrid
+from nearfar import Hybrid
 from nearfar.orchestrator.storage.tables import Session
 from nearfar.orchestrator.task.events import AttemptEnded, Routed
 from nearfar.orchestrator.task.sections.runs import RunsConfig

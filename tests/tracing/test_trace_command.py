@@ -12,7 +12,7 @@ import pytest
 from traced_tasks import LOOKUP, hybrid
 from typer.testing import CliRunner
 
-from nearfar.orchestrator import tool
+from nearfar import tool
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.orchestrator.tracing.store import insert, open_traces

@@ -5,7 +5,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from nearfar.orchestrator import Hybrid, tool
+from nearfar import Hybrid, tool
 from nearfar.orchestrator.task.task import Policy
 from nearfar.protocols import Prices, ScriptedAgent, Sensitivity, Side, ToolCall
 

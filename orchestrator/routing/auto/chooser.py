@@ -6,7 +6,7 @@ from typing import Final
 
 from ....protocols import ConfigError, PrivacyViolation, Sensitivity, Side
 from ...task.arm import Arm
-from ...task.auto_decision import Candidate, SelectionDecision
+from ...task.auto_decision import ConsideredArm, SelectionDecision
 from ...task.profile import Shape, TaskProfile
 from ...task.sections.auto import AutoConfig
 from ...task.task import Policy
@@ -97,7 +97,7 @@ class Chooser:
 
     def _candidates(
         self, profile: TaskProfile, guess: ClassGuess, policy: Policy, sides: Collection[Side], dollars: SideDollars
-    ) -> tuple[Candidate, ...]:
+    ) -> tuple[ConsideredArm, ...]:
         """Every arm as it is judged for the task, the best first."""
         arms = self._arms(profile)
         priors = {key: _prior(key, profile.shape) for key in arms}
@@ -116,8 +116,8 @@ class Chooser:
         defaults = starting_points(profile.shape) if self._has_defaults else ()
         return {**{default.key: (default, default.key) for default in defaults}, **self._known}
 
-    def _judged(self, arm: Arm, label: str, belief: Estimate, *, dollars: float, objection: str | None) -> Candidate:
-        return Candidate(
+    def _judged(self, arm: Arm, label: str, belief: Estimate, *, dollars: float, objection: str | None) -> ConsideredArm:
+        return ConsideredArm(
             arm=arm,
             label=label,
             score=belief.score,
@@ -130,10 +130,10 @@ class Chooser:
             objection=objection,
         )
 
-    def _drawn(self, allowed: Sequence[Candidate]) -> Candidate:
+    def _drawn(self, allowed: Sequence[ConsideredArm]) -> ConsideredArm:
         """The candidate that is worth most if each scores what one draw from its belief says: Thompson sampling."""
 
-        def worth(candidate: Candidate) -> float:
+        def worth(candidate: ConsideredArm) -> float:
             drawn = draw_score(candidate.score, candidate.weight, self._random)
             return candidate.utility + drawn - (candidate.score - candidate.deviation)
 
@@ -153,13 +153,13 @@ def _prior(key: str, shape: Shape) -> float:
     return DEFAULT_SCORE if key == DEFAULTS[shape] else PRIOR_SCORE
 
 
-def _rank(candidate: Candidate) -> tuple[bool, float, float, str]:
+def _rank(candidate: ConsideredArm) -> tuple[bool, float, float, str]:
     """What may be chosen first, then the more useful, the cheaper, and the name, so that the order never hangs on chance."""
     dollars = float("inf") if candidate.dollars is None else candidate.dollars
     return (candidate.objection is not None, -candidate.utility, dollars, candidate.arm.key)
 
 
-def _allowed(ranked: Sequence[Candidate], policy: Policy) -> list[Candidate]:
+def _allowed(ranked: Sequence[ConsideredArm], policy: Policy) -> list[ConsideredArm]:
     allowed = [candidate for candidate in ranked if candidate.objection is None]
     if not allowed:
         hint = "; ".join(dict.fromkeys(candidate.objection for candidate in ranked if candidate.objection))
@@ -178,11 +178,11 @@ def _likeness(guess: ClassGuess) -> str:
     return f"recorded tasks of class {classes}, which know {guess.familiarity:.0%} of its words"
 
 
-def _why(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate]) -> str:
+def _why(profile: TaskProfile, chosen: ConsideredArm, allowed: Sequence[ConsideredArm]) -> str:
     return f"auto chose {chosen.label}: {_ground(profile, chosen, allowed)}"
 
 
-def _ground(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate]) -> str:
+def _ground(profile: TaskProfile, chosen: ConsideredArm, allowed: Sequence[ConsideredArm]) -> str:
     best = allowed[0]
     if chosen is not best:
         return f"exploring; the best known is {best.label}"
@@ -196,5 +196,5 @@ def _ground(profile: TaskProfile, chosen: Candidate, allowed: Sequence[Candidate
     return f"it is expected to score {_score(chosen)} {price}, {basis}; next best is {allowed[1].label} with {_score(allowed[1])}"
 
 
-def _score(candidate: Candidate) -> str:
+def _score(candidate: ConsideredArm) -> str:
     return f"{candidate.score:.2f} \u00b1 {candidate.deviation:.2f}"

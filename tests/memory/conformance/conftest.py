@@ -12,8 +12,7 @@ from postgres_server import PostgresServer
 
 pytest.importorskip("numpy")
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Principal
+from nearfar import MemoryStore, Principal
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.orchestrator.memory.sqlite import SqliteEngine

@@ -7,7 +7,7 @@ from typing import Protocol, TypedDict, Unpack
 
 from langgraph.store.base import TTLConfig
 
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.merge import heads_of, merge, succeed

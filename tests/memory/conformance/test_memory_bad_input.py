@@ -10,7 +10,7 @@ import pytest
 from langgraph.store.base import PutOp, SearchOp
 from memory_bench import MakeStore
 
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.protocols import ConfigError, InvalidRequest
 

@@ -5,8 +5,7 @@ from contextlib import suppress
 import pytest
 from memory_bench import Clock, concurrent, write_elsewhere
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, Tier
+from nearfar import Address, MemoryStore, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.engine import Change, Engine
 from nearfar.orchestrator.memory.item import Meta

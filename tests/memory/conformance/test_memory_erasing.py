@@ -4,8 +4,7 @@ import pytest
 from langgraph.store.base import PutOp
 from memory_bench import Clock, concurrent, write_elsewhere
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, Principal, SearchMode, Tier
+from nearfar import Address, MemoryStore, Principal, SearchMode, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.item import Meta

@@ -9,8 +9,7 @@ import pytest
 from langgraph.store.base import PutOp
 from memory_bench import Clock, MakeStore
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import MemoryChange, Principal, Tier
+from nearfar import MemoryChange, MemoryStore, Principal, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.protocols import InvalidRequest

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from langgraph.store.base import PutOp
 from memory_bench import Clock
 
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.matching import selects
 from nearfar.orchestrator.memory.selection import Comparison, Condition, Selection

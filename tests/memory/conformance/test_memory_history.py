@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from memory_bench import DAY, Clock, MakeStore, concurrent, patched_elsewhere, write_elsewhere
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, Principal, SearchMode, Source, Tier
+from nearfar import Address, MemoryStore, Principal, SearchMode, Source, Tier
 from nearfar.orchestrator.memory.clock import tick
 from nearfar.orchestrator.memory.conflicts import undecided
 from nearfar.orchestrator.memory.engine import Engine

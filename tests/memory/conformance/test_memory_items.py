@@ -10,7 +10,7 @@ import pytest
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, Op, PutOp, SearchItem, SearchOp
 from memory_bench import MINUTE, Clock, MakeStore
 
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.protocols import InvalidRequest, NotFound, VersionConflict
 

@@ -11,8 +11,7 @@ from langgraph.prebuilt import InjectedStore, ToolNode
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Origin, Source, writing_as
+from nearfar import MemoryStore, Origin, Source, writing_as
 
 NOTES = ("notes",)
 

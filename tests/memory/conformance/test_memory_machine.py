@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from memory_bench import DAY, MINUTE, Clock, LetterEmbedder
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, MemoryItem, Principal, SearchMode, Tier
+from nearfar import Address, MemoryItem, MemoryStore, Principal, SearchMode, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.in_memory import InMemoryEngine
 from nearfar.protocols import NearfarError

@@ -7,7 +7,7 @@ import pytest
 from langgraph.store.base import InvalidNamespaceError, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 from memory_bench import MINUTE, Clock
 
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 from nearfar.protocols import InvalidRequest
 
 TREE = [

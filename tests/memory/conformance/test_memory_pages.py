@@ -6,8 +6,7 @@ import pytest
 from langgraph.store.base import PutOp
 from memory_bench import Clock
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Ranking, SearchMode
+from nearfar import MemoryStore, Ranking, SearchMode
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.tiers import Tier
 
@@ -106,7 +105,7 @@ def test_a_page_that_makes_no_sense_is_refused(store: MemoryStore, part: dict[st
 
 
 def test_what_is_not_for_somebody_takes_no_place_on_their_pages(filled: MemoryStore) -> None:
-    from nearfar.orchestrator.memory import Principal
+    from nearfar import Principal
 
     for number in range(5):
         filled.put(NOTES, f"shared {number}", {"text": "tea number 17"}, tier=Tier.SHARED)

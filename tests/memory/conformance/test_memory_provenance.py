@@ -6,8 +6,7 @@ import pytest
 from langgraph.store.base import PutOp
 from memory_bench import MakeStore
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, MemoryItem, Origin, Principal, SearchMode, Source, Tier, writing_as
+from nearfar import Address, MemoryItem, MemoryStore, Origin, Principal, SearchMode, Source, Tier, writing_as
 from nearfar.orchestrator.memory.engine import Engine, Row
 from nearfar.protocols import PermissionDenied, PrivacyViolation, VersionConflict
 

@@ -8,8 +8,7 @@ import pytest
 from langgraph.store.base import PutOp
 from memory_bench import DAY, BrokenEmbedder, Clock, LetterEmbedder, MakeStore
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Ranking, SearchMode, Source
+from nearfar import MemoryStore, Ranking, SearchMode, Source
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.orchestrator.memory.fusion import MEANING
 from nearfar.protocols import ConfigError, InvalidRequest

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from memory_bench import MINUTE, Clock, LetterEmbedder, MakeStore
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import SearchMode
+from nearfar import MemoryStore, SearchMode
 
 NOTES = ("notes",)
 

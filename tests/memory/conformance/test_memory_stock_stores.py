@@ -12,8 +12,7 @@ import pytest
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import SearchMode
+from nearfar import MemoryStore, SearchMode
 
 NOTES = ("notes",)
 VALUES: dict[str, dict[str, Any]] = {

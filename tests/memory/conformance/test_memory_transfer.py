@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from memory_bench import DAY, Clock, MakeStore
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import Address, Source, Tier
+from nearfar import Address, MemoryStore, Source, Tier
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.protocols import InvalidRequest
 

@@ -7,8 +7,7 @@ import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from memory_bench import MINUTE, Clock, MakeStore
 
-from nearfar.orchestrator import MemoryStore
-from nearfar.orchestrator.memory import SearchMode
+from nearfar import MemoryStore, SearchMode
 from nearfar.orchestrator.memory.engine import Engine
 from nearfar.protocols import InvalidRequest
 from nearfar.protocols.namespaces import ItemAddress

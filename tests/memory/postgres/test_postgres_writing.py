@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from postgres_writes import ALL, NOW, Opener, forget, put, put_within, value_of
 
-from nearfar.orchestrator import MemoryStore
+from nearfar import MemoryStore
 from nearfar.orchestrator.memory.item import Meta
 from nearfar.orchestrator.memory.postgres import PostgresEngine
 from nearfar.protocols import StoreUnavailable

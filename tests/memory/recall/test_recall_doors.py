@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearfar.orchestrator import Hybrid, TaskMemory
+from nearfar import Hybrid, TaskMemory
 from nearfar.orchestrator.memory.memory_item import MemoryItem
 from nearfar.orchestrator.memory.recall.agent_memory import AgentMemory
 from nearfar.orchestrator.memory.recall.granularity import Granularity, episodic

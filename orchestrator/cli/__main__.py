@@ -1,5 +1,0 @@
-"""`python -m nearfar.orchestrator.cli` is `nearfar`."""
-
-from . import main
-
-main()
