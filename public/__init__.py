@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from nearfar.cloud.config import ProviderConfig as ProviderConfig
     from nearfar.device.llama.agent import LlamaAgent as LlamaAgent
     from nearfar.device.onnx.agent import OnnxAgent as OnnxAgent
+    from nearfar.orchestrator.budgets.book import BudgetBook as BudgetBook
+    from nearfar.orchestrator.cache.answers import AnswerCache as AnswerCache
     from nearfar.orchestrator.compose.agents import FarConfig as FarConfig
     from nearfar.orchestrator.compose.agents import GatewayConfig as GatewayConfig
     from nearfar.orchestrator.compose.agents import LocalFarConfig as LocalFarConfig
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.compose.hub import AttachedConfig as AttachedConfig
     from nearfar.orchestrator.compose.hub import HubConfig as HubConfig
     from nearfar.orchestrator.compose.hub import WorkerConfig as WorkerConfig
+    from nearfar.orchestrator.compose.policy_file import PolicyFile as PolicyFile
     from nearfar.orchestrator.hybrid.hybrid import Hybrid as Hybrid
     from nearfar.orchestrator.hybrid.options import ResumeOptions as ResumeOptions
     from nearfar.orchestrator.hybrid.options import TaskOptions as TaskOptions
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.runs.run import Run as Run
     from nearfar.orchestrator.runs.run import RunState as RunState
     from nearfar.orchestrator.runs.store import RunStore as RunStore
+    from nearfar.orchestrator.safety.privacy.records import PrivacyRecords as PrivacyRecords
+    from nearfar.orchestrator.strategies.runtime import TaskGraph as TaskGraph
     from nearfar.orchestrator.task.approvals import Approver as Approver
     from nearfar.orchestrator.task.arm import Arm as Arm
     from nearfar.orchestrator.task.auto_decision import ConsideredArm as ConsideredArm
@@ -137,6 +142,7 @@ if TYPE_CHECKING:
     from nearfar.orchestrator.task.tools import ToolOptions as ToolOptions
     from nearfar.orchestrator.task.tools import tool as tool
     from nearfar.orchestrator.tracing.store import TraceStore as TraceStore
+    from nearfar.protocols.access import Clock as Clock
     from nearfar.protocols.agent import Agent as Agent
     from nearfar.protocols.agent import StepStream as StepStream
     from nearfar.protocols.agent import complete as complete
@@ -149,7 +155,10 @@ if TYPE_CHECKING:
     from nearfar.protocols.cards import Prices as Prices
     from nearfar.protocols.cards import Rates as Rates
     from nearfar.protocols.cards import Side as Side
+    from nearfar.protocols.channel import ClientTls as ClientTls
+    from nearfar.protocols.channel import ServerTls as ServerTls
     from nearfar.protocols.client import RemoteAgent as RemoteAgent
+    from nearfar.protocols.credentials import ClientCertificate as ClientCertificate
     from nearfar.protocols.device_state import DeviceState as DeviceState
     from nearfar.protocols.device_state import DeviceStateSource as DeviceStateSource
     from nearfar.protocols.device_state import PowerSource as PowerSource
@@ -202,10 +211,14 @@ if TYPE_CHECKING:
     from nearfar.protocols.messages import ToolResult as ToolResult
     from nearfar.protocols.messages import ToolSpec as ToolSpec
     from nearfar.protocols.namespaces import ItemAddress as ItemAddress
+    from nearfar.protocols.recordings import RecordedError as RecordedError
+    from nearfar.protocols.recordings import RecordedOutcome as RecordedOutcome
     from nearfar.protocols.recordings import ReplayAgent as ReplayAgent
     from nearfar.protocols.recordings import record as record
+    from nearfar.protocols.server import Server as Server
     from nearfar.protocols.server import serve as serve
     from nearfar.protocols.simulated_device import SimulatedDevice as SimulatedDevice
+    from nearfar.protocols.step_log import Retention as Retention
     from nearfar.protocols.steps import Effort as Effort
     from nearfar.protocols.steps import EnergySource as EnergySource
     from nearfar.protocols.steps import Finished as Finished
@@ -220,6 +233,8 @@ if TYPE_CHECKING:
     from nearfar.protocols.steps import Usage as Usage
     from nearfar.protocols.tiers import Source as Source
     from nearfar.protocols.tiers import Tier as Tier
+    from nearfar.protocols.tokens import Scope as Scope
+    from nearfar.protocols.tokens import TokenRecord as TokenRecord
 
     __version__: str
 
@@ -231,6 +246,7 @@ _HOMES = {
     "AgentMemory": "orchestrator.memory.recall.agent_memory",
     "AgentText": "orchestrator.task.events",
     "AmountsConfig": "orchestrator.task.sections.routing",
+    "AnswerCache": "orchestrator.cache.answers",
     "ApprovalAsked": "orchestrator.task.events",
     "ApprovalNeeded": "protocols.errors",
     "ApprovalRequest": "protocols.messages",
@@ -242,6 +258,7 @@ _HOMES = {
     "AttemptStarted": "orchestrator.task.events",
     "AutoConfig": "orchestrator.task.sections.auto",
     "BreakerConfig": "orchestrator.task.sections.resilience",
+    "BudgetBook": "orchestrator.budgets.book",
     "BudgetExceeded": "protocols.errors",
     "CacheConfig": "orchestrator.task.sections.cache",
     "Call": "orchestrator.task.results",
@@ -251,6 +268,9 @@ _HOMES = {
     "CategoryConfig": "orchestrator.task.sections.cache",
     "CategoryRules": "orchestrator.task.sections.cache",
     "Chosen": "orchestrator.task.chosen",
+    "ClientCertificate": "protocols.credentials",
+    "ClientTls": "protocols.channel",
+    "Clock": "protocols.access",
     "CompressionConfig": "orchestrator.task.sections.compression",
     "CompressionUse": "orchestrator.task.sections.compression",
     "Config": "orchestrator.compose.config",
@@ -328,10 +348,12 @@ _HOMES = {
     "Performance": "protocols.steps",
     "PermissionDenied": "protocols.errors",
     "Policy": "orchestrator.task.task",
+    "PolicyFile": "orchestrator.compose.policy_file",
     "PowerSource": "protocols.device_state",
     "Prices": "protocols.cards",
     "Principal": "orchestrator.memory.item",
     "PrivacyConfig": "orchestrator.task.sections.privacy",
+    "PrivacyRecords": "orchestrator.safety.privacy.records",
     "PrivacyViolation": "protocols.errors",
     "ProviderAuthError": "protocols.errors",
     "ProviderConfig": "cloud.config",
@@ -343,6 +365,8 @@ _HOMES = {
     "Rates": "protocols.cards",
     "RecallConfig": "orchestrator.task.sections.memory",
     "RecalledItem": "orchestrator.task.task",
+    "RecordedError": "protocols.recordings",
+    "RecordedOutcome": "protocols.recordings",
     "RemoteAgent": "protocols.client",
     "Rendered": "orchestrator.memory.rendering",
     "ReplayAgent": "protocols.recordings",
@@ -350,6 +374,7 @@ _HOMES = {
     "Result": "orchestrator.task.results",
     "ResumeLost": "protocols.errors",
     "ResumeOptions": "orchestrator.hybrid.options",
+    "Retention": "protocols.step_log",
     "RouteDecision": "orchestrator.task.route_decision",
     "Routed": "orchestrator.task.events",
     "RouterConfig": "orchestrator.task.sections.routing",
@@ -359,10 +384,13 @@ _HOMES = {
     "RunState": "orchestrator.runs.run",
     "RunStore": "orchestrator.runs.store",
     "RunsConfig": "orchestrator.task.sections.runs",
+    "Scope": "protocols.tokens",
     "ScriptedAgent": "protocols.fakes",
     "SearchMode": "orchestrator.memory.reading",
     "SelectionDecision": "orchestrator.task.auto_decision",
     "Sensitivity": "protocols.messages",
+    "Server": "protocols.server",
+    "ServerTls": "protocols.channel",
     "Shape": "orchestrator.task.profile",
     "Side": "protocols.cards",
     "SideUsage": "orchestrator.task.results",
@@ -391,12 +419,14 @@ _HOMES = {
     "Task": "orchestrator.task.task",
     "TaskEvent": "orchestrator.task.events",
     "TaskFinished": "orchestrator.task.events",
+    "TaskGraph": "orchestrator.strategies.runtime",
     "TaskMemory": "orchestrator.memory.in_tasks",
     "TaskOptions": "orchestrator.hybrid.options",
     "TaskProfile": "orchestrator.task.profile",
     "TextDelta": "protocols.steps",
     "Thermal": "protocols.device_state",
     "Tier": "protocols.tiers",
+    "TokenRecord": "protocols.tokens",
     "Tool": "orchestrator.task.tools",
     "ToolCall": "protocols.messages",
     "ToolCalled": "protocols.steps",

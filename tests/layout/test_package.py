@@ -18,7 +18,7 @@ MODELS = sorted((ROOT / "device" / "models").glob("*.gguf"))
 def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names in a wheel built from a copy of what belongs to the distribution."""
     copy = tmp_path_factory.mktemp("copy")
-    for name in (*FOLDERS, "tests", "train", "benchmarks", "docs"):
+    for name in (*FOLDERS, "public", "tests", "train", "benchmarks", "docs"):
         if (ROOT / name).is_dir():
             outputs = ("runs",) if name == "train" else ()
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", *outputs))
@@ -33,17 +33,13 @@ def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 def test_every_package_is_listed() -> None:
     inits = (path for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py"))
-    packages = {".".join(("nearfar", *path.parent.relative_to(ROOT).parts)) for path in inits}
+    packages = {"nearfar", *(".".join(("nearfar", *path.parent.relative_to(ROOT).parts)) for path in inits)}
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
 
 
 def test_every_folder_with_code_is_a_package() -> None:
     folders = {path.parent for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
     assert {folder.relative_to(ROOT).as_posix() for folder in folders if not (folder / "__init__.py").exists()} == set()
-
-
-def test_nearfar_is_a_namespace() -> None:
-    assert not (ROOT / "__init__.py").exists()
 
 
 def test_wheel_installs_nothing_beside_nearfar(wheel_files: set[str]) -> None:
@@ -53,12 +49,14 @@ def test_wheel_installs_nothing_beside_nearfar(wheel_files: set[str]) -> None:
 
 def test_wheel_holds_every_module(wheel_files: set[str]) -> None:
     written = {f"nearfar/{path.relative_to(ROOT).as_posix()}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    written |= {f"nearfar/{path.name}" for path in (ROOT / "public").glob("*.py")}
     assert written <= wheel_files
 
 
 @pytest.mark.parametrize(
     "file",
     [
+        "py.typed",
         *(f"{folder}/py.typed" for folder in FOLDERS),
         "protocols/proto/nearfar/v1/agent.proto",
         "protocols/v1/agent_pb2.pyi",
@@ -79,7 +77,7 @@ def test_wheel_holds_the_licence(wheel_files: set[str]) -> None:
     assert any(Path(name).name == "LICENSE" for name in wheel_files)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", [*FOLDERS, "public"])
 def test_no_folder_is_importable_by_its_bare_name(folder: str, tmp_path: Path) -> None:
     find = f"import importlib.util; raise SystemExit(importlib.util.find_spec({folder!r}) is not None)"
     result = subprocess.run([sys.executable, "-c", find], cwd=tmp_path, timeout=60)

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 import pytest
-from source_tree import Module, modules
+from source_tree import modules
 
 LONGEST_FILE = 800
 LONGEST_FUNCTION = 60
@@ -15,22 +15,20 @@ BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_file_is_no_longer_than_it_may_be(module: Module) -> None:
-    assert len(module.path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+def test_no_file_is_longer_than_it_may_be() -> None:
+    lengths = {module.name: len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules()}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_functions_are_short_and_flat(module: Module) -> None:
-    functions = [node for node in ast.walk(module.tree) if isinstance(node, Function)]
-    long = {function.name for function in functions if lines_of(function) > LONGEST_FUNCTION}
-    deep = {function.name for function in functions if depth_of(function.body) > DEEPEST_NESTING}
-    assert (long, deep) == (set(), set())
+def test_functions_are_short_and_flat() -> None:
+    functions = [(module.name, node) for module in modules() for node in ast.walk(module.tree) if isinstance(node, Function)]
+    long = [f"{name}: {function.name}" for name, function in functions if lines_of(function) > LONGEST_FUNCTION]
+    deep = [f"{name}: {function.name}" for name, function in functions if depth_of(function.body) > DEEPEST_NESTING]
+    assert (long, deep) == ([], [])
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
-def test_module_says_what_it_is_for(module: Module) -> None:
-    assert ast.get_docstring(module.tree)
+def test_every_module_says_its_purpose() -> None:
+    assert [module.name for module in modules() if not ast.get_docstring(module.tree)] == []
 
 
 def lines_of(function: Function) -> int:
