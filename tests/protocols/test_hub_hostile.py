@@ -20,10 +20,13 @@ from nearfar.protocols import (
     ScriptedAgent,
     Stalled,
     TextDelta,
+    ToolChoice,
+    ToolSpec,
     Unavailable,
     complete,
     stream,
 )
+from nearfar.protocols import hub_session
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
@@ -247,6 +250,45 @@ async def test_events_that_nobody_reads_are_bounded() -> None:
             with pytest.raises(InvalidOutput):
                 async for _ in events:
                     pass
+
+
+async def test_step_that_is_read_as_fast_as_it_comes_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_session, "STEP_BYTES", 3 * MEGABYTE)
+    hub = Hub(TOKENS, policies=OWN)
+    session = hub.register("phone", registration_from_proto(REGISTER.register))
+    _, step = hub.start("phone", ask())
+    with pytest.raises(InvalidOutput):
+        for _ in range(4):
+            session.receive(text(step.number, "x" * MEGABYTE))
+            await step.next()
+
+
+ANY_OBJECT = {"type": "object", "required": ["answer"]}
+LOOK = ToolSpec(name="look", description="looks", parameters={"type": "object"})
+UNCALLED = agent_pb2.StepEvent(finished=agent_pb2.Finished(reason=agent_pb2.FINISH_REASON_TOOL_CALLS, model="raw"))
+
+
+def look(call_id: str) -> agent_pb2.StepEvent:
+    return agent_pb2.StepEvent(tool_call=agent_pb2.ToolCall(id=call_id, name="look", arguments_json="{}"))
+
+
+@pytest.mark.parametrize(("fields", "events"), [
+    ({"output_schema": ANY_OBJECT}, [agent_pb2.StepEvent(text="no JSON"), UNCALLED]),
+    ({"tools": (LOOK,), "tool_choice": ToolChoice.REQUIRED}, [agent_pb2.StepEvent(text="no call"), UNCALLED]),
+    ({}, [UNCALLED]),
+    ({"tools": (LOOK,)}, [look("x" * 257)]),
+    ({"tools": (LOOK,)}, [look(str(number)) for number in range(257)]),
+], ids=["schema", "required call", "no tools", "endless id", "too many calls"])  # fmt: skip
+async def test_stated_reason_and_calls_are_not_taken_on_trust(fields: dict[str, object], events: list[agent_pb2.StepEvent]) -> None:
+    card = agent_pb2.AgentCard(name="raw", model="raw", capabilities=agent_pb2.Capabilities(tools=True, json_schema=True))
+    hub = Hub(TOKENS)
+    session = hub.register("phone", registration_from_proto(registration(card).register))
+    _, step = hub.start("phone", ask(sensitivity="public", **fields))
+    for event in events:
+        session.receive(output(step.number, event))
+    with pytest.raises(InvalidOutput):
+        while await step.next():
+            pass
 
 
 async def test_worker_that_never_falls_silent_cannot_outlast_the_timeout() -> None:
