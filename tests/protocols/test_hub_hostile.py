@@ -30,7 +30,7 @@ from nearfar.protocols import hub_session
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
-from nearfar.protocols.hub_wire import registration_from_proto
+from nearfar.protocols.hub_wire import failure_from_proto, registration_from_proto
 from nearfar.protocols.limits import MAX_MESSAGE_BYTES
 from nearfar.protocols.security import bearer_metadata
 from nearfar.protocols.status import from_rpc_error
@@ -354,6 +354,11 @@ async def _answered(raw: RawWorker, hub: Hub) -> str:
     ("ContextOverflow", ContextOverflow),
     ("ModelNotFound", Unavailable),
     ("Unauthenticated", Unavailable),
+    ("ApprovalNeeded", Unavailable),
+    ("RunBusy", Unavailable),
+    ("StoreCorrupt", Unavailable),
+    ("VersionConflict", Unavailable),
+    ("LedgerConflict", Unavailable),
 ])  # fmt: skip
 async def test_failure_arrives_as_its_class(reason: str, expected: type[NearfarError]) -> None:
     async with attacked() as (hub, raw):
@@ -373,6 +378,12 @@ async def test_failure_arrives_as_its_class(reason: str, expected: type[NearfarE
         assert type(errors[0]) is expected
         assert len(errors[0].message) < 5_000
         assert errors[0].retry_after is None
+
+
+@pytest.mark.parametrize("delay", [-1.0, float("-inf"), float("nan")])
+def test_delay_before_now_is_none(delay: float) -> None:
+    failure = hub_pb2.StepFailure(reason="RateLimited", message="slow", retry_after=delay)
+    assert failure_from_proto(failure).retry_after is None
 
 
 async def test_worker_with_enough_to_do_gets_no_more() -> None:
