@@ -37,7 +37,7 @@ _POWER_SOURCE_OF = {number: source for source, number in _POWER_SOURCES.items()}
 _THERMAL_OF = {number: thermal for thermal, number in _THERMALS.items()}
 
 _AT_HOME = (ConfigError, Unauthenticated, NotFound, ApprovalNeeded, RunBusy, StoreError, VersionConflict, LedgerConflict)
-"""Errors that say what is wrong where they are raised, and not with the request. Those of runs and stores would pass for the caller's own."""
+"""Errors that say what is wrong where they are raised, and not with the request. Those of runs and stores would pass for the caller's."""
 
 
 @dataclass(frozen=True, kw_only=True)
