@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -172,6 +174,42 @@ def test_facts_that_come_bit_by_bit_are_refused_when_they_are_too_many(pair: tup
     laptop.replica.absorb(peer, Facts(users=dict.fromkeys(names(9000), "anna")))
     with pytest.raises(InvalidRequest, match="devices"):
         laptop.replica.absorb(peer, Facts(users=dict.fromkeys(names(11_000)[9000:], "anna")))
+
+
+def bulky(number: int) -> Facts:
+    """One of ben's erasures that takes half a megabyte."""
+    boundaries = dict.fromkeys((f"{number}-{name}" + "x" * 200 for name in names(2000)), 1)
+    return Facts({str(number): Erasure(str(number), "tag", None, "ben", boundaries)})
+
+
+@pytest.mark.parametrize("stated", [
+    Facts({str(number): Erasure(str(number), "tag", None, "ben") for number in range(25_001)}),
+    Facts(users={str(number): "ben" for number in range(2501)}),
+    reduce(or_, map(bulky, range(20))),
+], ids=["erasures", "devices", "bytes"])  # fmt: skip
+def test_facts_of_one_user_leave_room_for_those_of_others_at_a_hub(stated: Facts) -> None:
+    hub, anna = Node("hub", None, lambda: NOW), Node("laptop", "anna", lambda: NOW)
+    anna.store.put(("anna",), "note", {"text": "x"}, tier=Tier.USER)
+    synchronise(anna, hub)
+    with pytest.raises(InvalidRequest, match="too many for a hub"):
+        hub.replica.absorb(Peer("tablet", "ben"), stated)
+    anna.store.erase(prefix=("anna",))
+    synchronise(anna, hub)
+    assert hub.store.search(()) == []
+    anna.close()
+    hub.close()
+
+
+def test_a_user_without_a_store_fills_a_hub_with_erasures_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.memory.sync.facts._MOST_ERASURES", 8)
+    hub = Node("hub", None, lambda: NOW)
+    thin = hub.store.view(Principal("ben", "thin"))
+    for number in range(2):
+        thin.erase(prefix=("ben", str(number)))
+    with pytest.raises(InvalidRequest, match="too many for a hub"):
+        thin.erase(prefix=("ben", "more"))
+    hub.store.view(Principal("anna", "thin")).erase(prefix=("anna",))
+    hub.close()
 
 
 @pytest.mark.parametrize(
