@@ -226,10 +226,13 @@ async def serving(url: str, address: str) -> AsyncIterator["asyncio.Task[None]"]
 @pytest.mark.parametrize("told", [(b"\xff\xff\xff",), (REGISTERED.SerializeToString(), b"\x1a\x06\x08\x01\x12\x02\xff\xfe")])
 async def test_bytes_that_are_no_message_do_not_end_the_worker(told: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda least, _: least)
-    async with llama_http(ScriptedAgent(greeting)) as phone, hub_that_says(*told) as (address, heard):
-        async with serving(phone.url, address) as running:
-            await eventually(lambda: running.done() or sum(message.HasField("register") for message in heard) >= 3)
-            assert not running.done()
+    async with (
+        llama_http(ScriptedAgent(greeting)) as phone,
+        hub_that_says(*told) as (address, heard),
+        serving(phone.url, address) as running,
+    ):
+        await eventually(lambda: running.done() or sum(message.HasField("register") for message in heard) >= 3)
+        assert not running.done()
 
 
 async def test_a_timeout_that_is_no_number_fails_its_step_alone() -> None:

@@ -24,9 +24,9 @@ from nearfar.protocols import (
     ToolSpec,
     Unavailable,
     complete,
+    hub_session,
     stream,
 )
-from nearfar.protocols import hub_session
 from nearfar.protocols.address import parse_address
 from nearfar.protocols.channel import open_channel
 from nearfar.protocols.hub import Heartbeat, Hub, serve_hub
@@ -257,10 +257,14 @@ async def test_step_that_is_read_as_fast_as_it_comes_is_bounded_too(monkeypatch:
     hub = Hub(TOKENS, policies=OWN)
     session = hub.register("phone", registration_from_proto(REGISTER.register))
     _, step = hub.start("phone", ask())
-    with pytest.raises(InvalidOutput):
+
+    async def read() -> None:
         for _ in range(4):
             session.receive(text(step.number, "x" * MEGABYTE))
             await step.next()
+
+    with pytest.raises(InvalidOutput):
+        await read()
 
 
 ANY_OBJECT = {"type": "object", "required": ["answer"]}
@@ -286,9 +290,13 @@ async def test_stated_reason_and_calls_are_not_taken_on_trust(fields: dict[str, 
     _, step = hub.start("phone", ask(sensitivity="public", **fields))
     for event in events:
         session.receive(output(step.number, event))
-    with pytest.raises(InvalidOutput):
+
+    async def read() -> None:
         while await step.next():
             pass
+
+    with pytest.raises(InvalidOutput):
+        await read()
 
 
 async def test_worker_that_never_falls_silent_cannot_outlast_the_timeout() -> None:
