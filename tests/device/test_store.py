@@ -192,3 +192,9 @@ def test_the_environment_says_where_things_are(tmp_path: Path) -> None:
     assert settings == HubSettings(token="hf_variable", cache=Path("/cache"))
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     assert HubSettings.from_environment({"HF_HOME": home}).token is None
+
+
+def test_a_folder_of_hugging_faces_is_read_as_their_own_programs_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISK", "/disk")
+    assert HubSettings.from_environment({"HF_HUB_CACHE": "$DISK/hub"}).cache == Path("/disk/hub")
+    assert HubSettings.from_environment({"HF_HOME": "~nobody-of-that-name/hf"}).cache == Path("~nobody-of-that-name/hf/hub")
