@@ -88,5 +88,5 @@ def _from_keyring(name: str) -> str:
     except (KeyringError, configparser.Error, ImportError, AttributeError, ValueError, OSError) as error:
         # The last five for a backend or a configuration that PYTHON_KEYRING_BACKEND or keyringrc.cfg names and that is none.
         raise ConfigError(
-            f"the keyring could not be read for {name}: {type(error).__name__}", hint=f"unlock it, correct its settings, or export {name}=..."
+            f"the keyring could not be read for {name}: {type(error).__name__}", hint=f"unlock or correct it, or export {name}=..."
         ) from error
