@@ -86,6 +86,17 @@ async def test_a_model_that_pays_again_waits_for_the_payment_under_way(tmp_path:
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
+async def test_a_short_limit_for_results_does_not_hide_that_the_outcome_is_unknown(tmp_path: Path, is_durable: bool) -> None:
+    with bank() as slow:
+        terse = tool(time_limit=0.1, result_limit=5)(slow.pay)
+        near = ScriptedAgent([PAY, PAY, "I do not know."])
+        async with Hybrid(near=near, tools=[terse], runs=runs_in(tmp_path, is_durable=is_durable)) as hybrid:
+            result = await hybrid.run("Pay Ann")
+    assert [made.outcome for made in result.tool_calls] == ["unknown", "unknown"]
+    assert slow.paid == ["ann"]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
 async def test_an_agent_that_takes_over_does_not_pay_beside_the_one_before(tmp_path: Path, is_durable: bool) -> None:
     with bank() as slow:
 
