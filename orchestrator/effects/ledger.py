@@ -46,6 +46,7 @@ class EffectLedger:
         approver: asks somebody about calls; None: the run stops until somebody has decided.
         at_work: keys of the run's effects whose tools this process runs just now.
         overdue: its calls that ran past their limits.
+        user: whose run it is. Two users may give tasks the same idempotency key, and have effects of their own.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class EffectLedger:
         approver: Approver | None = None,
         at_work: set[str] | None = None,
         overdue: Overdue | None = None,
+        user: str = "",
     ) -> None:
         self._records = records
         self._writer = writer
@@ -64,10 +66,19 @@ class EffectLedger:
         self._approver = approver
         self._at_work: set[str] = set() if at_work is None else at_work
         self._overdue = overdue or Overdue()
+        self._user = user
 
     def within(self, scope: str) -> "EffectLedger":
         """That of a part of the run."""
-        return EffectLedger(self._records, self._writer, scope=scope, approver=self._approver, at_work=self._at_work, overdue=self._overdue)
+        return EffectLedger(
+            self._records,
+            self._writer,
+            scope=scope,
+            approver=self._approver,
+            at_work=self._at_work,
+            overdue=self._overdue,
+            user=self._user,
+        )
 
     @property
     def is_at_work(self) -> bool:
@@ -169,7 +180,7 @@ class EffectLedger:
     def _intent(self, tool: Tool, occurrence: Occurrence) -> Intent:
         action = digest(self._scope, occurrence.action)
         return Intent(
-            key=digest(self._records.run, action, occurrence.ordinal),
+            key=digest((self._user, self._records.run), action, occurrence.ordinal),
             action=action,
             ordinal=occurrence.ordinal,
             turn=occurrence.turn,
@@ -183,14 +194,15 @@ def _name(intent: Intent) -> str:
     return intent.key[:12]
 
 
-def ledger_of(store: "RunStore", lease: "Lease", approver: Approver | None) -> EffectLedger:
-    """The ledger of a run that is worked on under a lease."""
+def ledger_of(store: "RunStore", lease: "Lease", approver: Approver | None, *, user: str = "") -> EffectLedger:
+    """The ledger of a user's run that is worked on under a lease."""
     from ..runs.fencing import held
 
     def fence(session: Session) -> None:
         held(session, lease)
 
-    return EffectLedger(EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence), store.writer, approver=approver)
+    records = EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence)
+    return EffectLedger(records, store.writer, approver=approver, user=user)
 
 
 def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:

@@ -106,7 +106,7 @@ class DurableRuns:
             kept = KeptTask.of(task, tools=tuple(context.tools), agents=self._agents, bounds=self._bounds(task, tuple(context.tools)))
             lease = await self.store.begin(kept, digest(asked))
             async with self._worked_on(lease):
-                yield Work(task, self._equipped(context, lease), lease)
+                yield Work(task, self._equipped(context, lease, task.user), lease)
 
     @asynccontextmanager
     async def resumed(self, run: str, user: str, equip: Equipping) -> AsyncIterator[Work]:
@@ -181,7 +181,7 @@ class DurableRuns:
         async with self._worked_on(lease):
             context = equip(task)  # anew: until now, somebody else may have added to what is kept of the run's privacy and budget
             latest = await self.checkpointer.aget_tuple({"configurable": {"thread_id": run}})
-            yield Work(task, self._equipped(context, lease), lease, goes_on=latest is not None)
+            yield Work(task, self._equipped(context, lease, task.user), lease, goes_on=latest is not None)
 
     def _recorded(self, run: str) -> Result:
         found = self.store.outcome(run)
@@ -197,9 +197,9 @@ class DurableRuns:
             hint = "resume it with the tools and agents that it was begun with"
             raise ConfigError(f"run {run} was begun with {', '.join(lacking)}, which {_is(lacking)} not here", hint=hint)
 
-    def _equipped(self, context: TaskContext, lease: Lease) -> TaskContext:
+    def _equipped(self, context: TaskContext, lease: Lease, user: str) -> TaskContext:
         """With the ledger that keeps its tools from having an effect twice, and with what keeps the steps of its parts."""
-        ledger = ledger_of(self.store, lease, context.boundary.approver)
+        ledger = ledger_of(self.store, lease, context.boundary.approver, user=user)
         keeping = RunParts(self.checkpointer, lease)
         return replace(context, boundary=replace(context.boundary, effects=ledger), keeping=keeping)
 
