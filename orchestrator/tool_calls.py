@@ -329,7 +329,8 @@ class ToolCalls:
             return {}
         requests = list(asked.values())
         asking(requests)
-        return await approver(requests)
+        answers = await approver(requests)
+        return {request.id: answers.get(request.id, False) is True for request in requests}  # a text such as "no" is no yes
 
     def _clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
         guard = self._boundary.guard
