@@ -135,7 +135,8 @@ class Tool:
     async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
         """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to.
 
-        `overdue` takes the task of a plain function that ran past the limit: it runs in a thread, which cannot be stopped.
+        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot
+        be stopped.
         """
         try:
             keywords = self.arguments(call)
@@ -155,7 +156,10 @@ class Tool:
         try:
             await asyncio.wait({task}, timeout=self.time_limit)
         except asyncio.CancelledError:
-            task.cancel()
+            if overdue is None:
+                task.cancel()
+            else:
+                overdue(task)
             raise
         if task.done():
             return task.result()

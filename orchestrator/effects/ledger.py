@@ -16,7 +16,7 @@ from .canonical import digest
 from .occurrences import REPEATABLE, Occurrence
 from .overdue import Overdue, looked_up, still_running
 from .records import EffectRecords, EffectState, Intent, Standing
-from .running import RunningCall
+from .running import GUARDED, RunningCall
 
 if TYPE_CHECKING:
     from ..runs.run import Lease
@@ -136,16 +136,24 @@ class EffectLedger:
         if tool.declared.effect is Effect.AT_MOST_ONCE:  # also where the power fails
             await in_thread(self._records.sync)
         running = RunningCall(tool, intent.key, lambda: self._records.transaction(intent.key))
-        result = (await running.run(call)).model_copy(update={"call_id": call.id})
+        try:
+            result = (await running.run(call)).model_copy(update={"call_id": call.id})
+        except asyncio.CancelledError:
+            if running.overdue is not None and tool.declared.effect in GUARDED:  # the run may be resumed while the tool still runs
+                self._note(running, intent, still_running(call))
+            raise
         if outcome_of(result) == "unknown":  # the record stays as that of a call of which nobody knows
-            late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
-            self._overdue.note(intent.action, intent.key, result, late)
+            self._note(running, intent, result)
             return result
         is_made_again = running.is_made_again and tool.declared.effect in REPEATABLE
         if not running.is_recorded and not is_made_again:
             # What the tool has done is known now, and would not be known again.
             await asyncio.shield(self._writer.write(partial(self._records.finish, key=intent.key, result=result)))
         return result
+
+    def _note(self, running: RunningCall, intent: Intent, result: ToolResult) -> None:
+        late = None if running.overdue is None else asyncio.create_task(self._late(running.overdue, intent))
+        self._overdue.note(intent.action, intent.key, result, late)
 
     async def _late(self, running: "asyncio.Task[ToolResult]", intent: Intent) -> ToolResult:
         """The true result of a call that ran past its limit, put on record where the run is still this process's."""
@@ -194,7 +202,9 @@ def _name(intent: Intent) -> str:
     return intent.key[:12]
 
 
-def ledger_of(store: "RunStore", lease: "Lease", approver: Approver | None, *, user: str = "") -> EffectLedger:
+def ledger_of(
+    store: "RunStore", lease: "Lease", approver: Approver | None, *, user: str = "", overdue: Overdue | None = None
+) -> EffectLedger:
     """The ledger of a user's run that is worked on under a lease."""
     from ..runs.fencing import held
 
@@ -202,7 +212,7 @@ def ledger_of(store: "RunStore", lease: "Lease", approver: Approver | None, *, u
         held(session, lease)
 
     records = EffectRecords(store.database, lease.run, epoch=lease.epoch, fence=fence)
-    return EffectLedger(records, store.writer, approver=approver, user=user)
+    return EffectLedger(records, store.writer, approver=approver, user=user, overdue=overdue)
 
 
 def _replayed(standing: Standing, result: ToolResult, call: ToolCall, intent: Intent) -> ToolResult:

@@ -15,7 +15,7 @@ from ..tools import Tool
 from .overdue import Overdue, looked_up, still_running
 from .transactions import AlreadyDone, EffectConnection, TransactionEnded, begin_in_file
 
-_GUARDED: Final = frozenset({Effect.AT_MOST_ONCE, Effect.IDEMPOTENT})
+GUARDED: Final = frozenset({Effect.AT_MOST_ONCE, Effect.IDEMPOTENT})
 """Effects that are not to happen beside an equal one that still runs."""
 _running: Final[ContextVar["RunningCall"]] = ContextVar("nearfar_running_call")
 
@@ -101,14 +101,14 @@ def make_again() -> None:
 async def run_unrecorded(call: ToolCall, tool: Tool, *, action: str, key: str, overdue: Overdue) -> ToolResult:
     """Return the result of the tool where no ledger is kept. Equal calls whose outcome is unknown stand in its way, as in a ledger."""
     effect = tool.declared.effect
-    if effect in _GUARDED and not await overdue.wait(action, tool.time_limit):
+    if effect in GUARDED and not await overdue.wait(action, tool.time_limit):
         return still_running(call)
     known = overdue.result(key)
     if known is not None and not (effect is Effect.IDEMPOTENT and known.is_error):
         return looked_up(call, known)
     running = RunningCall(tool, key)
     result = await running.run(call)
-    if effect in _GUARDED and outcome_of(result) == "unknown":
+    if effect in GUARDED and outcome_of(result) == "unknown":
         overdue.note(action, key, result, running.overdue)
     return result
 

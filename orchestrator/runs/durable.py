@@ -6,6 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -21,6 +22,7 @@ from ...protocols import (
 )
 from ..effects.approvals import decide, needed
 from ..effects.ledger import EffectLedger, ledger_of
+from ..effects.overdue import Overdue
 from ..results import Result
 from ..strategies.context import TaskContext
 from ..strategies.reading import as_json
@@ -77,11 +79,14 @@ class DurableRuns:
         self._cancelling = Cancelling(store)
         self._busy: dict[str, anyio.Event] = {}
         """Runs that this `Hybrid` works on."""
+        self._overdue: WeakValueDictionary[str, Overdue] = WeakValueDictionary()
+        """By run: calls whose tools still run, those of runs that have failed since included. They hold the entry while they run."""
         self._ended = 0
 
     def forget(self) -> None:
         """Drop what belongs to an event loop that is closed."""
         self._busy.clear()
+        self._overdue.clear()
         self._cancelling = Cancelling(self.store)
 
     @cached_property
@@ -199,7 +204,8 @@ class DurableRuns:
 
     def _equipped(self, context: TaskContext, lease: Lease, user: str) -> TaskContext:
         """With the ledger that keeps its tools from having an effect twice, and with what keeps the steps of its parts."""
-        ledger = ledger_of(self.store, lease, context.boundary.approver, user=user)
+        overdue = self._overdue.setdefault(lease.run, Overdue())
+        ledger = ledger_of(self.store, lease, context.boundary.approver, user=user, overdue=overdue)
         keeping = RunParts(self.checkpointer, lease)
         return replace(context, boundary=replace(context.boundary, effects=ledger), keeping=keeping)
 
