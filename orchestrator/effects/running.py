@@ -40,6 +40,7 @@ class RunningCall:
         self._runs = runs
         self._place: Path | None = None
         self._transaction: EffectConnection | None = None
+        self._has_ended = False
 
     async def run(self, call: ToolCall) -> ToolResult:
         """The result of the tool, and what it wrote kept where it is no error. Raises what keeping that raises but `sqlite3.Error`."""
@@ -58,6 +59,7 @@ class RunningCall:
             return ToolResult(call_id=call.id, name=call.name, content=problem, is_error=True)
         finally:
             _running.reset(token)
+            self._has_ended = True
             if self._transaction is not None:
                 self._transaction.abandon()
         return result
@@ -73,6 +75,8 @@ class RunningCall:
         place = None if file is None else Path(file).absolute()
         if self._transaction is None:
             self._place, self._transaction = place, self._begun(place)
+            if self._has_ended:  # a thread that ran past the limit begins late, and would keep others waiting
+                self._transaction.abandon()
         elif place != self._place:
             raise InvalidRequest("a call writes into one database: two could not be kept together", hint="make two tools of it")
         return self._transaction

@@ -180,6 +180,29 @@ async def test_a_tool_that_ran_out_of_time_writes_nothing_afterwards(run: Run, s
     assert seats.booked == []
 
 
+async def test_a_tool_that_ran_out_of_time_begins_no_transaction_afterwards(run: Run, seats: Seats) -> None:
+    may_go_on, has_ended = threading.Event(), threading.Event()
+    late: list[Exception] = []
+
+    @tool(effect="transactional", time_limit=0.05)
+    def book(seat: str) -> str:
+        """Book a seat, too late."""
+        may_go_on.wait(10)
+        try:
+            effect_transaction(seats.file).execute("INSERT INTO seats VALUES (?)", (seat,))
+        except InvalidRequest as error:
+            late.append(error)
+        finally:
+            has_ended.set()
+        return "booked"
+
+    async with run.owner() as ledger:
+        assert "longer than its limit" in (await made(ledger, book, seat="1a")).content
+        may_go_on.set()
+        assert has_ended.wait(10)
+        assert len(late) == 1
+
+
 async def test_a_transaction_that_stays_open_is_dropped_for_the_sake_of_others(
     run: Run, seats: Seats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
