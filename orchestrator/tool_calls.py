@@ -123,6 +123,8 @@ class Boundary:
     vault: Vault | None = None
     overdue: Overdue = field(default_factory=Overdue)
     """Calls that ran past their limits, where no ledger is kept."""
+    denied: set[str] = field(default_factory=set)
+    """Actions that somebody said no to, where no ledger is kept."""
 
     def within(self, scope: str) -> "Boundary":
         """That of a part of the run that runs beside others: equal calls of two parts are two effects."""
@@ -327,9 +329,20 @@ class ToolCalls:
             return {**known, **await effects.ask(open_)}
         if approver is None:
             return {}
-        requests = list(asked.values())
+        denied = self._boundary.denied
+        actions = {request.id: self._action(index) for index, request in asked.items()}
+        requests = [request for request in asked.values() if actions[request.id] not in denied]
+        if not requests:
+            return {}
         asking(requests)
-        return await approver(requests)
+        answers = await approver(requests)
+        said = {request.id: answers.get(request.id, False) is True for request in requests}  # a text such as "no" is no yes
+        denied.update(actions[name] for name, is_approved in said.items() if not is_approved)
+        return said
+
+    def _action(self, index: int) -> str:
+        """Return what names the action of a call in this process."""
+        return f"{self._task}/{self._occurrences[index].action}"
 
     def _clearance(self, call: ToolCall, tool: Tool, standing: Standing) -> Clearance:
         guard = self._boundary.guard
@@ -353,5 +366,5 @@ class ToolCalls:
         occurrence = self._occurrences[index]
         if boundary.effects is None:
             key = occurrence.key(self._task)
-            return await run_unrecorded(call, tool, action=f"{self._task}/{occurrence.action}", key=key, overdue=boundary.overdue)
+            return await run_unrecorded(call, tool, action=self._action(index), key=key, overdue=boundary.overdue)
         return await boundary.effects.run(call, tool, occurrence)

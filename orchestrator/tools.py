@@ -135,7 +135,8 @@ class Tool:
     async def run(self, call: ToolCall, *, overdue: Callable[["asyncio.Task[ToolResult]"], None] | None = None) -> ToolResult:
         """Run the call; whatever goes wrong inside the tool becomes an error result that the model can react to.
 
-        `overdue` takes the task of a plain function that ran past the limit: it runs in a thread, which cannot be stopped.
+        `overdue` takes the task of a plain function that ran past the limit, or was to be cancelled: it runs in a thread, which cannot
+        be stopped.
         """
         try:
             keywords = self.arguments(call)
@@ -146,7 +147,7 @@ class Tool:
         with anyio.move_on_after(self.time_limit) as scope:
             return await self._outcome(call, keywords)
         assert scope.cancelled_caught, "nothing else leaves the block without a result"
-        return self._result(call, self._past_limit("was stopped, perhaps after it had acted"), is_error=True)
+        return self._past_limit(call, "was stopped, perhaps after it had acted")
 
     async def _run_in_thread(
         self, call: ToolCall, keywords: dict[str, object], overdue: Callable[["asyncio.Task[ToolResult]"], None] | None
@@ -155,16 +156,23 @@ class Tool:
         try:
             await asyncio.wait({task}, timeout=self.time_limit)
         except asyncio.CancelledError:
-            task.cancel()
+            if overdue is None:
+                task.cancel()
+            else:
+                overdue(task)
             raise
         if task.done():
             return task.result()
         if overdue is not None:
             overdue(task)
-        return self._result(call, self._past_limit("still runs: equal calls wait for it"), is_error=True)
+        return self._past_limit(call, "still runs: equal calls wait for it")
 
-    def _past_limit(self, state: str) -> str:
-        """What the model is told of a call that ran past its limit."""
+    def _past_limit(self, call: ToolCall, state: str) -> ToolResult:
+        """Return the result of a call that ran past its limit. It is never cut: the outcome is read off its first words."""
+        told = self._told_past_limit(state)
+        return ToolResult(call_id=call.id, name=call.name, content=told, is_error=True)
+
+    def _told_past_limit(self, state: str) -> str:
         limit = f"the tool took longer than its limit of {self.time_limit:g} s"
         match self.declared.effect:
             case Effect.READ:
