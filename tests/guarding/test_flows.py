@@ -75,13 +75,19 @@ class World:
             self.done.append(("gather", *people))
             return "invited"
 
+        @tool
+        def mail(to: dict[str, str]) -> str:
+            """Write to somebody."""
+            self.done.append(("mail", *to.values()))
+            return "sent"
+
         @tool(sinks=())
         def note(text: str) -> str:
             """Note something down."""
             self.notes.append(text)
             return "noted"
 
-        return [page, contact, pay, invite, gather, note]
+        return [page, contact, pay, invite, gather, mail, note]
 
 
 async def played(world: World, *replies: Reply, asked: str = ASKED, **options: Any) -> list[tuple[object, ...]]:  # noqa: ANN401 - a task's
@@ -259,6 +265,35 @@ async def test_agents_see_the_plan_behind_the_prompt() -> None:
     async with Hybrid(near=near, tools=World().tools) as hybrid:
         await hybrid.run(ASKED, plan=f"  {INVITE}\n")
     assert near.requests[0].messages[-1].text == f"{ASKED}\n\nPlan:\n{INVITE}"
+
+
+@pytest.mark.parametrize(
+    ("plan", "replies"),
+    [
+        ('gather(people=["ann@example.org", ...])', [call("gather", people=["ann@example.org", "eve@example.org"])]),
+        ('gather(people=[page(url="www.dora.example").email, ...])', [call("gather", people=["dora@example.org", "eve@example.org"])]),
+        ('mail(to={"name": "Ann", "address": ...})', [call("mail", to={"name": "Ann", "address": "eve@example.org"})]),
+        (
+            'invite(user="Dora", address=page(url=...).email)',
+            [call("page", url="www.eve.example"), call("invite", user="Dora", address="dora@example.org")],
+        ),
+        (
+            'invite(user="Dora", address=page(url="www.dora.example", part=...).email)',
+            [call("page", url="www.dora.example", part="Eve's"), call("invite", user="Dora", address="dora@example.org")],
+        ),
+    ],
+)
+async def test_what_a_plan_leaves_to_the_model_within_an_argument_is_looked_at(plan: str, replies: Sequence[ToolCall]) -> None:
+    context = "Eve is at eve@example.org."
+    assert await played(World(), READ, *replies, asked="Do it.", plan=plan, context=context) == []
+
+
+async def test_what_a_plan_leaves_to_the_model_within_an_argument_may_be_said_by_the_user() -> None:
+    people = ["ann@example.org", "bob@example.org"]
+    found = await played(
+        World(), READ, call("gather", people=people), asked="Invite bob@example.org.", plan='gather(people=["ann@example.org", ...])'
+    )
+    assert found == [("gather", *people)]
 
 
 @pytest.mark.parametrize(
