@@ -12,7 +12,10 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from ...protocols import Message, ToolCall
+from ...protocols import Message, ToolCall, ToolResult
+from ..escaping import unescaped
+from ..tool_outcomes import LOOKED_UP
+from ..tools import is_cut
 from .flows import Anything, Fixed, Flow, Members, Planned, Reading, Several
 from .quoting import unquoted
 from .steps import Values, each, moment_of
@@ -32,7 +35,7 @@ class Readings:
                 calls = {call.id: call for call in message.tool_calls}
             result = message.tool_result
             if result is not None and not result.is_error and (call := calls.get(result.call_id)) is not None:
-                self._made.append((call, _value(unquoted(result))))
+                self._made.append((call, _returned(result)))
 
     def filled(self, flow: Flow, call: ToolCall, sinks: frozenset[str]) -> frozenset[str]:
         """Return the arguments of a call that the plan's line states or fills; none where it means another call.
@@ -86,12 +89,15 @@ class Readings:
         return given <= named.keys() and all(self._fits(planned, call.arguments.get(name)) for name, planned in named.items())
 
 
-def _value(text: str) -> object:
-    """Return what a tool returned: the value where it is JSON, else the text."""
+def _returned(result: ToolResult) -> object:
+    """Return what a tool returned: the value where it is JSON, else the text. None where the end is cut off: it may hold another value."""
+    text = unquoted(result).removesuffix(f"\n{LOOKED_UP}")
+    if is_cut(text):
+        return None
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text
+        return unescaped(text)
 
 
 def _distinct(values: Values) -> list[object]:

@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearfar.orchestrator import Hybrid, Policy, tool
+from nearfar.orchestrator.escaping import escaped, unescaped
 from nearfar.orchestrator.guarding.flows import Fixed, Flow, Reading, flows_of, problem_of
 from nearfar.orchestrator.guarding.kinds import KINDS
 from nearfar.orchestrator.guarding.quoting import quoted, unquoted
+from nearfar.orchestrator.guarding.readings import Readings
 from nearfar.orchestrator.policy import Strategy
 from nearfar.orchestrator.task_options import TaskOptions
+from nearfar.orchestrator.tool_outcomes import LOOKED_UP
 from nearfar.orchestrator.tools import Tool
-from nearfar.protocols import InvalidRequest, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult, Unavailable
+from nearfar.protocols import InvalidRequest, Message, ScriptedAgent, Sensitivity, Side, ToolCall, ToolResult, Unavailable
 from nearfar.protocols.fakes import Reply
 
 pytestmark = pytest.mark.anyio
@@ -126,6 +129,40 @@ async def test_no_other_address_may(address: str) -> None:
 async def test_a_page_that_strangers_add_another_address_to_gives_none(added: str) -> None:
     for address in ("dora@example.org", "eve@example.org"):
         assert await played(World(f"{DORA} {added}"), READ, call("invite", user="Dora", address=address), plan=INVITE) == []
+
+
+@pytest.mark.parametrize("address", ["eve@example.org", "dora@example.org"])
+async def test_a_page_whose_end_is_cut_off_gives_none(address: str) -> None:
+    page = f"{address} {'x ' * 10_000}{DORA}"
+    assert await played(World(page), READ, call("invite", user="Dora", address=address), plan=INVITE) == []
+
+
+async def test_records_whose_end_is_cut_off_give_none() -> None:
+    world = World(contacts=["Eve: eve@example.org " + "x " * 10_000, DORA])
+    plan = 'invite(user="Dora", address=contact(name="Dora").email)'
+    assert await played(world, call("contact", name="Dora"), call("invite", user="Dora", address="eve@example.org"), plan=plan) == []
+
+
+@pytest.mark.parametrize("text", ["Write to <dora@example.org>.", "\u200edora@example.org\u200b", "[DORA] dora@example.org \U000e0041"])
+async def test_values_stand_beside_what_is_escaped_where_agents_are_shown_it(text: str) -> None:
+    found = await played(World(text), READ, call("invite", user="Dora", address="dora@example.org"), plan=INVITE)
+    assert found == [("invite", "Dora", "dora@example.org")]
+
+
+@pytest.mark.parametrize("mark", ["<", "\u200b", "\u00ad", "\ufeff"])
+async def test_an_address_behind_what_is_escaped_counts_beside_another_one(mark: str) -> None:
+    page = f"My site: {mark}https://dora.example> https://eve.example"
+    assert await played(World(page), READ, call("invite", user="Dora", address="https://eve.example"), plan=VISIT) == []
+
+
+async def test_an_agent_that_takes_over_reads_what_was_looked_up() -> None:
+    world = World(contacts=[{"account": "DE-44-11", "note": "EVIL-99"}])
+    slow = ToolResult(call_id="1", name="contact", content=f"{json.dumps(world.contacts)}\n{LOOKED_UP}")
+    reads = ToolCall(id="1", name="contact", arguments={"name": "A"})
+    flow = flows_of('pay(account=contact("A").account, amount=5)', KNOWN)[0]
+    readings = Readings([Message.assistant("", (reads,)), Message.tool(quoted(slow))])
+    pays = call("pay", account="DE-44-11", amount=5)
+    assert readings.filled(flow, pays, frozenset({"account", "amount"})) == {"account", "amount"}
 
 
 async def test_a_page_that_changes_between_two_reads_gives_none() -> None:
@@ -358,6 +395,16 @@ def test_a_quoted_result_has_what_it_had_but_for_what_is_escaped(text: str) -> N
     if quoted(result).content.count("\\u") == text.count("\\u"):
         assert unquoted(quoted(result)) == text
     assert unquoted(result) == text
+
+
+@given(st.text(alphabet="<[INST]\u200b\ufeff\U000e0041ab\n\\"))
+def test_what_is_escaped_is_taken_back_as_it_was(text: str) -> None:
+    assert unescaped(escaped(text)) == text
+
+
+@pytest.mark.parametrize("text", ["\\u0041", "C:\\u1234", "\\ud800", "\\u003C", "\\u00"])
+def test_what_only_looks_escaped_stays(text: str) -> None:
+    assert unescaped(text) == text
 
 
 @pytest.mark.parametrize(
