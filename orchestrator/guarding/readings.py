@@ -68,9 +68,9 @@ class Readings:
         found = self._values(reading)
         wanted = value if isinstance(value, list) else [value]
         if each not in reading.steps:
-            found = _distinct(found)
-            if len(found) != 1:
+            if not found or not all(_is_equal(other, found[0]) for other in found):
                 return False
+            found = found[:1]
         members = [one for one in _flat(found) if _is_short(one)]
         is_whole = each in reading.steps or len(members) == len(wanted)
         return is_whole and bool(wanted) and all(any(_is_same(one, member) for one in members) for member in wanted)
@@ -98,14 +98,6 @@ def _returned(result: ToolResult) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return unescaped(text)
-
-
-def _distinct(values: Values) -> list[object]:
-    found: list[object] = []
-    for value in values:
-        if not any(_is_equal(value, other) for other in found):
-            found.append(value)
-    return found
 
 
 def _flat(values: Values) -> Iterator[object]:

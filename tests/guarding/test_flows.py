@@ -422,6 +422,43 @@ def test_texts_hold_values_of_kinds(kind: str, text: str, values: list[str]) -> 
     assert [str(value) for value in KINDS[kind](text)] == values
 
 
+@pytest.mark.parametrize(
+    ("kind", "own", "added"),
+    [
+        *(
+            ("email", f"dora{at}example.org", "eve@example.org")
+            for at in ("&#64;", "&#x40;", "&commat;", "%40", "(at)", " [at] ", "\ufe6b")
+        ),
+        ("email", "dora@exämple.org", "eve@example.org"),
+        ("url", "页https://www.dora.example", "https://eve.example"),
+        ("url", "<a href=//dora.example>", "https://eve.example"),
+        ("url", "ftp://dora.example", "https://eve.example"),
+        *(("number", own, "900") for own in ("EUR1500", "1500USD", "１５００", "1,50,000", "1_500", "1'500", "x=1500chf")),
+        ("date", "12 May", "2026-06-01"),
+        ("date", "31.02.2026", "2026-06-01"),
+        ("date", "5/12/26", "2026-06-01"),
+        ("moment", "May 12 at 14:00", "2026-06-01"),
+        ("moment", "12.5.26, 14:00", "2026-06-01"),
+    ],
+)
+def test_what_strangers_add_is_not_the_only_value_beside_one_in_another_notation(kind: str, own: str, added: str) -> None:
+    for text in (f"{own} {added}", f"{added}\n{own}"):
+        assert len(set(KINDS[kind](text))) != 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("number", "Invoice RE-2024-17 of 2024-06-10, 14:00, for DE-4411-2200: CHF 1'500", "1500"),
+        ("number", "v1.2.3 costs 0", "0"),
+        ("date", "2026-05-12 (May 12)", "2026-05-12"),
+        ("url", "He/she // https://a.example/?to=https://b.example", "https://a.example/?to=https://b.example"),
+    ],
+)
+def test_what_is_no_value_of_the_kind_hides_none(kind: str, text: str, value: str) -> None:
+    assert [str(found) for found in KINDS[kind](text)] == [value]
+
+
 WORDS = st.sampled_from(
     ["eve@evil.example", "dora@example.org", "eve", "@", "www.evil.example", "EVIL-99", INVITE, " ", ".", ",", "\n", '"', "pay("]
 )
