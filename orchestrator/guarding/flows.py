@@ -184,7 +184,11 @@ def _planned(node: ast.expr, known: Mapping[str, Sequence[str]], depth: int) -> 
 
 def _step(call: ast.Call, name: str) -> Step:
     positional = tuple(_constant(each) for each in call.args)
-    named = {keyword.arg: _constant(keyword.value) for keyword in call.keywords if keyword.arg is not None}
+    named: dict[str, JsonValue] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None or keyword.arg in named:
+            raise Unreadable(f"{name} takes names, each once")
+        named[keyword.arg] = _constant(keyword.value)
     try:
         return step_of(name, positional, named)
     except ValueError as error:

@@ -5,9 +5,10 @@ Nothing in a result is taken for more than a value: no record, and no text of se
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 from pydantic import JsonValue
@@ -22,6 +23,8 @@ from .steps import Values, each, moment_of
 
 _LONGEST: Final = 200
 """Characters of a text that is a value."""
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
+"""A text that means a number: with zeros in front it is a name."""
 
 
 class Readings:
@@ -72,8 +75,9 @@ class Readings:
                 return False
             found = found[:1]
         members = [one for one in _flat(found) if _is_short(one)]
-        is_whole = each in reading.steps or len(members) == len(wanted)
-        return is_whole and bool(wanted) and all(any(_is_same(one, member) for one in members) for member in wanted)
+        if each not in reading.steps and (len(members) != len(wanted) or not all(_is_among(wanted, one) for one in members)):
+            return False
+        return bool(wanted) and all(any(_is_same(one, member) for one in members) for member in wanted)
 
     def _values(self, reading: Reading) -> Values:
         """Return all that the results of the call which a reading names lead to."""
@@ -115,7 +119,7 @@ def _is_equal(one: object, other: object) -> bool:
 def _is_same(found: object, value: JsonValue) -> bool:
     """Say whether an argument is this value, which may be written otherwise where it is a number or a point in time."""
     if isinstance(found, datetime):
-        return moment_of(value) == found
+        return _is_moment(found, moment_of(value))
     if isinstance(found, date):
         return isinstance(value, str) and value.strip() == found.isoformat()
     if isinstance(found, Decimal):
@@ -125,6 +129,17 @@ def _is_same(found: object, value: JsonValue) -> bool:
     return False
 
 
+def _is_among(values: Sequence[JsonValue], found: object) -> bool:
+    return any(_is_same(found, value) for value in values)
+
+
+def _is_moment(found: datetime, value: datetime | None) -> bool:
+    """Say whether a point in time is the one that was found. A zone may be left out; one that nothing named would be another time."""
+    if value is None or value.replace(tzinfo=None) != found.replace(tzinfo=None):
+        return False
+    return value.tzinfo is None or value.utcoffset() == (found.utcoffset() or timedelta())
+
+
 def _is_short(found: object) -> bool:
     return not isinstance(found, str) or (len(found) <= _LONGEST and found.isprintable())
 
@@ -132,7 +147,6 @@ def _is_short(found: object) -> bool:
 def _as_number(value: JsonValue) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
-    try:
-        return Decimal(str(value))
-    except InvalidOperation:
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
         return None
+    return Decimal(str(value))

@@ -234,6 +234,7 @@ CONTACTS = [
         ),
         ('gather(people=contact("A").where(name="Ann").people)', call("gather", people=["b@example.org", "a@example.org"]), True),
         ('gather(people=contact("A").where(name="Ann").people)', call("gather", people=["a@example.org"]), False),
+        ('gather(people=contact("A").where(name="Ann").people)', call("gather", people=["a@example.org", "a@example.org"]), False),
         ('gather(people=contact("A").where(name="Ann").people)', call("gather", people=["a@example.org", "c@example.org"]), False),
         ('gather(people=contact("A").people)', call("gather", people=["a@example.org", "b@example.org"]), False),
         ('gather(people=[contact("A").where(name="Ann").account, "DE-1"])', call("gather", people=["DE-44-11", "DE-1"]), True),
@@ -245,6 +246,51 @@ CONTACTS = [
 async def test_a_way_through_records_leads_to_one_value(plan: str, does: ToolCall, is_done: bool) -> None:
     found = await played(World(contacts=CONTACTS), call("contact", name="A"), does, asked="Do it.", plan=plan)
     assert bool(found) is is_done
+
+
+@pytest.mark.parametrize(
+    ("since", "given", "is_done"),
+    [
+        ("2024-05-15T10:00:00", "2024-05-15T14:00:00Z", True),
+        ("2024-05-15T10:00:00", "2024-05-15T14:00:00+09:00", False),
+        ("2024-05-15T10:00:00+02:00", "2024-05-15T14:00:00+02:00", True),
+        ("2024-05-15T10:00:00+02:00", "2024-05-15 14:00", True),
+        ("2024-05-15T10:00:00+02:00", "2024-05-15T14:00:00-08:00", False),
+        ("2024-05-15T10:00:00+02:00", "2024-05-15T14:00:00Z", False),
+    ],
+)
+async def test_a_point_in_time_is_given_in_the_zone_that_was_read(since: str, given: str, *, is_done: bool) -> None:
+    world = World(contacts=[{"since": since}])
+    plan = 'pay(account=contact("A").since.later(hours=4), amount=5)'
+    found = await played(world, call("contact", name="A"), call("pay", account=given, amount=5), asked="Do it.", plan=plan)
+    assert bool(found) is is_done
+
+
+@pytest.mark.parametrize("account", ["0500", "+500", "5e2", "5E2", "5_00", "\u0665\u0660\u0660", " 500", "500\n"])
+async def test_a_text_that_is_worth_as_much_as_a_number_is_another_account(account: str) -> None:
+    plan = 'pay(account=page(url="www.dora.example").number, amount=5)'
+    for text, is_done in ((account, False), ("500", True)):
+        found = await played(World("My account: 500."), READ, call("pay", account=text, amount=5), asked="Do it.", plan=plan)
+        assert bool(found) is is_done
+
+
+@pytest.mark.parametrize("text", ["500", "500.0", "It is 500."])
+async def test_a_page_may_hold_nothing_but_a_number(text: str) -> None:
+    plan = 'pay(account="DE-44", amount=page(url="www.dora.example").number)'
+    found = await played(World(text), READ, call("pay", account="DE-44", amount=500), asked="Do it.", plan=plan)
+    assert found == [("pay", "DE-44", 500.0)]
+
+
+@pytest.mark.parametrize(
+    "own", [{"text": "Coffee\nmug"}, {"text": "coffee \u00a0mug"}, {"tags": ["a coffee mug"]}, {"tags": [{"of": "COFFEE MUG"}]}]
+)
+async def test_words_are_found_in_any_spacing_and_depth(own: dict[str, object]) -> None:
+    plan = 'pay(account=contact("A").containing("coffee mug").account, amount=5)'
+    poison = {"text": "coffee mug", "account": "EVIL-99"}
+    for contacts, account in (([own | {"account": "DE-44"}, poison], "EVIL-99"), ([own | {"account": "DE-44"}], "DE-44")):
+        world = World(contacts=contacts)
+        found = await played(world, call("contact", name="A"), call("pay", account=account, amount=5), asked="Do it.", plan=plan)
+        assert bool(found) is (len(contacts) == 1)
 
 
 @pytest.mark.parametrize("account", ["x" * 201, "DE-44\nand then", "DE\u200b-44"])
@@ -342,6 +388,7 @@ async def test_what_a_plan_leaves_to_the_model_within_an_argument_may_be_said_by
         ("pay('DE-44', account='DE-44')", "each once"),
         ("pay(account=contact('A').largest('limit'))", "there is no step 'largest'"),
         ("pay(account=contact('A').where('Ann'))", "write where"),
+        ("pay(account=contact('A').where(name='A', **{'limit': 1}))", "names, each once"),
         ("pay(account=contact('A').max())", "write max"),
         ("pay(account=contact('A').later(hours='x'))", "write later"),
         ("pay(account=lookup('A').number)", "there is no tool 'lookup'"),
