@@ -57,6 +57,17 @@ async def test_the_app_is_asked_and_what_it_says_no_to_is_not_run() -> None:
     assert [result.content for result in results] == ["sent to ann", "not run: send is not run before somebody says yes: the user said no"]
 
 
+@pytest.mark.parametrize("answer", ["no", "True", 1, [True], None])
+async def test_only_true_is_a_yes(answer: object) -> None:
+    async def approver(requests: Sequence[ApprovalRequest]) -> Mapping[str, bool]:
+        return {request.id: answer for request in requests}  # type: ignore[misc]  # clumsy
+
+    letters = Letters()
+    async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=approver) as hybrid:
+        await hybrid.run("Write to Ann")
+    assert letters.sent == []
+
+
 async def test_a_task_may_have_an_approver_of_its_own() -> None:
     letters, person = Letters(), Person("ann")
     async with Hybrid(near=ScriptedAgent([letter("ann"), "done"]), tools=[letters.tool], approver=Person()) as hybrid:
