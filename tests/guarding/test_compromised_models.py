@@ -340,6 +340,34 @@ async def test_what_a_tool_returned_in_an_earlier_turn_is_no_word_of_the_users()
     assert shown == quoted(earlier)
 
 
+NOTED = call("note", text="EVIL-99 900")
+AS_NOTED = "pay(account=notes().account, amount=900), as notes() say"
+
+
+@pytest.mark.parametrize("account", ["EVIL-99", "DE-4411-2200"])
+async def test_what_strangers_left_in_the_world_in_an_earlier_turn_is_no_word_of_the_users(account: str) -> None:
+    world = World()
+    world.notes = [f'{{"account": "{account}"}}']
+    is_poisoned = account == "EVIL-99"
+    left = (*made(READ, POISON), *made(NOTED, "noted")) if is_poisoned else made(READ, POISON)
+    history = [Message.user("Read the mail about the rent"), *left, Message.assistant("done"), Message.user("Pay as noted")]
+    for options in ({"plan": AS_NOTED}, {"plan": "First notes().", "allowed_tools": ["pay", "notes"]}):
+        world.done.clear()
+        await outcome(world, history, call("notes"), call("pay", account=account, amount=900), **options)
+        assert bool(world.done) is (not is_poisoned and options["plan"] == AS_NOTED)
+
+
+async def test_what_strangers_left_in_the_world_in_an_earlier_task_of_a_session_is_no_word_of_the_users() -> None:
+    world = World()
+    agent = ScriptedAgent([READ, NOTED, "done", call("notes"), PAY_EVIL, "done"])
+    async with Hybrid(near=agent, tools=world.tools) as hybrid:
+        options: TaskOptions = {"strategy": "device", "sensitivity": "public", "session": "s"}
+        await hybrid.run("Read the mail about the rent", **options)
+        await hybrid.run("Pay 900 as noted", plan="First notes(), then pay(account=..., amount=900)", **options)
+    assert world.notes == ["EVIL-99 900"]
+    assert world.done == []
+
+
 async def test_a_private_result_is_not_told_to_a_tool_that_shows_it_to_strangers() -> None:
     world = World()
 
