@@ -12,7 +12,10 @@ _NETWORK: Final = frozenset(
     {"url", "urls", "uri", "uris", "link", "links", "href", "website", "webpage", "domain", "host", "hostname", "endpoint", "feed"}
 )
 _NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_UNSPACED: Final = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_UNSPACED: Final = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3105-\u312f\u3400-\u4dbf\u4e00-\u9fff"
+    r"\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
 """Letters of scripts that have no spaces between words: Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 _WORD: Final = re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\W\d_])+")
 _FEW: Final = 4
