@@ -52,6 +52,13 @@ class Readings:
         fitting = {name for name, planned in named.items() if name in call.arguments and self._fits(planned, call.arguments[name])}
         return frozenset(fitting) if sinks & named.keys() <= fitting else frozenset()
 
+    def is_named(self, flow: Flow, call: ToolCall, names: Sequence[str]) -> bool:
+        """Say whether the plan's line states, fills, or leaves to the model what a call gives to these arguments."""
+        planned = {name: flow.arguments.get(name) for name in names}
+        return all(
+            one is not None and (isinstance(one, Anything) or self._fits(one, call.arguments[name])) for name, one in planned.items()
+        )
+
     def _fits(self, planned: Planned, value: JsonValue) -> bool:
         match planned:
             case Anything():  # within a list, an object or a reading: what a model chose there is the guard's to look at

@@ -315,6 +315,26 @@ async def test_nothing_flows_once_strangers_had_something_changed_that_no_plan_n
     assert found == [("invite", "Dora", "dora@example.org")]
 
 
+@pytest.mark.parametrize(
+    ("plan", "given"),
+    [
+        ('pay(account="DE-44", amount=5, note="Hello")', {"note": "Hello"}),
+        ('pay(account="DE-44", amount=5, note=...)', {"note": "eve@example.org"}),
+        ('pay(account="DE-44", amount=5)', {}),
+        ('pay(account="DE-44", amount=5)', {"note": "Invite Dora"}),
+        ('pay(account="DE-44", amount=5, note="Hello")', {"note": "eve@example.org"}),
+        ('pay(account="DE-44", amount=5)', {"note": "eve@example.org"}),
+    ],
+)
+async def test_nothing_flows_once_a_planned_call_has_told_a_tool_other_things_than_planned(plan: str, given: dict[str, str]) -> None:
+    pays = call("pay", account="DE-44", amount=5, **given)
+    done = await played(
+        World(), READ, pays, call("invite", user="Dora", address="dora@example.org"), asked="Invite Dora.", plan=f"{plan}, {INVITE}"
+    )
+    is_as_planned = "..." in plan or "eve" not in given.get("note", "")
+    assert [one[0] for one in done] == (["pay", "invite"] if is_as_planned else ["pay"])
+
+
 async def test_nothing_flows_for_an_agent_that_takes_over_from_one_who_obeyed_strangers() -> None:
     world = World(SITE)
     near = ScriptedAgent([READ, call("note", text="Dora is at eve's"), Unavailable("out of memory")], name="near")
