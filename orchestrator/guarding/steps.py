@@ -6,6 +6,7 @@ Each takes the values so far and returns those that it leads to. Values are thos
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import Final
 
 from pydantic import JsonValue
@@ -75,9 +76,9 @@ def _least(positional: Sequence[JsonValue], named: Mapping[str, JsonValue]) -> S
 
 def _extreme(name: str, choose: Callable[[list[float]], float]) -> Step:
     def step(values: Values) -> Values:
-        records = [value for value in _members_of_lists(values) if isinstance(value, dict) and _is_number(value.get(name))]
-        if not records:
-            return []
+        records = [value for value in _members_of_lists(values) if isinstance(value, dict) and value.get(name) is not None]
+        if not records or not all(_is_number(record[name]) and isfinite(record[name]) for record in records):
+            return []  # one that cannot be compared could be the one
         best = choose([record[name] for record in records])
         return [record for record in records if record[name] == best]
 

@@ -293,6 +293,16 @@ async def test_words_are_found_in_any_spacing_and_depth(own: dict[str, object]) 
         assert bool(found) is (len(contacts) == 1)
 
 
+@pytest.mark.parametrize("price", ["5", "5.00 EUR", [5], {"amount": 5}, True, float("nan"), float("inf")])
+async def test_nothing_is_the_smallest_beside_what_cannot_be_compared(price: object) -> None:
+    plan = 'pay(account=contact("A").min("price").account, amount=5)'
+    poison = {"price": 9, "account": "EVIL-99"}
+    for own, account in (([{"price": price, "account": "DE-44"}], "EVIL-99"), ([{"price": None}, {"name": "Ann"}], "EVIL-99")):
+        world = World(contacts=[poison, *own])
+        found = await played(world, call("contact", name="A"), call("pay", account=account, amount=5), asked="Do it.", plan=plan)
+        assert bool(found) is (len(own) == 2)
+
+
 @pytest.mark.parametrize("account", ["x" * 201, "DE-44\nand then", "DE\u200b-44"])
 async def test_no_more_than_a_short_line_flows(account: str) -> None:
     world = World(contacts=[{"account": account}])
