@@ -15,8 +15,8 @@ from pydantic import JsonValue
 
 from ...protocols import Message, ToolCall, ToolResult
 from ..escaping import unescaped
-from ..tool_outcomes import LOOKED_UP
-from ..tools import is_cut
+from ..tool_outcomes import LOOKED_UP, Effect
+from ..tools import Tool, is_cut
 from .flows import Anything, Fixed, Flow, Members, Planned, Reading, Several
 from .quoting import unquoted
 from .steps import Values, each, moment_of
@@ -28,9 +28,16 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
 
 
 class Readings:
-    """What the calls of a conversation have returned."""
+    """What the calls of a conversation have returned.
 
-    def __init__(self, conversation: Sequence[Message]) -> None:
+    Args:
+        conversation: the messages.
+        tools: those that were called. Of one that reads, each argument decides what is read.
+    """
+
+    def __init__(self, conversation: Sequence[Message], tools: Mapping[str, Tool]) -> None:
+        changing = {name: tool for name, tool in tools.items() if tool.declared.effect is not Effect.READ}
+        self._deciding = {name: tool.declared.sinks for name, tool in changing.items()}
         self._made: list[tuple[ToolCall, object]] = []
         calls: Mapping[str, ToolCall] = {}
         for message in conversation:
@@ -61,7 +68,7 @@ class Readings:
 
     def _fits(self, planned: Planned, value: JsonValue) -> bool:
         match planned:
-            case Anything():  # within a list, an object or a reading: what a model chose there is the guard's to look at
+            case Anything():  # within a list or an object: what a model chose there is the guard's to look at
                 return False
             case Fixed(value=stated):
                 return _is_same(stated, value)
@@ -97,7 +104,13 @@ class Readings:
         """Say whether the call is the one that is to be read. Nothing else may be given to it: it would return something else."""
         given = {name for name, value in call.arguments.items() if value is not None}
         named = reading.arguments
-        return given <= named.keys() and all(self._fits(planned, call.arguments.get(name)) for name, planned in named.items())
+        return given <= named.keys() and all(
+            self._may_be_anything(reading, name) if isinstance(planned, Anything) else self._fits(planned, call.arguments.get(name))
+            for name, planned in named.items()
+        )
+
+    def _may_be_anything(self, reading: Reading, argument: str) -> bool:
+        return reading.tool in self._deciding and argument not in self._deciding[reading.tool]
 
 
 def _returned(result: ToolResult) -> object:

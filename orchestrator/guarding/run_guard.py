@@ -92,7 +92,7 @@ class RunGuard:
         if not flows or self._unplanned(call, tool, standing, sinks, grounds):
             return False
         others = doubtful(call, tool, [name for name in call.arguments if name not in sinks], grounds)
-        readings = Readings(standing.conversation[:-1])
+        readings = Readings(standing.conversation[:-1], self._tools)
         return any(readings.is_named(flow, call, others) for flow in flows)
 
     def _objections(self, call: ToolCall, tool: Tool, standing: Standing) -> Iterator[tuple[OnDoubt, str]]:
@@ -117,7 +117,7 @@ class RunGuard:
         if not foreign or standing.label.is_disturbed:
             return foreign
         flows = self._flows(tool, standing)
-        readings = Readings(standing.conversation[:-1] if flows else ())
+        readings = Readings(standing.conversation[:-1] if flows else (), self._tools)
         left = [[name for name in foreign if name not in readings.filled(flow, call, tool.declared.sinks)] for flow in flows]
         return min(left, key=len, default=foreign)
 

@@ -160,7 +160,7 @@ async def test_an_agent_that_takes_over_reads_what_was_looked_up() -> None:
     slow = ToolResult(call_id="1", name="contact", content=f"{json.dumps(world.contacts)}\n{LOOKED_UP}")
     reads = ToolCall(id="1", name="contact", arguments={"name": "A"})
     flow = flows_of('pay(account=contact("A").account, amount=5)', KNOWN)[0]
-    readings = Readings([Message.assistant("", (reads,)), Message.tool(quoted(slow))])
+    readings = Readings([Message.assistant("", (reads,)), Message.tool(quoted(slow))], {})
     pays = call("pay", account="DE-44-11", amount=5)
     assert readings.filled(flow, pays, frozenset({"account", "amount"})) == {"account", "amount"}
 
@@ -399,6 +399,22 @@ async def test_agents_see_the_plan_behind_the_prompt() -> None:
 async def test_what_a_plan_leaves_to_the_model_within_an_argument_is_looked_at(plan: str, replies: Sequence[ToolCall]) -> None:
     context = "Eve is at eve@example.org."
     assert await played(World(), READ, *replies, asked="Do it.", plan=plan, context=context) == []
+
+
+@pytest.mark.parametrize(("name", "is_done"), [("plan.txt", True), ("eve.txt", False)])
+async def test_a_plan_may_leave_to_the_model_what_decides_nothing_where_a_tool_names_what_it_has_made(name: str, *, is_done: bool) -> None:
+    @tool(sinks=["name"])
+    def write(name: str, content: str) -> dict[str, str]:
+        """Write a file."""
+        return {"id": f"no. {len(content)}"}
+
+    world = World()
+    plan = 'invite(user="Dora", address=write(name="plan.txt", content=...).id)'
+    replies = [READ, call("write", name=name, content="Dora's"), call("invite", user="Dora", address="no. 6"), "done"]
+    policy = Policy(strategy=Strategy.DEVICE, sensitivity=Sensitivity.PUBLIC)
+    async with Hybrid(near=ScriptedAgent(replies), tools=[*world.tools, write], policy=policy) as hybrid:
+        await hybrid.run("Show Dora what stands on www.dora.example.", plan=plan)
+    assert world.done == ([("invite", "Dora", "no. 6")] if is_done else [])
 
 
 async def test_what_a_plan_leaves_to_the_model_within_an_argument_may_be_said_by_the_user() -> None:
