@@ -540,6 +540,30 @@ def test_what_strangers_add_is_not_the_only_value_beside_one_in_another_notation
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "dora=eve@example.org",
+        "dora!eve@example.org",
+        "do\u00adeve@example.org",
+        "a\u0301eve@example.org",
+        "eve@example.org\uff0edora.example",
+    ]
+    + ["eve@example.org.\u00e9vil.example", "eve@example.org\u200b.dora.example", "eve@example.org._x.example"],
+)
+def test_a_part_of_an_address_is_none(text: str) -> None:
+    assert list(KINDS["email"](text)) == []
+
+
+@pytest.mark.parametrize("text", ["<a href='mailto:eve@example.org'>", "**eve@example.org**", "`eve@example.org`", "(eve@example.org)."])
+def test_an_address_stands_between_marks(text: str) -> None:
+    assert list(KINDS["email"](text)) == ["eve@example.org"]
+
+
+def test_a_minus_sign_is_a_minus() -> None:
+    assert list(map(str, KINDS["number"]("Balance: \u2212500"))) == ["-500"]
+
+
+@pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
         ("number", "Invoice RE-2024-17 of 2024-06-10, 14:00, for DE-4411-2200: CHF 1'500", "1500"),
