@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pydantic import JsonValue
 
@@ -98,12 +98,37 @@ def problem_of(plan: str, known: Sequence[Signature]) -> str | None:
     return next(map(str, problems), None)
 
 
+class CutOut(NamedTuple):
+    """The calls of one tool in a plan, and what else it says."""
+
+    calls: tuple[str, ...]
+    rest: str
+
+
+def calls_cut_out(plan: str, tool: str) -> CutOut:
+    """Separate a plan's calls of a tool from its other words. One that is nowhere closed ends with its line."""
+    calls: list[str] = []
+    rest, place = "", 0
+    for found in re.finditer(_beginning(re.escape(tool)), plan):
+        if found.start() < place:
+            continue  # within the one before
+        text = _to_its_end(plan, found.start(), found.end())
+        text = text if text.endswith(")") else text.splitlines()[0]
+        calls.append(text)
+        rest, place = rest + plan[place : found.start()], found.start() + len(text)
+    return CutOut(tuple(calls), rest + plan[place:])
+
+
+def _beginning(names: str) -> str:
+    return rf"(?<![\w.-])({names})\("
+
+
 def _calls(plan: str, known: Mapping[str, Sequence[str]]) -> Iterator[Flow | Unreadable]:
     plan = plan[:_LONGEST]
     if not known:
         return
     names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
-    for found in re.finditer(rf"(?<![\w.-])({names})\(", plan):
+    for found in re.finditer(_beginning(names), plan):
         text = _to_its_end(plan, found.start(), found.end())
         try:
             flow = _flow(text, known)

@@ -221,6 +221,11 @@ async def test_a_record_may_be_used_whose_key_the_user_has_named_and_no_other() 
         ("1. read_mail(about='rent')\n2. join(first='Ann', second='500')\n3. pay(it)", "Ann500", 1),
         ("1. read_mail(about='rent')\n2. join(first='Ann', second=?)\n3. pay(500)", "Ann500", 0),
         ("1. read_mail(about='rent')\n2. Join Ann and 500\n3. pay(it)", "Ann500", 0),
+        ("1. read_mail(about='rent'), join(first='Ann',\n    second='500'), pay(it)", "Ann500", 1),
+        ("1. read_mail(about='rent'), join(first='Bob', second='7'), pay(500) to Ann", "Ann500", 0),
+        ("1. read_mail(about='rent'), join(first='Ann', second='7'), join(first='Bob', second='500')", "Ann500", 0),
+        ("1. read_mail(about='rent'), join(first='Bob (who is with Ann and owes 500", "Ann500", 1),
+        ("1. read_mail(about='rent'), join(first='Bob\npay(500) to Ann", "Ann500", 0),
     ],
 )
 async def test_what_a_call_returns_may_be_used_that_a_plan_names_with_all_it_says(plan: str, account: str, count: int) -> None:
