@@ -22,6 +22,8 @@ from .steps import Step, member, step_of
 
 _LONGEST: Final = 20_000
 """Characters of a plan that are read."""
+_MOST: Final = 200
+"""Calls in a plan that are read: each is looked through to its end, which may be that of the plan."""
 _DEEPEST: Final = 16
 """Readings within readings, lists and members."""
 
@@ -128,7 +130,10 @@ def _calls(plan: str, known: Mapping[str, Sequence[str]]) -> Iterator[Flow | Unr
     if not known:
         return
     names = "|".join(sorted(map(re.escape, known), key=len, reverse=True))
-    for found in re.finditer(_beginning(names), plan):
+    for number, found in enumerate(re.finditer(_beginning(names), plan)):
+        if number == _MOST:
+            yield Unreadable(f"it has more than {_MOST} calls")
+            return
         text = _to_its_end(plan, found.start(), found.end())
         try:
             flow = _flow(text, known)

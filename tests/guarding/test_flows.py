@@ -443,6 +443,7 @@ async def test_what_a_plan_leaves_to_the_model_within_an_argument_may_be_said_by
         ("pay(**{'account': 1})", "each once"),
         ("pay(account=" + "[" * 30 + "]" * 30 + ")", "too deep"),
         ("x" * 20_001, "20,000 at most"),
+        ("pay('A')" * 201, "more than 200 calls"),
         ("  ", "plan must be a text"),
         (7, "plan must be a text"),
     ],
@@ -453,6 +454,11 @@ async def test_a_users_plan_that_cannot_be_read_is_refused_before_anything_is_do
         with pytest.raises(InvalidRequest, match=told.replace("(", r"\(")):
             await hybrid.run(ASKED, plan=plan)  # type: ignore[arg-type]  # hostile
     assert near.requests == []
+
+
+def test_no_more_than_200_calls_of_a_plan_are_read() -> None:
+    assert len(flows_of("pay('A') " * 201, KNOWN)) == 200
+    assert problem_of("pay('A') " * 200, KNOWN) is None
 
 
 def test_words_that_name_no_call_are_a_plan_too() -> None:
