@@ -188,7 +188,7 @@ class ToolCalls:
         if asked:
             answers = await self._answers(asked, asking)
             nobody = "" if self._can_ask else ", and there is nobody to ask"
-            denied = {index: request for index, request in asked.items() if not answers.get(request.call.id, False)}
+            denied = {index: request for index, request in asked.items() if answers.get(request.call.id) is not True}
             self._refused |= {
                 request.call.id: self._told(index, f"{request.reason}{nobody or ': the user said no'}") for index, request in denied.items()
             }

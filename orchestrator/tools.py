@@ -4,10 +4,11 @@ import asyncio
 import functools
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Annotated, Any, Final, TypedDict, TypeVar, Unpack, cast, overload
 
 import anyio
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -28,6 +29,9 @@ DEFAULT_TIME_LIMIT = 30.0
 """Seconds a tool may run."""
 DEFAULT_RESULT_LIMIT = 20_000
 """Characters of a result that the model gets to see."""
+
+_CUT: Final = "[cut: {:,} characters, the first {:,} are shown]"
+_IS_CUT: Final = re.compile(r"\n\[cut: [\d,]+ characters, the first [\d,]+ are shown\]\Z", re.ASCII)
 
 ToolFunction = Callable[..., object]
 
@@ -201,7 +205,7 @@ class Tool:
 
     def _result(self, call: ToolCall, text: str, *, is_error: bool = False) -> ToolResult:
         if len(text) > self.result_limit:
-            text = f"{text[: self.result_limit]}\n[cut: {len(text):,} characters, the first {self.result_limit:,} are shown]"
+            text = f"{text[: self.result_limit]}\n{_CUT.format(len(text), self.result_limit)}"
         text = text.encode(errors="backslashreplace").decode()  # half of a surrogate pair could not be sent on
         return ToolResult(call_id=call.id, name=call.name, content=text, is_error=is_error)
 
@@ -225,6 +229,11 @@ def tool(function: ToolFunction | None = None, /, **options: Unpack[ToolOptions]
         raise ConfigError(f"a tool has no option {unknown[0]!r}", hint=f"the options are {known}")
     make = functools.partial(Tool, **options)
     return make if function is None else make(function)
+
+
+def is_cut(content: str) -> bool:
+    """Say whether a result is longer than its tool's limit, so that its end is missing."""
+    return _IS_CUT.search(content) is not None
 
 
 async def run_tool_call(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:

@@ -86,9 +86,14 @@ class RunGuard:
         return is_keyed(call, tool, self._grounds(standing))
 
     def is_as_planned(self, call: ToolCall, tool: Tool, standing: Standing) -> bool:
-        """Whether a plan had named the call, and all that decides what it does: stated, or to be read."""
+        """Whether a plan had named the call: what decides what it does is stated or to be read, and the rest may be left to the model."""
+        grounds, flows = self._grounds(standing), self._flows(tool, standing)
         sinks = [name for name in call.arguments if name in tool.declared.sinks]
-        return bool(self._flows(tool, standing)) and not self._unplanned(call, tool, standing, sinks, self._grounds(standing))
+        if not flows or self._unplanned(call, tool, standing, sinks, grounds):
+            return False
+        others = doubtful(call, tool, [name for name in call.arguments if name not in sinks], grounds)
+        readings = Readings(standing.conversation[:-1], self._tools)
+        return any(readings.is_named(flow, call, others) for flow in flows)
 
     def _objections(self, call: ToolCall, tool: Tool, standing: Standing) -> Iterator[tuple[OnDoubt, str]]:
         tools, arguments, label = self._policy.tools, self._policy.arguments, standing.label
@@ -112,7 +117,7 @@ class RunGuard:
         if not foreign or standing.label.is_disturbed:
             return foreign
         flows = self._flows(tool, standing)
-        readings = Readings(standing.conversation[:-1] if flows else ())
+        readings = Readings(standing.conversation[:-1] if flows else (), self._tools)
         left = [[name for name in foreign if name not in readings.filled(flow, call, tool.declared.sinks)] for flow in flows]
         return min(left, key=len, default=foreign)
 

@@ -11,7 +11,7 @@ from ..effects.canonical import canonical
 from ..effects.occurrences import Occurrences
 from ..events import ApprovalAsked, Routed, ToolFinished, ToolStarted
 from ..guarding.chosen import Chosen
-from ..labels import OPEN, Label, joined
+from ..labels import Label, joined
 from ..privacy.starting import starting_label
 from ..recollection import Recollection
 from ..results import Call
@@ -34,7 +34,7 @@ from .reading import Json, as_json, value_of
 from .refusals import warn_of_refusal
 from .runtime import TaskRuntime, emit
 from .state import TaskState, fresh_start, label_of
-from .trust import Trust
+from .trust import Trust, left_by_history
 from .turn import Turn
 
 _SILENT = "allow more output tokens, or less effort: a model may spend them all on its thoughts"
@@ -66,12 +66,13 @@ class TaskNodes:
         commitments = None if context.account is None else context.account.commitments
         decision = self.router.decide(task, list(self.team), tools=context.tools, spent=spent, commitments=commitments)
         emit(runtime, Routed(decision=decision))
-        label = as_json(starting_label(task, context.tools))
+        world = left_by_history(task, context.tools)
+        label = as_json(starting_label(task, context.tools).joined(world))
         empty: TaskState = {
             "attempts": [],
             "label": label,
             "opening": label,
-            "world": as_json(OPEN),
+            "world": as_json(world),
             "chosen": as_json(task.planned),
             "standby": None,
             "calls": [],

@@ -61,7 +61,7 @@ async def test_the_app_is_asked_and_what_it_says_no_to_is_not_run() -> None:
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-@pytest.mark.parametrize("said", ["no", "yes", 1, None])
+@pytest.mark.parametrize("said", ["no", "True", 1, [True], None])
 async def test_only_true_is_a_yes(said: object, is_durable: bool, tmp_path: Path) -> None:
     letters = Letters()
 
