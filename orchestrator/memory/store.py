@@ -257,6 +257,8 @@ class MemoryStore(BasicStore):
         """
         if (subject is None) == (prefix is None) or subject == "":
             raise InvalidRequest("what to erase is named by a subject or by a namespace prefix", hint="give one of them")
+        if subject is not None:
+            validation.check_name(subject)
         place = None if prefix is None else validation.prefix(prefix)
         erased = self.replica().erase(subject=subject, prefix=place, on_behalf_of=self._eraser(place))
         self._watchers.notify()

@@ -1,6 +1,6 @@
 """What all replicas get to know beside the items: what was erased, which devices are shut out, and whose each device is. It only grows."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from ....protocols import InvalidRequest
+from .. import validation
 from ..item import Address, Meta, Namespace, Tier, address_tag
 from ..operation import Dot, Operation, Sibling, VersionVector
 from .keys import tag_of
@@ -152,6 +153,18 @@ def check_size(facts: Facts) -> None:
     if len(facts.erasures) > _MOST_ERASURES or devices > _MOST_DEVICES:
         hint = f"at most {_MOST_ERASURES:,} and {_MOST_DEVICES:,} are told; the peer is broken, or its store too old"
         raise InvalidRequest(f"a replica states {len(facts.erasures):,} erasures and {devices:,} devices", hint=hint)
+
+
+def check_devices(devices: Collection[str]) -> None:
+    """Raises `InvalidRequest` where a replica counts the writes of more devices than there can be."""
+    if len(devices) > _MOST_DEVICES or not all(0 < len(device) <= _LONGEST for device in devices):
+        hint = f"at most {_MOST_DEVICES:,} are counted; the peer is broken, or no nearfar store"
+        raise InvalidRequest(f"the peer knows writes of {len(devices):,} devices, or of some that cannot be", hint=hint)
+
+
+def is_device(name: object) -> bool:
+    """Return whether a device, or the log of one, can be called so."""
+    return validation.is_name(name, _LONGEST)
 
 
 def encode_facts(facts: Facts) -> bytes:

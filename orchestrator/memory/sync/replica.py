@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ....protocols import PermissionDenied, SyncRefused
+from ....protocols import InvalidRequest, PermissionDenied, SyncRefused
 from ..clock import MAXIMUM_SKEW
 from ..engine import Engine, Transaction
 from ..item import Address, Namespace
 from ..wording import Wording
 from . import books, restoring
 from .erasing import Forgetting, forget
-from .facts import Erasure, Facts, check_size, prefix_tag
+from .facts import Erasure, Facts, check_size, is_device, prefix_tag
 from .keys import SubjectKeys, tag_of
 from .messages import SCHEMA, Hello, Request
 from .peer import Peer
@@ -125,6 +125,8 @@ class Replica:
 
     def revoke(self, device: str) -> None:
         """Shut a device out, here and at every replica that hears of it. What it wrote before stays."""
+        if not is_device(device):
+            raise InvalidRequest(f"{device!r:.80} is no device", hint="`nearfar memory stats` names them")
         if device == self.engine.device:
             raise PermissionDenied("a device cannot shut itself out", hint="do it on another one")
         with self.engine.transaction() as transaction:

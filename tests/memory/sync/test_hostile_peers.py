@@ -9,17 +9,17 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langgraph.store.base import PutOp
-from sync_world import Node, greet, send, synchronise, take
+from sync_world import Node, greet, send, synchronise, take, through_wire
 
 from nearfar.orchestrator.memory.encoding import encode
 from nearfar.orchestrator.memory.item import Address, Meta, Source, Tier
-from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling
+from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling, Stamp
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
 from nearfar.orchestrator.memory.sync.keys import tag_of
 from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Range, SealedOperation
 from nearfar.orchestrator.memory.sync.peer import Peer
-from nearfar.orchestrator.memory.sync.receiving import read_operation
+from nearfar.orchestrator.memory.sync.receiving import read_operation, receive
 from nearfar.protocols import InvalidRequest, NearfarError, PrivacyViolation, SyncRefused
 from nearfar.protocols.v1 import memory_pb2 as pb
 
@@ -69,6 +69,21 @@ def batch(*operations: Operation, **changes: object) -> Batch:
         ENOUGH._replace(clock=1 << 62),
         ENOUGH._replace(context={"phone": 1}),
         ENOUGH._replace(unseen=(Dot("phone", 1),)),
+        ENOUGH._replace(meta=META._replace(ttl=1e15)),
+        ENOUGH._replace(meta=META._replace(agent="a\0b")),
+        ENOUGH._replace(meta=META._replace(lineage=(Address(NOTES, "a\0b"),))),
+        ENOUGH._replace(value={"text": "a\0b"}),
+        ENOUGH._replace(value={"a\0b": 1}),
+        ENOUGH._replace(value={"count": (1 << 64) - 1}),
+        ENOUGH._replace(context={"tablet": 1 << 62}),
+        ENOUGH._replace(context={"": 1}),
+        ENOUGH._replace(context={"x" * 5000: 1}),
+        ENOUGH._replace(context={"tablet": 1 << 62}, unseen=(Dot("tablet", 1 << 62),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1), 1, {"deep": eval("[" * 200 + "]" * 200)}, META, {}),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1), 1, {"text": "x" * (2 << 20)}, META, {}),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1), 1, {"text": "a\0b"}, META, {}),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1 << 62), 1, {"text": "x"}, META, {}),)),
+        ENOUGH._replace(siblings=(Sibling(Dot("tablet", 1), 1, {"text": "x"}, META, {"text": Stamp(1, "tablet", 1 << 62)}),)),
     ],
 )
 def test_an_operation_that_no_store_would_write_is_refused(pair: tuple[Node, Node], operation: Operation) -> None:
@@ -232,6 +247,30 @@ def test_nobody_makes_a_hub_their_own() -> None:
     phone.close()
 
 
+@pytest.mark.parametrize("name", ["x" * 257, "x\0", "x\x1b[2J", "x\n"])
+def test_a_replica_of_an_impossible_name_is_refused_before_anything_of_it_is_kept(pair: tuple[Node, Node], name: str) -> None:
+    laptop, _ = pair
+    for hello in (Hello(name, NOW, {}, Facts(), "log"), Hello("tablet", NOW, {}, Facts(), name)):
+        with pytest.raises(InvalidRequest, match="name"):
+            laptop.replica.meet(Peer("tablet", "anna"), through_wire(hello), is_caller=True)
+    assert laptop.replica.facts().users == {"laptop": "anna", "phone": "anna"}
+
+
+@pytest.mark.parametrize("now", [float("nan"), float("inf"), float("-inf")])
+def test_a_clock_that_shows_no_time_is_refused(now: float) -> None:
+    with pytest.raises(InvalidRequest, match="clock"):
+        through_wire(Hello("tablet", now, {}, Facts(), "log"))
+
+
+def test_a_hub_cannot_make_a_replica_count_the_writes_of_more_devices_than_are_told(pair: tuple[Node, Node]) -> None:
+    laptop, _ = pair
+    hub = Peer("hub", "", is_relay=True)
+    for claims in (dict.fromkeys(names(10_001), 1), {"x" * 257: 1}, {"": 1}):
+        with pytest.raises(InvalidRequest, match="devices"):
+            receive(laptop.replica, hub, "hub", Batch("log", 0, 1, known=claims))
+    assert laptop.replica.hello().known.keys() <= {"laptop", "phone"}
+
+
 @given(st.binary(max_size=200))
 def test_noise_in_the_place_of_a_batch_is_refused_or_is_an_empty_batch(noise: bytes) -> None:
     laptop, phone = Node("laptop", "anna", lambda: NOW), Node("phone", "anna", lambda: NOW)
@@ -280,6 +319,12 @@ def test_facts_are_the_same_after_they_were_written_and_read() -> None:
     erasure = Erasure("e" * 32, None, "tag", "anna", {"phone": 3}, {"item": {"phone": 2}})
     facts = Facts({erasure.id: erasure}, frozenset({"tablet"}), {"phone": "anna"})
     assert decode_facts(encode_facts(facts)) == facts
+
+
+def test_holes_that_are_more_than_can_be_counted_are_refused(pair: tuple[Node, Node]) -> None:
+    laptop, phone = pair
+    with pytest.raises(InvalidRequest):
+        take(laptop, phone, batch(holes=(Range("phone", 1, (1 << 62) - 1),) * 8))
 
 
 @pytest.mark.parametrize("hole", [Range("phone", 0, 1), Range("phone", 3, 2), Range("phone", 1, 1 << 62)])
