@@ -18,6 +18,8 @@ _LONGEST = 256
 """Characters of a device's, a user's or an erasure's name."""
 _MOST_ERASURES = 100_000
 _MOST_DEVICES = 10_000
+_SHARE = 5
+"""One user may take this part of either at a hub."""
 _LATEST = 1 << 62
 """Numbers of writes are below it."""
 
@@ -153,6 +155,15 @@ def check_size(facts: Facts) -> None:
     if len(facts.erasures) > _MOST_ERASURES or devices > _MOST_DEVICES:
         hint = f"at most {_MOST_ERASURES:,} and {_MOST_DEVICES:,} are told; the peer is broken, or its store too old"
         raise InvalidRequest(f"a replica states {len(facts.erasures):,} erasures and {devices:,} devices", hint=hint)
+
+
+def check_share(facts: Facts, user: str) -> None:
+    """Raises `InvalidRequest` where a hub would know so much of one user that others have no room."""
+    erasures = sum(one.user == user for one in facts.erasures.values())
+    devices = sum(owner == user for owner in facts.users.values())
+    if erasures > _MOST_ERASURES // _SHARE or devices > _MOST_DEVICES // _SHARE:
+        hint = f"at most {_MOST_ERASURES // _SHARE:,} and {_MOST_DEVICES // _SHARE:,} of one user are kept"
+        raise InvalidRequest(f"there would be {erasures:,} erasures and {devices:,} devices of {user!r} at the hub", hint=hint)
 
 
 def check_devices(devices: Collection[str]) -> None:

@@ -20,7 +20,7 @@ from nearfar.orchestrator.memory.sync.keys import tag_of
 from nearfar.orchestrator.memory.sync.messages import Batch, Hello, Range, SealedOperation
 from nearfar.orchestrator.memory.sync.peer import Peer
 from nearfar.orchestrator.memory.sync.receiving import read_operation, receive
-from nearfar.protocols import InvalidRequest, NearfarError, PrivacyViolation, SyncRefused
+from nearfar.protocols import InvalidRequest, NearfarError, PermissionDenied, PrivacyViolation, SyncRefused
 from nearfar.protocols.v1 import memory_pb2 as pb
 
 NOTES = ("notes",)
@@ -236,6 +236,52 @@ def test_a_user_cannot_erase_what_is_anothers(pair: tuple[Node, Node]) -> None:
     assert laptop.store.get(NOTES, "x") is not None
     assert laptop.replica.facts().revoked == frozenset()
     tablet.close()
+
+
+@pytest.fixture
+def hub() -> Iterator[Node]:
+    node = Node("hub", None, lambda: NOW)
+    yield node
+    node.close()
+
+
+def test_a_user_cannot_take_a_device_of_which_its_owner_told_the_hub(pair: tuple[Node, Node], hub: Node) -> None:
+    laptop, phone = pair
+    laptop.store.put(NOTES, "x", {"text": "tea"}, tier=Tier.USER)
+    synchronise(laptop, phone)
+    synchronise(phone, hub)
+    thief = replace(phone.replica.hello(), device="laptop")
+    with pytest.raises(PermissionDenied, match="another user"):
+        hub.replica.meet(Peer("bens phone", "ben"), through_wire(thief), is_caller=True)
+    laptop.store.put(NOTES, "y", {"text": "milk"}, tier=Tier.USER)
+    synchronise(laptop, phone)
+    for device in (phone, laptop):
+        synchronise(device, hub)
+    assert {address.key for address in hub.all_heads()} == {"x", "y"}
+
+
+def test_one_credential_cannot_fill_the_hubs_list_of_devices(hub: Node) -> None:
+    ben = Peer("bens phone", "ben")
+    for number in range(100):
+        hub.replica.meet(ben, Hello(f"store{number}", NOW, {}, Facts(), "log"), is_caller=True)
+    with pytest.raises(PermissionDenied, match="100 devices"):
+        hub.replica.meet(ben, Hello("one more", NOW, {}, Facts(), "log"), is_caller=True)
+    hub.replica.meet(ben, Hello("store0", NOW, {}, Facts(), "log"), is_caller=True)
+    assert len(hub.replica.facts().users) == 100
+
+
+@pytest.mark.parametrize(("erasures", "devices"), [(20_001, 0), (0, 2001)])
+def test_one_user_cannot_take_the_room_that_others_have_at_a_hub(
+    pair: tuple[Node, Node], hub: Node, erasures: int, devices: int
+) -> None:
+    facts = Facts({name: Erasure(name, "tag", None, "ben") for name in names(erasures)}, users=dict.fromkeys(names(devices), "ben"))
+    with pytest.raises(InvalidRequest, match="'ben'"):
+        hub.replica.absorb(Peer("bens phone", "ben"), facts)
+    _, phone = pair
+    phone.store.put(NOTES, "x", {"text": "about carl"}, tier=Tier.USER, subject="carl")
+    phone.store.erase(subject="carl")
+    synchronise(phone, hub)
+    assert len(hub.replica.facts().erasures) == 1
 
 
 def test_nobody_makes_a_hub_their_own() -> None:
