@@ -341,6 +341,13 @@ def test_import_brings_items_in_once_and_tells_what_stays(store: MemoryStore, ho
     assert (imported["source"], imported["tier"], imported["subject"]) == ("user", "device", "ana")
 
 
+def test_import_of_what_has_no_end_is_given_up(store: MemoryStore) -> None:
+    result = memory("import", "/dev/zero")
+    assert result.exit_code == 2
+    assert "too long" in result.stderr
+    assert told("list")["items"] == []
+
+
 def test_import_of_a_damaged_file_takes_in_nothing(store: MemoryStore, home: Path) -> None:
     filled(store)
     memory("export", "all.jsonl")

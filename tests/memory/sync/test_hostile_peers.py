@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -365,6 +366,22 @@ def test_facts_are_the_same_after_they_were_written_and_read() -> None:
     erasure = Erasure("e" * 32, None, "tag", "anna", {"phone": 3}, {"item": {"phone": 2}})
     facts = Facts({erasure.id: erasure}, frozenset({"tablet"}), {"phone": "anna"})
     assert decode_facts(encode_facts(facts)) == facts
+
+
+@pytest.mark.parametrize("came", [(), (1,), (2, 3), (4095, 4096), (5000, 9000), (4096, 8191, 8192, 10_000)])
+def test_holes_are_the_numbers_that_did_not_come_across_any_boundary(pair: tuple[Node, Node], came: tuple[int, ...]) -> None:
+    laptop, phone = pair
+    sent = [ENOUGH._replace(dot=Dot("phone", number), address=Address(NOTES, f"x{number}")) for number in came]
+    take(laptop, phone, batch(*sent, known={"phone": 10_000}))
+    missing = [number for first, last in laptop.replica.holes("phone") for number in range(first, last + 1)]
+    assert missing == [number for number in range(1, 10_001) if number not in came]
+    assert all(later > last + 1 for (_, last), (later, _) in pairwise(laptop.replica.holes("phone")))
+
+
+def test_billions_of_writes_that_a_hub_claims_are_one_hole(pair: tuple[Node, Node]) -> None:
+    laptop, _ = pair
+    receive(laptop.replica, Peer("hub", "", is_relay=True), "hub", Batch("log", 0, 1, known={"tablet": (1 << 32) - 1}))
+    assert laptop.replica.holes("tablet") == [(1, (1 << 32) - 1)]
 
 
 def test_holes_that_are_more_than_can_be_counted_are_refused(pair: tuple[Node, Node]) -> None:
