@@ -383,6 +383,8 @@ def _check_arguments(where: object, *, user: object, index: object, ttl: object,
     """Raise `ConfigError` for an argument of a wrong type."""
     as_path("where", where)
     require("user", user, str, "a text")
+    if isinstance(user, str):
+        validation.check_user(user)
     require("index", index, dict, "a mapping as LangGraph's IndexConfig")
     require("ttl", ttl, dict, "a mapping as LangGraph's TTLConfig", hint='ttl={"default_ttl": MINUTES}')
     require("maximum_bytes", maximum_bytes, int, "a number of bytes")

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 from langgraph.store.base import InvalidNamespaceError
 
-from ...protocols import InvalidRequest
+from ...protocols import ConfigError, InvalidRequest
 from ..arguments import as_choice
 from .item import Address, Meta, Namespace, Source, Tier
 from .selection import Comparison, Condition
@@ -29,6 +29,7 @@ _MOST: Final = (1 << 63) - 1
 _RESERVED: Final = "langgraph"
 _LONGEST_NAMES: Final = 1024
 """Characters of the names in a meta: its user, agent and subject together, and each of the others."""
+_LONGEST_USER: Final = 256
 _TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
 """Seconds since the epoch. A day less than the first year, and a year less than the last, so that all time zones have a date for each."""
 LONGEST_LIFE: Final = 5000 * 365.25 * 86_400
@@ -101,6 +102,13 @@ def check_meta(meta: Meta) -> None:
 def is_name(given: object, most: int) -> bool:
     """Return whether a device, a user or a log can be called so."""
     return isinstance(given, str) and 0 < len(given) <= most and given.isprintable()
+
+
+def check_user(given: str) -> None:
+    """Raises `ConfigError` for a name that replicas could not tell each other."""
+    if len(given) > _LONGEST_USER or not _is_text(given):
+        hint = f"use at most {_LONGEST_USER} characters, none of them NUL or half of a surrogate pair"
+        raise ConfigError(f"the user {given!r:.80} cannot be called so", hint=hint)
 
 
 def check_name(given: object) -> None:
