@@ -10,7 +10,7 @@ import orjson
 
 from ....protocols import InvalidRequest
 from .. import validation
-from ..item import Address, Meta, Namespace, Tier, address_tag
+from ..item import Address, Meta, Namespace, address_tag
 from ..operation import Dot, Operation, Sibling, VersionVector
 from .keys import tag_of
 
@@ -70,8 +70,8 @@ class Erasure:
         return self.precedes(write.dot) and self.names(address, write.meta)
 
     def _has_overwritten(self, operation: Operation) -> bool:
-        meta = operation.meta
-        if not self.overwritten or (meta.tier is not Tier.SHARED and self.user not in (None, meta.user)):
+        # Whoever states an erasure says what was overwritten: it reaches nothing of another user's, shared or not.
+        if not self.overwritten or self.user not in (None, operation.meta.user):
             return False
         device, sequence = operation.dot
         return self.overwritten.get(address_tag(operation.address), {}).get(device, 0) >= sequence

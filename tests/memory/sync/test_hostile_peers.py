@@ -13,7 +13,8 @@ from langgraph.store.base import PutOp
 from sync_world import Node, greet, send, synchronise, take, through_wire
 
 from nearfar.orchestrator.memory.encoding import encode
-from nearfar.orchestrator.memory.item import Address, Meta, Source, Tier
+from nearfar.orchestrator.memory.item import Address, Meta, Source, Tier, address_tag
+from nearfar.orchestrator.memory.merge import merge
 from nearfar.orchestrator.memory.operation import Dot, Operation, Sibling, Stamp
 from nearfar.orchestrator.memory.sync import wire
 from nearfar.orchestrator.memory.sync.facts import Erasure, Facts, decode_facts, encode_facts
@@ -283,6 +284,19 @@ def test_one_user_cannot_take_the_room_that_others_have_at_a_hub(
     phone.store.erase(subject="carl")
     synchronise(phone, hub)
     assert len(hub.replica.facts().erasures) == 1
+
+
+@pytest.mark.parametrize("tier", [Tier.USER, Tier.SHARED])
+def test_a_user_cannot_erase_anothers_items_by_saying_that_they_were_overwritten(pair: tuple[Node, Node], hub: Node, tier: Tier) -> None:
+    _, phone = pair
+    phone.store.put(NOTES, "x", {"text": "tea"}, tier=tier)
+    synchronise(phone, hub)
+    forged = Erasure("e" * 32, tag_of("carl"), None, "ben", {}, {address_tag(Address(NOTES, "x")): {"phone": 1 << 40}})
+    hub.replica.absorb(Peer("bens phone", "ben"), Facts({forged.id: forged}))
+    for text in ("tea", "milk"):
+        phone.store.put(NOTES, "x", {"text": text}, tier=tier)
+        synchronise(phone, hub)
+        assert {merge(heads).value["text"] for heads in (hub.heads(Address(NOTES, "x")), phone.heads(Address(NOTES, "x")))} == {text}  # type: ignore[index]
 
 
 def test_nobody_makes_a_hub_their_own() -> None:
