@@ -11,7 +11,8 @@ from typing import IO
 def append_line(path: Path, line: bytes) -> None:
     """Append a line, whose newline is added. What a process left unfinished that died while it wrote is removed.
 
-    Raises `OSError`, and changes nothing, where the file ends with something else than a line of JSON: it is somebody else's. A new file is for its owner alone: there may be words of tasks in it.
+    Raises `OSError`, and changes nothing, where the file ends with something else than a line of JSON: it is somebody else's.
+    A new file is for its owner alone: there may be words of tasks in it.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -87,7 +87,8 @@ class ReportLog:
         try:
             append_line(self._path, outcome.model_dump_json().encode())
         except OSError as error:
-            raise ConfigError(f"{self._path} cannot be written: {error.strerror or error}", hint="[policy.auto] reports names it") from error
+            message = f"{self._path} cannot be written: {error.strerror or error}"
+            raise ConfigError(message, hint="[policy.auto] reports names it") from error
 
     def read(self) -> list[Outcome]:
         """What was reported so far; nothing where there is no file yet."""

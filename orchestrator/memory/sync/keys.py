@@ -221,7 +221,8 @@ def _connect(path: str | os.PathLike[str] | None) -> sqlite3.Connection:
         except OSError as error:
             raise StoreUnavailable(f"the keys at {path} cannot be opened: {error.strerror}") from error
     with _reported():
-        connection = sqlite3.connect(":memory:" if path is None else os.path.abspath(path), timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+        place = ":memory:" if path is None else os.path.abspath(path)
+        connection = sqlite3.connect(place, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             # No write-ahead log, and a journal that is overwritten: a destroyed key must be in no file.
             for pragma in ("secure_delete = ON", "synchronous = EXTRA", "journal_mode = DELETE"):

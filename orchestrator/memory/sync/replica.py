@@ -208,7 +208,7 @@ class Replica:
             books.keep_facts(transaction, replace(known, users={**known.users, device: peer.user}))
 
     def _introduce(self, transaction: Transaction, peer: Peer, device: str) -> None:
-        """Bind a device to the credential that it comes with. One that its owner's other devices told of is not for another user to take."""
+        """Bind a device to the credential that it comes with. One of which its owner's others told is not for another user to take."""
         owner = self.known_facts(transaction).users.get(device, peer.user)
         if not peer.is_relay and owner != peer.user:
             hint = "if it is yours: export its items, and import them into a new store"
