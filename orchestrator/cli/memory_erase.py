@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...protocols import InvalidRequest
-from ..escaping import printable, spelled_out
+from ..escaping import spelled_out
 from ..memory.erasing import Erased
 from ..memory.item import Address, Namespace
 from ..memory.namespace_text import namespace_text, parse_namespace
@@ -94,7 +94,7 @@ def _show_items(store: "MemoryStore", found: Sequence[Address]) -> None:
         keys = [address.key for address in found if address.namespace == namespace][:_EXAMPLES]
         items = [item for key in keys if (item := store.get(namespace, key, refresh_ttl=False)) is not None]
         told = "\n".join(one_line(item.value) for item in items) or "(deleted already; something of it is still kept)"
-        table.add_row(Text(printable(namespace_text(namespace))), f"{count:,}", Text(told, overflow="ellipsis", no_wrap=True))
+        table.add_row(Text(spelled_out(namespace_text(namespace))), f"{count:,}", Text(told, overflow="ellipsis", no_wrap=True))
     notes.print(table)
 
 

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from ..escaping import printable
+from ..escaping import spelled_out
 from ..memory.item import TIERS
 from ..memory.namespace_text import namespace_text
 from .console import notes, output, print_json, reported, working
@@ -75,8 +75,8 @@ def _devices(store: "MemoryStore") -> list[Device]:
 
 
 def _device_line(device: Device) -> str:
-    marks = [printable(device.user)] * bool(device.user) + ["this one"] * device.is_this + ["shut out"] * device.is_revoked
-    return ", ".join([device.name, counted(device.writes, "write"), *marks])
+    marks = [spelled_out(device.user)] * bool(device.user) + ["this one"] * device.is_this + ["shut out"] * device.is_revoked
+    return ", ".join([spelled_out(device.name), counted(device.writes, "write"), *marks])
 
 
 def _items_line(known: Mapping[str, int]) -> str:
@@ -89,7 +89,7 @@ def _show_namespaces(counts: Counter[tuple[str, ...]]) -> None:
         return
     table = Table("namespace", "items", box=SIMPLE_HEAD, pad_edge=False)
     for namespace, count in counts.most_common(_SHOWN):
-        table.add_row(Text(printable(namespace_text(namespace))), f"{count:,}")
+        table.add_row(Text(spelled_out(namespace_text(namespace))), f"{count:,}")
     output.print(table)
     if len(counts) > _SHOWN:
         notes.print(f"and {len(counts) - _SHOWN:,} namespaces more", style="dim")

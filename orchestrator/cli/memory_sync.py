@@ -18,7 +18,7 @@ from ...protocols.channel import client_tls
 from ...protocols.pairing import read_pairing
 from ...protocols.pinning import pinned_tls
 from ..compose import find_secret, secret
-from ..escaping import printable
+from ..escaping import spelled_out
 from ..memory.item import Namespace, Tier
 from ..memory.namespace_text import namespace_text
 from ..memory.settings import MemoryConfig, PeerConfig
@@ -191,7 +191,7 @@ def _row(store: "MemoryStore", namespace: Namespace, leaving: "Leaving") -> tupl
     examples = "\n".join(one_line(item.value) for item in found if item is not None) or "(deleted: that they are gone)"
     withdrawn = f", {leaving.withdrawn:,} withdrawn" if leaving.withdrawn else ""
     shown = Text(examples, no_wrap=True, overflow="ellipsis")
-    return Text(printable(namespace_text(namespace))), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
+    return Text(spelled_out(namespace_text(namespace))), f"{leaving.items:,}{withdrawn}", size_text(leaving.bytes), shown
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from ..escaping import printable
+from ..escaping import printable, spelled_out
 from ..memory.item import Tier
 from ..memory.namespace_text import namespace_text
 
@@ -40,7 +40,7 @@ def value_text(value: object, *, indent: int | None = 2) -> str:
 
 def address_text(address: "Address") -> str:
     """Where an item is, as the commands take it: namespace and key."""
-    return printable(f"{namespace_text(address.namespace)} {address.key}")
+    return spelled_out(f"{namespace_text(address.namespace)} {address.key}")
 
 
 def tier_text(tier: Tier) -> Text:

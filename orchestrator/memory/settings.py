@@ -11,6 +11,7 @@ from ...protocols.messages import Value
 from .item import TIERS, Namespace, Tier
 from .namespace_text import parse_namespace
 from .sleep.policy import SleepPolicy
+from .validation import LONGEST_LIFE
 
 BUDGET_TOKENS: Final = 1200
 """The length of what is recalled for a question, by estimate, unless the app says otherwise."""
@@ -92,7 +93,7 @@ class MemoryConfig(Value):
     """How far what is written may go, where nothing else is said with it: `device`, `user` or `shared`."""
     embed: bool = True
     """Search by meaning too, with the embedder that ships with nearfar; false: by words alone."""
-    ttl: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ttl: float | None = Field(default=None, gt=0, le=LONGEST_LIFE)
     """Seconds after which what was neither written nor read is forgotten; None: never."""
     recall: RecallConfig | None = None
     """None: tasks see nothing of the memory."""
