@@ -63,7 +63,7 @@ def untraced() -> Iterator[None]:
 def without_callbacks(config: "RunnableConfig | None") -> "RunnableConfig | None":
     """Return the configuration of a graph that tells no callback anything.
 
-    With `set_debug(True)`, LangChain prints the input and output of all that runs, unless a handler of the kind that prints is there already.
+    With `set_debug(True)`, LangChain prints the input and output of all that runs, unless a handler that prints is there already.
     """
     from langchain_core.globals import get_debug
 
