@@ -118,6 +118,14 @@ class Placeholders:
         any_of_them = "|".join([_EXACT.pattern, *map(re.escape, found)])  # placeholders stay as they are, whatever their letters
         return re.sub(any_of_them, lambda match: self._by_value[match[0]].name if match[0] in self._by_value else match[0], text)
 
+    def concealed(self, text: str) -> str:
+        """Return the text with placeholders for all that detectors have found, also for what may stand there by chance."""
+        short = [value for value, known in self._by_value.items() if not known.result and len(value) < _TELLING]
+        if short:
+            any_of_them = rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)"
+            text = re.sub(any_of_them, lambda match: self._by_value[match[0]].name, text)
+        return self.hidden(text)
+
     def filled(self, text: str, *, in_json: bool = False, reach: Tier = Tier.DEVICE) -> str:
         """The text with the values in the place of their placeholders, as far as they may go where it goes.
 
