@@ -30,6 +30,7 @@ from nearfar.orchestrator.runs.run import Failure, KeptTask, digest
 from nearfar.orchestrator.runs.settings import RunsConfig
 from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.sqlite.database import Database
+from nearfar.orchestrator.sqlite.driver import PRAGMAS
 from nearfar.orchestrator.task import Task
 from nearfar.orchestrator.task_memory import TaskMemory
 from nearfar.orchestrator.tracing.store import open_traces
@@ -315,6 +316,43 @@ def test_rewriting_leaves_nothing_of_deleted_rows_in_the_tables_of_postgres(
         database.rewrite()
     files = (path for path in postgres_server.data.rglob("*") if path.is_file() and "pg_wal" not in path.parts)
     assert [path.name for path in files if CANARY.encode() in path.read_bytes()] == []
+
+
+async def test_an_erasure_that_a_reader_kept_from_overwriting_is_never_called_done(
+    store: MemoryStore, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
+    await served(store, home, f"Who is {CANARY}?")
+    with closing(sqlite3.connect(home / "runs" / "runs.db")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM runs").fetchall()
+        for _ in range(2):
+            assert erase("--subject", CANARY)["error"]["type"] == "StoreUnavailable"
+        assert hits(home) != []
+    assert "error" not in erase("--subject", CANARY)
+    assert hits(home) == []
+
+
+async def test_what_a_program_erases_is_overwritten_as_soon_as_no_reader_is_in_the_way(
+    store: MemoryStore, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
+    store.put(("people",), "carl", {"text": NOTE}, subject="carl")
+    await served(store, home, "What is the number of Carl?")
+    config = RunsConfig(folder=home / "runs")
+    with closing(RunStore.open(config)) as runs, closing(open_traces(config)) as traces:
+        erased = ErasedRuns(store, runs, traces)
+        with closing(sqlite3.connect(home / "runs" / "runs.db")) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM runs").fetchall()
+            store.erase(subject="carl")
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match="older state"):
+                    erased.forget()
+        erased.forget()
+        assert hits(home / "runs") == []
 
 
 def test_a_reader_of_an_older_state_keeps_a_rewrite_from_calling_itself_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
