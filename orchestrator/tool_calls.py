@@ -42,6 +42,10 @@ class Standing:
     """What was asked for before the run had read what strangers wrote."""
     trusted: Sequence[int] = ()
     """Places of the messages in the conversation that strangers had no hand in."""
+    hide: Callable[[str], str] | None = None
+    """What was done to the texts of the task before whoever makes the calls saw them; None: they were shown as they are."""
+    told: "Standing | None" = None
+    """The same as a caller sees it that is shown placeholders."""
 
 
 class Guard(Protocol):
@@ -174,11 +178,11 @@ class ToolCalls:
         self._chosen = self._asked_of(None if guard is None else guard.is_chosen, standing)
         self._as_planned = self._asked_of(None if guard is None else guard.is_as_planned, standing)
         asked: dict[int, ApprovalRequest] = {}
-        for index, call in enumerate(self._calls):
+        for index, (call, stands) in enumerate(zip(self._calls, self._standings(standing), strict=True)):
             tool = self._tools.get(call.name)
             if tool is None or call.id in self._refused:
                 continue  # it is told which tools there are, or why not
-            clearance = self._clearance(call, tool, standing)
+            clearance = self._clearance(call, tool, stands)
             if clearance.outcome == "refused":
                 self._refused[call.id] = self._told(index, clearance.reason)
                 continue
@@ -279,8 +283,16 @@ class ToolCalls:
         """The guard's answers to a question about each call: yes as long as nobody but the user and the app was heard."""
         if question is None or standing.label.integrity is Integrity.TRUSTED:
             return [True] * len(self._calls)
-        tools = [self._tools.get(call.name) for call in self._calls]
-        return [tool is not None and question(call, tool, standing) for call, tool in zip(self._calls, tools, strict=True)]
+        asked = zip(self._calls, map(self._tools.get, [call.name for call in self._calls]), self._standings(standing), strict=True)
+        return [tool is not None and question(call, tool, stands) for call, tool, stands in asked]
+
+    def _standings(self, standing: Standing) -> list[Standing]:
+        """Return what the guard goes by for each call.
+
+        A call in its caller's own words is looked for in what the caller was told: what becomes of it would tell a right guess of the rest.
+        """
+        told = standing.told or standing
+        return [standing if filled else told for filled in self.filled]
 
     def tainted(self, seen: Label) -> Label:
         """Of what strangers chose that goes into tools which change something. `seen`: of what whoever made the calls has been told."""

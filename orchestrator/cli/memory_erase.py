@@ -15,7 +15,7 @@ from ..memory.erasing import Erased
 from ..memory.item import Address, Namespace
 from ..memory.namespace_text import namespace_text, parse_namespace
 from ..runs.erasing import Holding, forget_holding, holding
-from .cache_file import clear_answers
+from .cache_file import clear_answers, forget_answers
 from .console import agreed, notes, output, print_json, reported, working
 from .erased_logs import ErasedLogs
 from .memory_store import opened
@@ -70,6 +70,9 @@ def erase_items(subject: str, prefix: str, choice: StoreChoice, *, yes: bool, dr
                 logs.drop()
                 found = store.erase(subject=erasure.about, prefix=erasure.namespace)
                 clear_answers(choice.config, store)
+        elif not dry_run:  # what an earlier erasure has deleted, and was kept from overwriting
+            forget_holding(runs, held)
+            forget_answers(choice.config, store)
         _tell(found, held, logs.lines, is_done=not dry_run, as_json=as_json)
 
 

@@ -50,6 +50,7 @@ class RunGuard:
         tools: Mapping[str, Tool] | None = None,
     ) -> None:
         self._policy = policy
+        self._texts = said, trusted
         self._said = Grounds(said)
         self._trusted = self._said.extended(trusted)
         self._chosen = chosen
@@ -106,7 +107,7 @@ class RunGuard:
             if foreign:
                 yield arguments, f"{_listed(foreign)} not from the user's words or trusted data, and {read}"
         if arguments is not OnDoubt.ALLOW and _tells_more(tool, label):
-            shown = self._unplanned(call, tool, standing, list(call.arguments), self._said)
+            shown = self._unplanned(call, tool, standing, list(call.arguments), self._said_to(standing))
             if shown:
                 further = f"further than what the run has read may go ({', '.join(label.told_origins)})"
                 yield arguments, f"it would show {', '.join(shown)}, not in the user's words, {further}"
@@ -125,9 +126,14 @@ class RunGuard:
         """The lines of plans that call a tool."""
         return [flow for flow in flows_of(standing.chosen.plan, self._signatures) if flow.tool == tool.name]
 
+    def _said_to(self, standing: Standing) -> Grounds:
+        """Return the user's words as whoever makes the calls was told them."""
+        return self._said if standing.hide is None else Grounds(map(standing.hide, self._texts[0]))
+
     def _grounds(self, standing: Standing) -> Grounds:
         conversation = [standing.conversation[place] for place in standing.trusted]
-        return self._trusted.extended(text for message in conversation for text in _texts(message))
+        known = self._trusted if standing.hide is None else self._said_to(standing).extended(map(standing.hide, self._texts[1]))
+        return known.extended(text for message in conversation for text in _texts(message))
 
 
 def allowed(tools: Mapping[str, Tool], names: frozenset[str] | None) -> dict[str, Tool]:

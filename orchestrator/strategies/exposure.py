@@ -1,12 +1,15 @@
 """Where private data are in a conversation, and where they may have gone, so that an agent far away can go on without them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ...protocols import Message, Side, StepRequest, ToolResult
 from ..labels import OPEN, Label, joined
 from ..memory.item import Tier
 from ..privacy.run_privacy import PrivateResult
-from ..tool_calls import ToolCalls
+from ..privacy.texts import changed_message
+from ..team import Member
+from ..tool_calls import Standing, ToolCalls
 from .context import TaskContext
 from .reading import as_json, value_of
 from .state import TaskState, label_of
@@ -24,6 +27,21 @@ async def shown(turn: Turn, request: StepRequest, context: TaskContext) -> tuple
         return request, None
     messages = await privacy.covered(turn.member, request.messages, _private(turn.state))
     return request.model_copy(update={"messages": messages}), value_of(Label, turn.state["opening"])
+
+
+def as_told(standing: Standing, member: Member, state: TaskState, context: TaskContext) -> Standing | None:
+    """Return what an executor was told of where it stands; None: all of it, as there are no placeholders."""
+    privacy = context.privacy
+    if privacy is None or member.side is Side.NEAR or not len(privacy.placeholders):
+        return None
+    hide = privacy.placeholders.concealed
+    private = {result.position for result in _private(state)} if privacy.covers(member, label_of(state)) else set()
+    conversation = [
+        message if message.role == "assistant" else changed_message(message, (lambda text: "") if place in private else hide)
+        for place, message in enumerate(standing.conversation)
+    ]
+    chosen = standing.chosen.model_copy(update={"plan": hide(standing.chosen.plan)})
+    return replace(standing, conversation=conversation, chosen=chosen, hide=hide)
 
 
 def seen_by(side: Side, state: TaskState) -> Label:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 from ...protocols import DeadlineExceeded, InvalidOutput, Message, NearfarError, Side, Stalled, StepReply
@@ -26,7 +27,7 @@ from .acts import act_doubt
 from .acts_record import recorded
 from .calls import CallLog
 from .context import TaskContext
-from .exposure import after_tools, before_tools, seen_by, shown
+from .exposure import after_tools, as_told, before_tools, seen_by, shown
 from .fitting import Fitting, summarizer_of
 from .hedging import Hedge, call_of, hedge_of
 from .judging import Escalations, Judging
@@ -214,6 +215,7 @@ class TaskNodes:
         calls = ToolCalls(conversation[-1].tool_calls, context.tools, context.boundary, before, task=task)
         label = label_of(state)
         standing = Standing(conversation, seen_by(draft["side"], state), chosen=value_of(Chosen, state["chosen"]), trusted=state["trusted"])
+        standing = replace(standing, told=as_told(standing, self.team[draft["agent"]], state, context))
         await calls.clear(standing, lambda requests: emit(runtime, ApprovalAsked(requests=tuple(requests))))
         spilled = await before_tools(state, calls, context)
         async with context.turn_taking or nullcontext():
