@@ -44,7 +44,7 @@ def remove_abandoned() -> None:
 
 def _parent() -> Path:
     """Return the temporary folder, or `/tmp` where no socket can be in that one."""
-    usual = os.path.abspath(tempfile.gettempdir())  # noqa: PTH100 - as it is named, since a link may be what makes it short
+    usual = os.path.abspath(tempfile.gettempdir())
     return Path(usual if len(os.fsencode(usual)) <= _LONGEST and is_readable_path(usual) else _SHORT)
 
 

@@ -74,11 +74,14 @@ class Hub:
         if self._settings.is_offline:
             return self._cached(repository, revision)
         path = f"/api/models/{repository}/revision/{quote(revision, safe='')}"
-        with self._client() as client, _reached(client):
-            with client.stream("GET", path, params={"blobs": "true"}, follow_redirects=True) as response:
-                if not response.is_success:
-                    raise _refusal(response, repository)
-                return _parse(repository, response, _first(response.iter_raw(), _LISTING_BYTES))
+        with (
+            self._client() as client,
+            _reached(client),
+            client.stream("GET", path, params={"blobs": "true"}, follow_redirects=True) as response,
+        ):
+            if not response.is_success:
+                raise _refusal(response, repository)
+            return _parse(repository, response, _first(response.iter_raw(), _LISTING_BYTES))
 
     def select(self, reference: HubReference, snapshot: Snapshot) -> list[HubFile]:
         """The files that are meant. Raises as `HubReference.select` does, and `ConfigError` offline if the cache does not hold them."""

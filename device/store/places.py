@@ -50,7 +50,7 @@ class HubSettings:
 
 def _folder(text: str | Path) -> Path:
     """Return the place that a variable of Hugging Face's names, as their own programs read it."""
-    return Path(os.path.expandvars(os.path.expanduser(text)))  # noqa: PTH111 - a `~` of no known user stays as it is
+    return Path(os.path.expandvars(os.path.expanduser(text)))
 
 
 def _read_token(path: Path) -> str | None:

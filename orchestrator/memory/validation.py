@@ -24,10 +24,6 @@ MOST_SOURCES: Final = 4096
 """Items that one was derived from."""
 MOST_SUBJECTS: Final = 64
 """People that one item is about."""
-_LONGEST_NAMES: Final = 1024
-"""Characters of the user, the agent and the subject of an item together, and of each other person that it is about."""
-_TIMES: Final = (-62_135_510_400.0, 253_370_764_800.0)
-"""Seconds since the epoch of the years 1 and 9999: there are no dates beyond."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
 _RESERVED: Final = "langgraph"

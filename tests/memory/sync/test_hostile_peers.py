@@ -350,9 +350,7 @@ def test_one_credential_cannot_fill_the_hubs_list_of_devices(hub: Node) -> None:
 
 
 @pytest.mark.parametrize(("erasures", "devices"), [(20_001, 0), (0, 2001)])
-def test_one_user_cannot_take_the_room_that_others_have_at_a_hub(
-    pair: tuple[Node, Node], hub: Node, erasures: int, devices: int
-) -> None:
+def test_one_user_cannot_take_the_room_that_others_have_at_a_hub(pair: tuple[Node, Node], hub: Node, erasures: int, devices: int) -> None:
     facts = Facts({name: Erasure(name, "tag", None, "ben") for name in names(erasures)}, users=dict.fromkeys(names(devices), "ben"))
     with pytest.raises(InvalidRequest, match="'ben'"):
         hub.replica.absorb(Peer("bens phone", "ben"), facts)
