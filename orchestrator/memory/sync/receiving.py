@@ -32,10 +32,6 @@ _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 """As JSON writes it, behind an even number of backslashes: after an odd one, `u0000` is plain text."""
 _DEEPEST: Final = 32
 """So many brackets in a whole operation need no further look at how deeply its value is nested."""
-
-
-_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""A NUL in a text of JSON, and no backslash before its name."""
 _LARGE: Final = re.compile(rb"\d{19}")
 """Whole numbers of more than 64 bits have as many digits, and few others do."""
 _FLAT: Final = frozenset((str, int, float, bool, type(None)))
