@@ -134,7 +134,7 @@ class CacheDatabase:
 
     def _claim(self, connection: sqlite3.Connection) -> None:
         """Mark a new file, before it has a log: the mark then is in its first page whatever becomes of the rest."""
-        if is_anothers(connection, _APPLICATION):
+        if is_anothers(connection, _APPLICATION) and not _is_unmarked_cache(connection):
             raise self._no_cache()
         if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -189,3 +189,11 @@ class CacheDatabase:
             raise StoreCorrupt(f"the cache {self.path} was damaged: {error}", hint="it has been begun anew") from error
         except OSError as error:
             raise StoreUnavailable(f"the cache {self.path} cannot be used: {error}", hint="check the path, and who may write it") from error
+
+
+def _is_unmarked_cache(connection: sqlite3.Connection) -> bool:
+    """Return whether the file is a cache from before caches were marked: without a mark, with the tables and the version of one."""
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return mark == 0 and version == _VERSION and {"answers", "lookups", "judgements", "plans", "state"} <= tables

@@ -205,6 +205,15 @@ def test_a_file_that_is_no_cache_is_neither_removed_nor_changed(theirs: bytes, s
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_cache_from_before_caches_were_marked_is_read(tmp_path: Path) -> None:
+    with World().cache(tmp_path / "answers.db") as cache:
+        keep(cache, STRENGTH)
+    with closing(sqlite3.connect(tmp_path / "answers.db")) as unmarked:
+        unmarked.execute("PRAGMA application_id = 0")
+    with World().cache(tmp_path / "answers.db") as cache:
+        assert found(cache, STRENGTH) == "Lift heavy things."
+
+
 def test_a_cache_that_others_may_read_is_taken_from_them(tmp_path: Path) -> None:
     path = tmp_path / "answers.db"
     path.touch(mode=0o644)
