@@ -30,8 +30,8 @@ _TASK = """
 import asyncio, sys
 from pathlib import Path
 from langchain_core.tracers.langchain import wait_for_all_tracers
-from nearfar.orchestrator import Hybrid
-from nearfar.orchestrator.runs.settings import RunsConfig
+from nearfar import Hybrid
+from nearfar.orchestrator.task.sections.runs import RunsConfig
 from nearfar.protocols import ScriptedAgent
 
 async def main(way: str) -> None:

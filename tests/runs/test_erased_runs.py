@@ -14,7 +14,6 @@ from run_stores import Opener
 from typer.testing import CliRunner
 
 from nearfar import Hybrid, MemoryStore, Policy, tool
-from nearfar.orchestrator.agents.breaker import Failure
 from nearfar.orchestrator.cli import app
 from nearfar.orchestrator.memory.erasing import Erased
 from nearfar.orchestrator.memory.in_tasks import TaskMemory
@@ -24,7 +23,7 @@ from nearfar.orchestrator.memory.tools import memory_tools
 from nearfar.orchestrator.memory.wording import Wording
 from nearfar.orchestrator.runs.erased import ErasedRuns
 from nearfar.orchestrator.runs.erasing import Holding, forget_holding, holding, runs_holding
-from nearfar.orchestrator.runs.run import KeptTask, digest
+from nearfar.orchestrator.runs.run import KeptTask, RunFailure, digest
 from nearfar.orchestrator.runs.store import NAMING, RunStore
 from nearfar.orchestrator.storage.postgres.database import PostgresDatabase
 from nearfar.orchestrator.storage.sqlite.database import Database
@@ -205,7 +204,7 @@ async def test_nothing_is_erased_while_somebody_works_on_a_run_that_holds_it(sto
         lease = await _begun(runs, "busy", f"Note: {NOTE}")
         error = erase("--subject", "carl")
         assert (error["error"]["type"], store.get(("people",), "carl") is None) == ("RunBusy", False)
-        await runs.finish(lease, Failure(error="Unavailable", message="no agent"))
+        await runs.finish(lease, RunFailure(error="Unavailable", message="no agent"))
 
 
 async def _begun(runs: RunStore, run: str, prompt: str) -> Any:  # noqa: ANN401 - a lease
@@ -322,8 +321,8 @@ def test_rewriting_leaves_nothing_of_deleted_rows_in_the_tables_of_postgres(
 async def test_an_erasure_that_a_reader_kept_from_overwriting_is_never_called_done(
     store: MemoryStore, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
-    monkeypatch.setattr("nearfar.orchestrator.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
     await served(store, home, f"Who is {CANARY}?")
     with closing(sqlite3.connect(home / "runs" / "runs.db")) as reader:
         reader.execute("BEGIN")
@@ -338,8 +337,8 @@ async def test_an_erasure_that_a_reader_kept_from_overwriting_is_never_called_do
 async def test_what_a_program_erases_is_overwritten_as_soon_as_no_reader_is_in_the_way(
     store: MemoryStore, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
-    monkeypatch.setattr("nearfar.orchestrator.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.driver.PRAGMAS", (*PRAGMAS, "busy_timeout = 0"))
     store.put(("people",), "carl", {"text": NOTE}, subject="carl")
     await served(store, home, "What is the number of Carl?")
     config = RunsConfig(folder=home / "runs")
@@ -357,7 +356,7 @@ async def test_what_a_program_erases_is_overwritten_as_soon_as_no_reader_is_in_t
 
 
 def test_a_reader_of_an_older_state_keeps_a_rewrite_from_calling_itself_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearfar.orchestrator.sqlite.database.PATIENCE", 0.0)
+    monkeypatch.setattr("nearfar.orchestrator.storage.sqlite.database.PATIENCE", 0.0)
     path = tmp_path / "runs.db"
     with closing(Database(path, NAMING)) as database, closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
