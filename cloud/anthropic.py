@@ -1,7 +1,7 @@
 """The Anthropic Messages dialect.
 
-System messages become the top-level `system` text, tool results become blocks of a user turn. The API wants a turn that it thought in
-back with all its blocks unchanged and in their order, so they travel as `Ending.parts`.
+System messages become the top-level `system` text, tool results become blocks of a user turn. The API expects a turn with thinking back
+with all its blocks unchanged and in order, so they are returned as `Ending.parts`.
 """
 
 import re
@@ -43,7 +43,7 @@ from .schemas import ANTHROPIC, grammatical, in_words, parameters
 
 VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 8192
-"""The API demands a limit; this one holds where neither the request nor the agent has one."""
+"""The API requires a limit; this is the default if neither the request nor the agent has one."""
 
 _REASONS = {
     "end_turn": FinishReason.STOP,
@@ -70,7 +70,7 @@ class AnthropicDialect:
     def __init__(
         self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None
     ) -> None:
-        """`temperature`: whether the model takes one; None: as its name says. `effort`: of requests that state none."""
+        """Set `temperature`: True if the model takes one, None to decide by its name. `effort` applies to requests that state none."""
         self._temperature = temperature
         self._effort = effort
         self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
@@ -128,7 +128,7 @@ class AnthropicDecoder:
         self._json: dict[int, list[str]] = {}
         self._usage: JsonObject = {}
         self._has_counted = False
-        """Output was counted; `message_start` names 1 token before there is any."""
+        """Output was counted. `message_start` reports 1 token before there is any."""
         self._model: str | None = None
         self._reason: str | None = None
         self._stopped = False
@@ -183,7 +183,7 @@ class AnthropicDecoder:
         return ""
 
     def _parts(self) -> tuple[JsonObject, ...]:
-        """All blocks in their order, where there is more to them than text and calls."""
+        """Return all blocks in order if they hold more than text and calls."""
         blocks = [block for _, block in sorted(self._blocks.items())]
         kinds = [block.get("type") for block in blocks]
         if set(kinds) <= {"text", "tool_use"} and "text" not in kinds[1:] and all(map(_is_plain, blocks)):
@@ -206,7 +206,7 @@ class AnthropicDecoder:
 
 
 def _turns(messages: tuple[Message, ...]) -> list[JsonValue]:
-    """Turns of alternating roles: neighbours of one role are joined."""
+    """Return turns of alternating roles: neighbours of one role are joined."""
     turns: list[tuple[str, list[JsonValue]]] = []
     ids = CallIds(_CALL_ID)
     for message in messages:
@@ -219,7 +219,7 @@ def _turns(messages: tuple[Message, ...]) -> list[JsonValue]:
         elif blocks:
             turns.append((role, blocks))
     if not turns:
-        raise InvalidRequest("the conversation holds no text but the system's", hint="add a user message")
+        raise InvalidRequest("the conversation holds only system messages", hint="add a user message")
     return [{"role": role, "content": content} for role, content in turns]
 
 
@@ -240,7 +240,7 @@ def _blocks(message: Message, ids: CallIds) -> list[JsonValue]:
 
 
 def _is_plain(block: JsonObject) -> bool:
-    """Whether a block holds nothing that a message of ours does not say."""
+    """Return whether a `Message` holds everything in the block."""
     if block.get("type") == "text":
         return True
     return block.keys() <= _CALL_FIELDS and _CALL_ID.fullmatch(as_text(block.get("id"))) is not None

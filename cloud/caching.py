@@ -1,4 +1,4 @@
-"""Cache marks for Anthropic's Messages API: they let the next step of a tool loop read its prefix at a tenth of the price of input.
+"""Cache marks for Anthropic's Messages API: with them, the next step of a tool loop reads its prefix at a tenth of the price of input.
 
 A mark stores the prompt up to and including its block for 5 minutes; storing costs 1.25 times as much as plain input. The API orders a
 prompt as tools, system, messages, takes 4 marks, looks at most 20 blocks back from a mark for an earlier one, and ignores a mark whose
@@ -19,10 +19,10 @@ _MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
 
 
 def mark_prefixes(body: JsonObject) -> None:
-    """Mark what the next step sends again: tools with the system text, and the conversation to its end.
+    """Mark the parts that the next step sends again: tools with the system text, and the whole conversation.
 
-    The end of the conversation before the last assistant turn is marked too. The step before stored it, and a turn with many parallel calls
-    may put it beyond the 20 blocks that the API looks back.
+    The end of the conversation before the last assistant turn is marked too. The previous step stored it, and a turn with many parallel
+    calls may put it beyond the 20 blocks that the API looks back.
     """
     head = _size(body.get("tools")) + _size(body.get("system"))
     if head >= LEAST_BYTES:

@@ -1,4 +1,4 @@
-"""What follows when a provider's stream has ended: its tool calls and text are checked, and `Finished` closes the step."""
+"""The end of a provider's stream: check its tool calls and text, and build the `Finished` event."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 def checked_calls(ending: Ending, request: StepRequest) -> tuple[ToolCall, ...]:
-    """The tool calls of a finished stream. Raises `InvalidOutput` if they break the contract or the request.
+    """Return the tool calls of a finished stream. Raise `InvalidOutput` if they break the contract or the request.
 
     A stream cut off by its length limit has none: its last call may be half a call.
     """
@@ -36,7 +36,7 @@ def checked_calls(ending: Ending, request: StepRequest) -> tuple[ToolCall, ...]:
     if ending.calls and request.tool_choice is ToolChoice.NONE:
         raise InvalidOutput("the provider called a tool although tool_choice is 'none'", hint="the server ignores tool_choice")
     if not ending.calls and (request.tool_choice is ToolChoice.REQUIRED or ending.reason is FinishReason.TOOL_CALLS):
-        raise InvalidOutput("the provider called no tool although it had to", hint="try again, or use a model that calls tools")
+        raise InvalidOutput("the provider called no tool although one was required", hint="try again, or use a model that calls tools")
     check_number_of_calls(len(ending.calls))
     taken = {call.id for message in request.messages for call in message.tool_calls}
     calls = []
@@ -54,17 +54,17 @@ def check_text(text: str, ending: Ending, request: StepRequest) -> None:
 
 
 def finished(ending: Ending, usage: Usage, *, provider: str, model: str, called: bool) -> Finished:
-    """The step's last event. Some servers say "stop" after a tool call, so the calls decide."""
+    """Return the step's last event. Some servers report "stop" after a tool call, so the calls decide the reason."""
     reason = FinishReason.TOOL_CALLS if called else ending.reason
     state = _state(ending, provider, model)
     return Finished(reason=reason, usage=usage, model=ending.model or model, confidence=ending.confidence, state=state)
 
 
 def counted_usage(reported: Usage | None, body: JsonObject, written_bytes: int, *, reason: FinishReason, limit: int | None) -> Usage:
-    """The usage that the provider reported, with an estimate in the place of each count that it did not: one token per 4 bytes, which is
-    near for English and never 0.
+    """Return the usage that the provider reported, with an estimate for each missing count: one token per 4 bytes, which is close for
+    English and never 0.
 
-    Output that reached its `limit` has exactly that many tokens, and other output no more.
+    Output that reached its `limit` has exactly that many tokens, and other output at most that many.
     """
     reported = reported or Usage()
     if reported.input_tokens and (reported.output_tokens or not written_bytes):
@@ -79,7 +79,7 @@ def counted_usage(reported: Usage | None, body: JsonObject, written_bytes: int, 
 
 
 def _state(ending: Ending, provider: str, model: str) -> ProviderState | None:
-    """The turn as its provider wants it back. A turn that was cut off has none, nor has one that is no proper JSON."""
+    """Return the turn in its provider's form, or None for a turn that was cut off or is not proper JSON."""
     if not ending.parts or ending.reason is FinishReason.LENGTH:
         return None
     try:
@@ -91,7 +91,7 @@ def _state(ending: Ending, provider: str, model: str) -> ProviderState | None:
 
 def _checked(raw: RawCall, tools: Sequence[ToolSpec], taken: set[str]) -> ToolCall:
     arguments = _arguments(raw)
-    # Servers that number calls anew in every turn would repeat ids within a conversation.
+    # Servers that number calls from 0 in every turn would repeat ids within a conversation.
     identity = raw.id if raw.id and raw.id not in taken else f"call_{uuid4().hex}"
     try:
         call = ToolCall(id=identity, name=raw.name, arguments=arguments)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .provider import ProviderAgent
 
 _ENDPOINT = re.compile(r"/(?:chat/completions|completions|responses|messages|models/[^/]+:\w+)/?$")
-"""What agents put behind the root themselves."""
+"""Endpoint paths that the dialects append to the root themselves."""
 
 
 class ProviderConfig(BaseModel):
-    """One model at one provider, as it stands in a configuration file. It names a key's variable, never the key."""
+    """One model at one provider, as in a configuration file. It names a key's variable, never the key."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # a key may stand in the wrong place
 
@@ -34,16 +34,15 @@ class ProviderConfig(BaseModel):
     """The API's dialect; "openai" also means every compatible server."""
     model: str = Field(min_length=1)
     api: Literal["responses", "chat"] | None = None
-    """Which of OpenAI's APIs the server is asked over. None: chat completions where `base_url` is set and for models up to GPT-4, else
-    responses."""
+    """OpenAI API to use. None: chat completions if `base_url` is set and for models up to GPT-4, else responses."""
     name: str | None = Field(default=None, min_length=1)
     """The agent's name; None: the model's."""
     base_url: str | None = None
     """Root of the API; None: the provider's own."""
     key_variable: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """Environment variable, or keyring entry, that holds the key. None: the provider's usual one, or no key where `base_url` is set."""
+    """Environment variable, or keyring entry, with the key. None: the provider's usual one, or no key if `base_url` is set."""
     prices: Prices | None = None
-    """None: from nearfar's table, where it knows this model at the provider's own address, and 0 where `base_url` is this machine."""
+    """None: the price from nearfar's table if it knows this model at the provider's own address, and 0 if `base_url` is this machine."""
     context_tokens: int | None = Field(default=None, gt=0)
     max_output_tokens: int | None = Field(default=None, gt=0)
     concurrency: int | None = Field(default=None, gt=0)
@@ -51,18 +50,18 @@ class ProviderConfig(BaseModel):
     tools: bool = True
     """False: the server does not enforce tool calls; steps with tools are refused."""
     json_schema: Literal["native", "llama"] | None = "native"
-    """How the server takes an output schema: in its API's way, as llama-cpp-python's server does, or not at all."""
+    """Support for output schemas: the API's own form, llama-cpp-python's form, or none."""
     logprobs: bool = False
     """Ask for token log-probabilities, which give steps a confidence (only "openai")."""
     seed: bool = False
-    """The server repeats its text for the same seed, as local servers may and hosted ones do not (only "openai")."""
+    """The server repeats its text for the same seed, as some local servers do and hosted ones do not (only "openai")."""
     temperature: bool | None = None
-    """Whether the model takes a temperature; None: as its name says."""
+    """True if the model takes a temperature; None: decided by its name."""
     reasoning: bool | None = None
-    """The model is a reasoning model of OpenAI's, which takes `max_completion_tokens` and an effort, and neither temperature nor stop
-    sequences; None: as its name says (only "openai")."""
+    """True if the model is a reasoning model of OpenAI's, which takes `max_completion_tokens` and an effort, and neither temperature nor
+    stop sequences; None: decided by its name (only "openai")."""
     effort: Effort | None = None
-    """How long the model thinks in steps that do not say; None: its own default."""
+    """Thinking effort in steps that state none; None: the model's default."""
     connect_timeout: float = Field(default=10.0, gt=0)
     idle_timeout: float = Field(default=300.0, gt=0)
     """Seconds of silence after which a step fails."""
@@ -97,13 +96,13 @@ class ProviderConfig(BaseModel):
 
     @property
     def sends_key_in_plain_text(self) -> bool:
-        """A key leaves this machine without TLS, so that everybody on the way can read it."""
+        """Return whether a key would leave this machine without TLS, readable on the network."""
         parts = urlsplit(self.base_url or "")
         return self.key_variable is not None and parts.scheme == "http" and not is_this_machine(parts.hostname or "")
 
     @property
     def speaks_responses(self) -> bool:
-        """The server is asked over OpenAI's responses API."""
+        """Return whether the server is used over OpenAI's responses API."""
         if self.provider != "openai" or self.api is not None:
             return self.api == "responses"
         is_chat_only = self.base_url is not None or self.logprobs or self.seed or self.json_schema == "llama"
@@ -111,9 +110,9 @@ class ProviderConfig(BaseModel):
 
 
 def build_provider(config: ProviderConfig) -> "ProviderAgent":
-    """The agent that `config` describes. Reads no key and opens no connection: the first step does.
+    """Build the agent that `config` describes. Read no key and open no connection: the first step does.
 
-    Raises `ConfigError` if the cloud extra is not installed.
+    Raise `ConfigError` if the cloud extra is not installed.
     """
     # Here, so that a configuration can be read and checked without the extra.
     try:
@@ -152,9 +151,9 @@ def _limits(config: ProviderConfig) -> Limits:
 
 
 def prices_of(config: ProviderConfig) -> Prices | None:
-    """Return the prices that the configuration states, else the table's, and 0 for a server on this machine; None: unknown.
+    """Return the prices in the configuration, or else the table's, or 0 for a server on this machine; None: unknown.
 
-    Raises `ConfigError` where an imported table cannot be read.
+    Raise `ConfigError` if an imported table cannot be read.
     """
     if config.prices is not None:
         return config.prices
@@ -167,7 +166,7 @@ def prices_of(config: ProviderConfig) -> Prices | None:
 
 
 def usual_key(provider: Literal["openai", "anthropic", "gemini"]) -> StoredKey:
-    """The key that a provider's own API takes where the configuration names no other."""
+    """Return the key that a provider's own API uses by default."""
     return StoredKey(_dialect(ProviderConfig(provider=provider, model="any")).default_key_variable)
 
 

@@ -18,17 +18,17 @@ _OF_A_POOL = 16
 
 @dataclass(slots=True)
 class Pool:
-    """A client, and how many of its connections requests have taken."""
+    """A client, and the number of its connections in use."""
 
     client: httpx.AsyncClient
     taken: int = 0
 
 
 class Connections:
-    """HTTP clients that have `most` connections open between them; further requests wait.
+    """HTTP clients with at most `most` open connections in total; further requests wait.
 
-    httpcore looks at all connections of a pool for each of its idle ones, with every request: a thousand in one pool would take seconds
-    of computing per request. So there are pools of 16, each opened when those before it are full.
+    With every request, httpcore looks at all connections of a pool for each idle one: a thousand in one pool would take seconds of
+    computing per request. So there are pools of 16, each opened when the earlier ones are full.
     """
 
     def __init__(self, base_url: str, most: int, timeout: httpx.Timeout) -> None:
@@ -39,9 +39,9 @@ class Connections:
         self._pools: list[Pool] = []
 
     async def take(self) -> Pool:
-        """Wait for a connection, and return the pool that has it; give it back when its response is closed.
+        """Wait for a connection, and return its pool; call `give_back` when the response is closed.
 
-        Raises `ConfigError` where the environment's settings of proxies or TLS cannot be used.
+        Raise `ConfigError` if the environment's proxy or TLS options cannot be used.
         """
         await self._free.acquire()
         try:
@@ -53,7 +53,7 @@ class Connections:
         return pool
 
     def give_back(self, pool: Pool) -> None:
-        """Let another request have the connection."""
+        """Release the connection for another request."""
         pool.taken -= 1
         self._free.release()
 
@@ -84,7 +84,7 @@ class Connections:
 
 @contextmanager
 def _usable(settings: str, hint: str) -> Iterator[None]:
-    """Raise `ConfigError` where httpx cannot use what the environment says."""
+    """Raise `ConfigError` if httpx cannot use the environment's values."""
     try:
         yield
     except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
@@ -92,6 +92,6 @@ def _usable(settings: str, hint: str) -> Iterator[None]:
 
 
 def _unproxied(base_url: str) -> dict[str, None]:
-    """What httpx must not send through a proxy from the environment: what is meant for this machine."""
+    """Return httpx mounts that keep requests to this machine away from a proxy of the environment."""
     host = httpx.URL(base_url).host
     return {f"all://{'[' + host + ']' if ':' in host else host}": None} if is_this_machine(host) else {}

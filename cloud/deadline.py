@@ -27,13 +27,13 @@ class Deadline:
         return max(0.0, self._moment - anyio.current_time())
 
     def abort(self, error: NearfarError) -> None:
-        """End the wait under way, and every further one, with `error`."""
+        """End the current wait, and every further one, with `error`."""
         self._aborted = error
         if self._scope is not None:
             self._scope.cancel()
 
     async def run(self, waiting: Callable[[], Awaitable[_T]]) -> _T:
-        """Await what `waiting` returns; cancels it and raises `DeadlineExceeded` when the time is up."""
+        """Await the result of `waiting`. Cancel it and raise `DeadlineExceeded` when the time is up."""
         with anyio.CancelScope(deadline=self._moment) as self._scope:
             if self._aborted is None:
                 return await waiting()

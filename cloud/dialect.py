@@ -1,4 +1,4 @@
-"""What distinguishes one provider API from another: how a step is written down, and how its stream is read."""
+"""The interface between a provider's API and the agent: write a step as a request, and read its stream."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ..protocols.validation import parse_json
 JsonObject = dict[str, JsonValue]
 
 _MOST_COUNTED = 10**9
-"""Tokens of one step, a thousand times those of the longest context: a provider that counts more would empty any budget by one mistake."""
+"""Upper bound of the tokens of one step, a thousand times the longest context: a wrong count must not use up a budget at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +31,24 @@ class RawCall:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known when a stream has ended properly."""
+    """The result of a stream that has ended properly."""
 
     reason: FinishReason
     calls: tuple[RawCall, ...] = ()
     usage: Usage | None = None
-    """None: the provider did not say."""
+    """None: the provider did not report it."""
     model: str | None = None
     """The model that answered, if the provider named it."""
     confidence: float | None = None
     parts: tuple[JsonObject, ...] = ()
-    """The turn in the provider's own form, which wants it back unchanged; empty where text and calls say all."""
+    """The turn in the provider's own form, which it expects back unchanged; empty if text and calls say everything."""
 
 
 class EndedEarly(InvalidOutput):
     """The stream ended before the provider said why it stopped."""
 
     def __init__(self) -> None:
-        super().__init__("the stream ended before the provider said why it stopped", hint="try again")
+        super().__init__("the stream ended before the provider reported a reason", hint="try again")
 
 
 class Decoder(Protocol):
@@ -56,18 +56,18 @@ class Decoder(Protocol):
 
     @property
     def has_written(self) -> bool:
-        """Something of the answer has come: text, thoughts, a piece of a call or a count of output tokens.
+        """True if a part of the answer has come: text, thoughts, a piece of a call or a count of output tokens.
 
-        Until then the provider has only taken the request.
+        Until then the provider has only accepted the request.
         """
         ...
 
     def feed(self, chunk: JsonObject) -> str:
-        """Take the next JSON object of the stream; returns the further text in it, or ""."""
+        """Add the next JSON object of the stream; return the new text in it, or ""."""
         ...
 
     def end(self) -> Ending:
-        """The stream has ended. Raises `EndedEarly` if the provider had not finished."""
+        """Finish the stream and return its result. Raise `EndedEarly` if the provider had not finished."""
         ...
 
 
@@ -87,30 +87,30 @@ class Dialect(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     def path(self, model: str) -> str:
-        """What follows the base URL."""
+        """Return the path after the base URL."""
         ...
 
     def headers(self, key: str | None, idempotency_key: str) -> dict[str, str]: ...
 
     def unsent_stops(self, stops: Sequence[str], model: str) -> Sequence[str]:
-        """Return those of `stops` that the API does not take; this side ends the text at them."""
+        """Return the stops that the API does not take; the caller ends the text at them."""
         ...
 
     def body(self, request: StepRequest, model: str, *, max_output_tokens: int | None) -> JsonObject:
-        """The request's body. States of the messages are this provider's own."""
+        """Return the request's body. Provider states in the messages are this provider's own."""
         ...
 
     def decoder(self) -> Decoder: ...
 
 
 def check_number_of_calls(number: int) -> None:
-    """Raise `InvalidOutput` where an answer calls more tools than any model does."""
+    """Raise `InvalidOutput` if an answer calls more tools than any model does."""
     if number > CALLS_OF_A_MESSAGE:
         raise InvalidOutput(f"the provider called more than {CALLS_OF_A_MESSAGE} tools at once", hint="try again")
 
 
 def counted(*, read: int, written: int, cached: int = 0, stored: int = 0, thought: int = 0) -> Usage | None:
-    """Return a usage whose parts are no larger than their wholes; None where the provider has counted nothing."""
+    """Return a usage whose parts are no larger than their totals, or None if the provider counted nothing."""
     if not (read or written):
         return None
     cached = min(cached, read)
@@ -124,21 +124,21 @@ def counted(*, read: int, written: int, cached: int = 0, stored: int = 0, though
 
 
 def has_output(usage: Usage | None) -> bool:
-    """Tell whether the provider has counted tokens that the model wrote, which may be thoughts that nobody is shown."""
+    """Return whether the provider counted output tokens; they may be thoughts that are not shown."""
     return usage is not None and usage.output_tokens > 0
 
 
 Said = tuple[str, list[tuple[str, str, JsonObject]]]
-"""The text of a turn, and id, name and arguments of its calls."""
+"""Text of a turn, and id, name and arguments of its calls."""
 
 
 def said_in(message: Message) -> Said:
-    """The text and the calls of an assistant message, to compare them with those in its provider's own form."""
+    """Return text and calls of an assistant message, to compare them with the provider's own form."""
     return message.text, [(call.id, call.name, call.arguments) for call in message.tool_calls]
 
 
 def arguments_of(call: RawCall) -> JsonObject:
-    """The arguments of a call; empty where they are no JSON object."""
+    """Return the arguments of a call, or {} if they are not a JSON object."""
     if not isinstance(call.arguments, str):
         return call.arguments
     try:
@@ -148,19 +148,19 @@ def arguments_of(call: RawCall) -> JsonObject:
 
 
 def own_parts(message: Message) -> list[JsonObject]:
-    """The turn in the provider's own form, if it is known."""
+    """Return the turn in the provider's own form, or [] if it is not known."""
     return [] if message.state is None else list(message.state.parts)
 
 
 class CallIds:
-    """The ids under which the calls of one conversation go to an API, so that each result finds its call.
+    """The ids under which the calls of one conversation are sent to an API, so that each result finds its call.
 
-    A turn that goes back in the provider's own form keeps its ids: a proxy may have hidden something in them. Others may stem from another
-    agent, and become such as the API takes.
+    A turn in the provider's own form keeps its ids: a proxy may have hidden data in them. Other ids may come from another agent and are
+    replaced if the API does not take them.
     """
 
     def __init__(self, taken: re.Pattern[str]) -> None:
-        """`taken`: ids that the API takes."""
+        """Use `taken` as the pattern of ids that the API takes."""
         self._taken = taken
         self._sent: dict[str, str] = {}
 
@@ -180,20 +180,20 @@ class CallIds:
 
 
 def as_object(value: JsonValue) -> JsonObject:
-    """`value` if it is an object, else an empty one: providers leave out what they do not have."""
+    """Return `value` if it is an object, else {}: providers leave out fields."""
     return value if isinstance(value, dict) else {}
 
 
 def as_objects(value: JsonValue) -> list[JsonObject]:
-    """The objects in `value` if it is an array."""
+    """Return the objects in `value` if it is an array, else []."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def as_text(value: JsonValue) -> str:
-    """`value` if it is a string, else ""."""
+    """Return `value` if it is a string, else ""."""
     return value if isinstance(value, str) else ""
 
 
 def as_count(value: JsonValue) -> int:
-    """`value` if it is a count that one step can have, else 0."""
+    """Return `value` if it is a possible count of one step, else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST_COUNTED else 0

@@ -1,4 +1,4 @@
-"""From what a provider or the way to it did wrong to the error tree."""
+"""Convert errors of a provider, or of the connection to it, to nearfar errors."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ _STATUS = re.compile(r"[45][0-9]{2}")
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)s")
 
 _RETRY_AFTER = ("retry-after", "llm_provider-retry-after")
-"""The second is the provider's own header, as LiteLLM's proxy passes it on."""
+"""The second is the provider's own header as LiteLLM's proxy passes it on."""
 _HINTS: dict[type[NearfarError], str] = {
     ContextOverflow: "shorten the conversation, or use a model with a larger context window",
     NoSuchModel: "check the model's name, and that base_url is the API's root (usually it ends in a version such as /v1)",
@@ -49,17 +49,17 @@ _HINTS: dict[type[NearfarError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A provider's complaint, taken apart."""
+    """A provider's error message, parsed."""
 
     status: int | None
     kinds: str = ""
-    """Its codes and types, lower-case, separated by spaces."""
+    """Codes and types of the error, lower-case, separated by spaces."""
     message: str = ""
     retry_after: float | None = None
 
 
 def fault_of(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
-    """The complaint in an HTTP error response."""
+    """Parse an HTTP error response."""
     text = body.decode("utf-8", errors="replace")
     said = (parse_retry_after(headers.get(name)) for name in _RETRY_AFTER)
     retry_after = next((seconds for seconds in said if seconds is not None), None)
@@ -73,7 +73,7 @@ def fault_of(status: int, headers: Mapping[str, str], body: bytes) -> Fault:
 
 
 def fault_in(document: JsonObject) -> Fault | None:
-    """The complaint in a JSON object: an error response, or an error in mid-stream. None if it holds none."""
+    """Parse the error in a JSON object: an error response, or an error in mid-stream. Return None if there is none."""
     document = as_object(document.get("response")) or document  # of an event that ends a response
     error = document.get("error")
     if error is None and ("detail" in document or "error" in (document.get("object"), document.get("type"))):
@@ -91,7 +91,7 @@ def fault_in(document: JsonObject) -> Fault | None:
 
 
 def error_for(fault: Fault, *, provider: str) -> NearfarError:
-    """The error that a provider's complaint stands for."""
+    """Return the nearfar error for a provider's error."""
     status = fault.status or next((STATUSES[kind] for kind in fault.kinds.split() if kind in STATUSES), None)
     error = _class_of(fault, status)
     said = quote(fault.message) or "no message"
@@ -101,21 +101,22 @@ def error_for(fault: Fault, *, provider: str) -> NearfarError:
 
 
 def redirect_error(provider: str, location: str) -> NearfarError:
-    """Redirects are not followed: they would carry the key to wherever they point."""
+    """Return the error for a redirect. Redirects are not followed: they would send the key to another address."""
     return RequestRefused(f"{provider} redirects to {quote(location)!r}", hint="set base_url to the final address")
 
 
 def encoding_error(provider: str, encoding: str) -> NearfarError:
-    """A body that is packed in a way that may unpack to any size."""
+    """Return the error for a body whose compression may unpack to any size."""
     return InvalidOutput(
-        f"{provider} packs its answer with {quote(encoding)!r}, which nobody asked for", hint="check that base_url is an API"
+        f"{provider} compresses its answer with {quote(encoding)!r}, which was not requested", hint="check that base_url is an API"
     )
 
 
 def no_stream_error(provider: str, headers: Mapping[str, str], body: bytes) -> NearfarError:
-    """The error of a success that is no event stream: a complaint, a whole answer, or a web page such as a login portal's.
+    """Return the error for a successful response that is no event stream: an error, a whole answer, or a web page such as a login
+    portal's.
 
-    Nobody charges for a web page, so it is refused; a model may have written anything else.
+    A web page costs nothing, so it becomes `RequestRefused`; any other answer may come from a model.
     """
     try:
         complaint = fault_in(as_object(parse_json(body.decode("utf-8", errors="replace"))))
@@ -133,7 +134,7 @@ def no_stream_error(provider: str, headers: Mapping[str, str], body: bytes) -> N
 
 @contextmanager
 def transport_errors(provider: str, address: str, idle_seconds: float) -> Iterator[None]:
-    """Turn httpx's errors into the error tree.
+    """Convert httpx's errors to nearfar errors.
 
     `from None`, because an httpx error refers to its request and so to the key in the request's headers.
     """
@@ -157,7 +158,7 @@ def transport_errors(provider: str, address: str, idle_seconds: float) -> Iterat
 
 
 def parse_retry_after(value: str | None) -> float | None:
-    """Seconds from a Retry-After header, which holds seconds or an HTTP date. None if it is missing or unreadable."""
+    """Return the seconds in a Retry-After header, which holds seconds or an HTTP date; None if it is missing or unreadable."""
     if not value:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The gateway: far agents behind one gRPC address, which holds the provider keys and keeps account of every step."""
+"""The gateway: far agents behind one gRPC address, with the provider keys and a log line for every step."""
 
 import json
 import logging
@@ -30,11 +30,11 @@ async def serve_gateway(
 ) -> AsyncIterator[Server]:
     """Serve `agents` by name, as `protocols.server.serve` does, with one log line per step; see `AccountedAgent`.
 
-    `limits` holds each caller back; every agent's turns are shared out equally among those who wait, as many at a time as its card
-    says. `tokens` maps each caller's name to its bearer token, or is what a token file holds. The agents stay open: closing them is
-    up to the caller.
+    `limits` applies to each caller; every agent's turns are shared equally among the waiting callers, as many at a time as its card
+    says. `tokens` maps each caller's name to its bearer token, or holds the records of a token file. The agents stay open: the caller
+    closes them.
 
-    Raises `ConfigError` if the address is malformed, taken or too exposed.
+    Raise `ConfigError` if the address is malformed, taken or too exposed.
     """
     admission = admissions(limits or GatewayLimits(), {name: agent.card.limits.concurrency for name, agent in agents.items()})
     accounted = {name: AccountedAgent(agent, name=name, admission=admission[name]) for name, agent in agents.items()}
@@ -43,11 +43,11 @@ async def serve_gateway(
 
 
 class AccountedAgent:
-    """An agent whose every step leaves one line of JSON in the log `nearfar.cloud.gateway`.
+    """An agent that writes one line of JSON per step to the log `nearfar.cloud.gateway`.
 
-    Fields: caller, agent, model, outcome (a finish reason, an error's class or "cancelled"), input_tokens, output_tokens,
-    cached_tokens, cache_write_tokens (null where the step failed, 0 where it was refused or left before its turn came), dollars
-    (a decimal string, or "unknown"), seconds. Never content, never a key.
+    Fields: caller, agent, model, outcome (a finish reason, an error's class or "cancelled"), input_tokens, output_tokens, cached_tokens,
+    cache_write_tokens (null if the step failed, 0 if it was refused or left before its turn), dollars (a decimal string, or "unknown"),
+    seconds. Never content, never a key.
     """
 
     def __init__(self, agent: Agent, *, name: str, admission: Admission) -> None:
@@ -60,7 +60,7 @@ class AccountedAgent:
         return self._agent.card
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """The agent's own step; the line is written when it ends, however it ends."""
+        """Run the agent's step; write the log line when it ends, in any way."""
         began, outcome, finished, was_asked = anyio.current_time(), "cancelled", None, False
         try:
             async with self._admission.turn(IDENTITY.get().caller, request) as turn, stream(self._agent, request) as events:
@@ -72,7 +72,7 @@ class AccountedAgent:
         except NearfarError as error:
             outcome = type(error).__name__
             raise
-        except Exception:  # a defect, which whoever runs the step logs
+        except Exception:  # a defect, which the caller of the step logs
             outcome = InternalError.__name__
             raise
         finally:

@@ -1,8 +1,8 @@
 """The Gemini dialect (`streamGenerateContent`).
 
-Gemini 3 and later sign parts of what they say, and refuse calls that come back without their signatures. Steps are stateless, so a signed
-turn travels as `Ending.parts`; for a call whose signature is not known, because another agent made it, the API documents a placeholder that
-switches the check off.
+Gemini 3 and later sign parts of their answers, and refuse calls that come back without their signatures. Steps are stateless, so a
+signed turn is returned as `Ending.parts`. For a call without a known signature, because another agent made it, the API documents a
+placeholder that switches the check off.
 """
 
 import re
@@ -44,7 +44,7 @@ class GeminiDialect:
     def __init__(
         self, *, tools: bool = True, json_schema: bool = True, temperature: bool | None = None, effort: Effort | None = None
     ) -> None:
-        """`temperature`: whether the model takes one; None: yes. `effort`: of requests that state none."""
+        """Set `temperature`: False if the model takes none. `effort` applies to requests that state none."""
         self._temperature = temperature is not False
         self._effort = effort
         self.capabilities = Capabilities(tools=tools, json_schema=json_schema)
@@ -136,7 +136,7 @@ class GeminiDecoder:
         return _text(parts)
 
     def _add(self, part: JsonObject) -> None:
-        """Keep a part, joined with the text before it. A signed one stays as it is: joined, its signature would be refused."""
+        """Add a part, joined with the text before it. A signed part is not joined, since its signature would be refused."""
         last = self._parts[-1] if self._parts else {}
         if last and _is_plain_text(last) and _is_plain_text(part) and last.get("thought") == part.get("thought"):
             self._parts[-1] = last | {"text": as_text(last.get("text")) + as_text(part.get("text"))}
@@ -162,13 +162,13 @@ def _call(part: JsonObject) -> RawCall:
 
 
 def _named(part: JsonObject) -> tuple[str, JsonObject]:
-    """Name and arguments of a call: its id alone may be another conversation's, at a server that numbers calls."""
+    """Return name and arguments of a call. Its id may be another conversation's, at a server that numbers calls."""
     call = as_object(part.get("functionCall"))
     return as_text(call.get("name")), as_object(call.get("args"))
 
 
 def _contents(messages: tuple[Message, ...], *, signs: bool) -> list[JsonValue]:
-    """Turns of alternating roles: neighbours of one role, such as the results of parallel calls, are joined."""
+    """Return turns of alternating roles: neighbours of one role, such as the results of parallel calls, are joined."""
     turns: list[tuple[str, list[JsonValue]]] = []
     provider_ids: dict[str, str] = {}
     for message in messages:
@@ -181,7 +181,7 @@ def _contents(messages: tuple[Message, ...], *, signs: bool) -> list[JsonValue]:
         elif parts:
             turns.append((role, parts))
     if not turns:
-        raise InvalidRequest("the conversation holds no text but the system's", hint="add a user message")
+        raise InvalidRequest("the conversation holds only system messages", hint="add a user message")
     return [{"role": role, "parts": parts} for role, parts in turns]
 
 

@@ -1,6 +1,6 @@
-"""The one table by which kinds of a provider's complaints are told apart, whatever dialect they come in: a proxy speaks for all of them.
+"""The table of error texts by which kinds of provider errors are recognised, in one place because a proxy may speak for any provider.
 
-Each mark is a lower-case piece of a code, a type or a message, as providers and proxies have been seen to write it.
+Each mark is a lower-case part of a code, a type or a message that a provider or proxy is known to write.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ _PAID_OUT: Final = (
     "budget has been exceeded",
 )
 _PAID_OUT_OR_FAST: Final = ("insufficient_quota", "exceeded your current quota")
-"""OpenAI's words for an empty account, and Gemini's for too many requests in a minute, which come with RESOURCE_EXHAUSTED."""
+"""OpenAI's message for an empty account, and Gemini's for too many requests in a minute, which comes with RESOURCE_EXHAUSTED."""
 _OVERFLOW: Final = (
     "context_length_exceeded",  # OpenAI
     "maximum context length",  # OpenAI, vLLM, OpenRouter
@@ -111,7 +111,7 @@ MARKS: Final[tuple[tuple[type[NearfarError], tuple[str, ...]], ...]] = (
     (RateLimited, ("litellm.ratelimiterror",)),
     (RequestRefused, ("litellm.badrequesterror", "litellm.unprocessableentityerror")),  # behind a status of 500, too
 )
-"""The first that fits counts."""
+"""The first matching entry counts."""
 UNREADABLE_STATES: Final = (
     "encrypted content",  # OpenAI's responses
     "encrypted_content",
@@ -125,7 +125,7 @@ UNREADABLE_STATES: Final = (
     "thought_signature",
     "thoughtsignature",
 )
-"""Of a refusal to take encrypted thoughts back, as after a change of the key."""
+"""Marks of a refusal to take encrypted thoughts back, as after a change of the key."""
 STATUSES: Final = {
     "invalid_request_error": 400,
     "invalid_argument": 400,
@@ -149,4 +149,4 @@ STATUSES: Final = {
     "deadline_exceeded": 504,
     "overloaded_error": 529,
 }
-"""HTTP status that an error object in mid-stream stands for, by its type."""
+"""HTTP status for the type of an error object in mid-stream."""

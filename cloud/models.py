@@ -1,6 +1,6 @@
-"""Which parameters a model takes, by its name, wherever it is served: its makers refuse a request that holds another one.
+"""The parameters that a model takes, by its name: makers refuse a request with any other parameter.
 
-Sources: the makers' guides on reasoning and thinking, and what their APIs answer, as of November 2026.
+Sources: the makers' guides on reasoning and thinking, and the answers of their APIs, as of November 2026.
 """
 
 import re
@@ -15,17 +15,17 @@ _ORDER = tuple(Effort)
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a model takes."""
+    """The parameters that a model takes."""
 
     efforts: tuple[Effort, ...] = ()
-    """The levels of effort that it knows; none: it has no such choice."""
+    """The effort levels that it knows; none: it has no such choice."""
     temperature: bool = True
-    """It takes a temperature."""
+    """True if it takes a temperature."""
     stops: bool = True
-    """It takes stop sequences, and `max_tokens` bounds its answer. OpenAI's reasoning models refuse both."""
+    """True if it takes stop sequences and `max_tokens`. OpenAI's reasoning models refuse both."""
 
     def nearest(self, effort: Effort | None) -> Effort | None:
-        """The level nearest to `effort`, the lower one of two; None where the model has no choice or none is wanted."""
+        """Return the level nearest to `effort`, the lower one of two; None if the model has no choice or `effort` is None."""
         if effort is None or not self.efforts:
             return None
         wanted = _ORDER.index(effort)
@@ -81,7 +81,7 @@ _NEW_GEMINI = Traits((_LOW, _MEDIUM, _HIGH))
 
 
 def bare_name(model: str) -> str:
-    """The name without the ways that lead to the model, as its makers write it.
+    """Return a model's name as its makers write it, without the prefixes and suffixes of routers.
 
     `openrouter/openai/gpt-5.5:nitro` and `ft:gpt-5.5:team::id` are `gpt-5.5`; `anthropic/claude-opus-4.7`, `claude-opus-4-7@default` and
     Bedrock's `us.anthropic.claude-opus-4-7-v1:0` are `claude-opus-4-7`.
@@ -92,12 +92,12 @@ def bare_name(model: str) -> str:
 
 
 def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits:
-    """What a model takes over OpenAI's APIs.
+    """Return the traits of a model over OpenAI's APIs.
 
     Args:
         model: its name there.
-        hosted: it is at OpenAI itself, so that a name which is not known here is a newer model.
-        reasoning: whether it is a reasoning model of OpenAI's, where its name does not tell.
+        hosted: True at OpenAI itself, where an unknown name is a newer model.
+        reasoning: True for a reasoning model of OpenAI's, if its name does not tell.
     """
     name = bare_name(model)
     known = claude_traits(name) if name.startswith("claude-") else _look_up(_OPENAI, name)
@@ -109,18 +109,18 @@ def openai_traits(model: str, *, hosted: bool, reasoning: bool | None) -> Traits
 
 
 def refuses_effort_with_tools(model: str) -> bool:
-    """Whether chat completions refuse any effort but "none" beside tools, as for GPT-5.4 and later."""
+    """Return whether chat completions refuse any effort but "none" together with tools, as for GPT-5.4 and later."""
     return _REFUSES_EFFORT_WITH_TOOLS.match(bare_name(model)) is not None
 
 
 def claude_traits(model: str) -> Traits:
-    """What a Claude model takes."""
+    """Return the traits of a Claude model."""
     name = bare_name(model)
     return _look_up(_CLAUDE, name) or (PLAIN if _BEFORE_EFFORT.match(name) else _NEW_CLAUDE)
 
 
 def claude_thinking(model: str, effort: Effort | None, *, is_forced: bool) -> JsonObject:
-    """The fields of a request that stand for `effort`: `thinking`, `output_config`; empty where the model's default stays.
+    """Return the fields of a request for `effort`: `thinking`, `output_config`; {} keeps the model's default.
 
     `is_forced`: a tool has to be called, which the API refuses together with thinking.
     """
@@ -136,7 +136,7 @@ def claude_thinking(model: str, effort: Effort | None, *, is_forced: bool) -> Js
 
 
 def gemini_thinking(model: str, effort: Effort | None) -> JsonObject:
-    """The `thinkingConfig` that stands for `effort`: a budget in tokens for Gemini 2.5, a level from Gemini 3 on, else empty."""
+    """Return the `thinkingConfig` for `effort`: a budget in tokens for Gemini 2.5, a level from Gemini 3 on, else {}."""
     name = bare_name(model)
     if effort is None or not name.startswith("gemini-") or _GEMINI_WITHOUT.match(name):
         return {}

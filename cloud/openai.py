@@ -1,7 +1,7 @@
 """The OpenAI chat-completions dialect, as OpenAI, vLLM, llama-server, Ollama, OpenRouter and many others speak it.
 
-Servers differ in what they leave out, so the decoder takes what comes: usage in the last chunk, in every chunk or nowhere; tool calls
-whole or in pieces, with or without index and id; reasoning in fields of its own, which are skipped.
+Servers leave out different fields, so the decoder accepts many forms: usage in the last chunk, in every chunk or nowhere; tool calls
+whole or in pieces, with or without index and id; reasoning in separate fields, which are skipped.
 """
 
 import json
@@ -46,7 +46,7 @@ from .models import PLAIN, Traits, openai_traits, refuses_effort_with_tools
 from .schemas import in_words, openai_output, parameters
 
 JsonSchemaForm = Literal["native", "llama"]
-"""How a server takes an output schema: "native" as `json_schema`, "llama" inside `json_object` (llama-cpp-python's server)."""
+"""Form of an output schema: "native" as `json_schema`, "llama" inside `json_object` (llama-cpp-python's server)."""
 
 _REASONS = {
     "stop": FinishReason.STOP,
@@ -60,11 +60,11 @@ MOST_STOPS = 4
 _CALL_FIELDS = {"index", "id", "type", "function"}
 _CALL_ID = re.compile(r".{1,40}", re.DOTALL)
 _ANY_ID = re.compile(r".+", re.DOTALL)
-"""Of compatible servers: a proxy may want back what it hid in a long id, as LiteLLM does with Gemini's signatures."""
+"""Pattern of ids at compatible servers: a proxy may need data that it hid in a long id, as LiteLLM does with Gemini's signatures."""
 
 
 class OpenAIDialect:
-    """Chat completions. The defaults are OpenAI's own; `hosted=False` makes them those of the compatible servers."""
+    """Chat completions. The defaults are for OpenAI itself; `hosted=False` selects those of compatible servers."""
 
     name = "openai"
     default_base_url = "https://api.openai.com/v1"
@@ -82,17 +82,17 @@ class OpenAIDialect:
         reasoning: bool | None = None,
         effort: Effort | None = None,
     ) -> None:
-        """Say how the server and its model differ from OpenAI's own.
+        """Describe how the server and its model differ from OpenAI's own.
 
         Args:
-            hosted: the server is OpenAI's own, or one that takes the same fields.
-            tools: the server enforces tool calls.
-            json_schema: how it takes an output schema; None: not at all.
+            hosted: True for OpenAI's own server, or one that takes the same fields.
+            tools: True if the server enforces tool calls.
+            json_schema: form of an output schema; None: not supported.
             logprobs: ask for token log-probabilities.
-            seed: the server repeats itself for the same seed.
-            temperature: whether the model takes one; None: as its name says.
-            reasoning: whether it is a reasoning model of OpenAI's; None: as its name says.
-            effort: of requests that state none; a server whose model is not known here takes any level if this is given.
+            seed: True if the server repeats itself for the same seed.
+            temperature: True if the model takes one; None: decided by its name.
+            reasoning: True for a reasoning model of OpenAI's; None: decided by its name.
+            effort: default for requests that state none; if given, a server with an unknown model takes any level.
         """
         self._hosted = hosted
         self._reasoning = reasoning
@@ -139,7 +139,7 @@ class OpenAIDialect:
         return openai_traits(model, hosted=self._hosted, reasoning=self._reasoning)
 
     def _sampling(self, request: StepRequest, model: str, max_output_tokens: int | None) -> JsonObject:
-        """The fields that a server of another kind, or another model, refuses."""
+        """Return the fields that depend on the server and the model."""
         traits = self._traits(model)
         fields: JsonObject = {}
         if max_output_tokens is not None:
@@ -152,7 +152,7 @@ class OpenAIDialect:
             fields["stop"] = list(request.stop[:MOST_STOPS])
         if self._effort is not None and traits == PLAIN and self._reasoning is None and not self._hosted:
             traits = Traits(tuple(Effort))
-        # Beside tools, chat completions take these models only where they do not think; the responses API has no such rule.
+        # With tools, chat completions accept these models only without thinking; the responses API has no such rule.
         is_still = bool(request.tools) and refuses_effort_with_tools(model)
         level = traits.nearest(Effort.NONE if is_still else request.effort or self._effort)
         if level is not None:
@@ -168,7 +168,7 @@ class OpenAIDialect:
 
 
 def bearer_headers(key: str | None, idempotency_key: str) -> dict[str, str]:
-    """The headers of OpenAI's APIs. The idempotency key goes as a hash, because a header does not carry every text."""
+    """Return the headers of OpenAI's APIs. The idempotency key is hashed, because a header cannot carry every text."""
     headers = {"Idempotency-Key": sha256(idempotency_key.encode()).hexdigest()}
     return headers if key is None else headers | {"Authorization": f"Bearer {key}"}
 
@@ -235,8 +235,8 @@ class OpenAIDecoder:
             call.pieces.append(as_text(arguments))
 
     def _call_of(self, index: JsonValue, identity: str, name: str) -> "_Call":
-        """The call that a piece continues. Without an index, a new id or name begins a new one; with one, both together do, because there
-        are servers that give all calls the same."""
+        """Return the call that a piece continues. Without an index, a new id or name begins a new call; with an index, both together do,
+        because some servers give all calls the same index."""
         if index is not None:
             known = [call for call in self._calls if call.index == index][-1:]
             known = [] if identity and name and known and known[0].id not in ("", identity) else known
@@ -261,13 +261,13 @@ class _Call:
         self.pieces: list[str] = []
         self.whole: JsonObject | None = None
         self.extra: JsonObject = {}
-        """Fields of the server's own, such as signatures of Gemini's, which it wants back."""
+        """Fields of the server's own, such as Gemini's signatures, which it expects back."""
 
     def finished(self) -> RawCall:
         return RawCall(self.name, "".join(self.pieces) if self.whole is None else self.whole, self.id or None)
 
     def whole_again(self) -> JsonObject:
-        """The call as it goes back to the server."""
+        """Return the call in the form in which it is sent back to the server."""
         arguments = "".join(self.pieces) if self.whole is None else json.dumps(self.whole)
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}, **self.extra}
 
@@ -293,7 +293,7 @@ def _calls(message: Message, ids: CallIds) -> list[JsonValue]:
 
 
 def _said(content: JsonValue) -> str:
-    """The text of a delta. Mistral's reasoning models send a list of parts, thoughts among them."""
+    """Return the text of a delta. Mistral's reasoning models send a list of parts, thoughts among them."""
     if isinstance(content, list):
         return "".join(as_text(part.get("text")) for part in as_objects(content) if part.get("type") == "text")
     return as_text(content)

@@ -29,7 +29,7 @@ _HINT: Final = "it takes a copy of LiteLLM's model_prices_and_context_window.jso
 
 
 def read_public_table(path: Path, *, source: str, as_of: date) -> tuple[PriceLine, ...]:
-    """Return the prices of all text models of known providers. Raises `ConfigError` that names the first wrong entry."""
+    """Return the prices of all text models of known providers. Raise `ConfigError` that names the first wrong entry."""
     table = _loaded(path)
     lines: dict[tuple[str, str], PriceLine] = {}
     for name, entry in table.items():
@@ -72,7 +72,7 @@ def _thresholds(entry: dict[str, Any]) -> Iterator[int]:
 
 
 def _rates(entry: dict[str, Any], suffix: str = "") -> dict[str, object]:
-    """The rates per million tokens; what is no number is left for the validation to refuse."""
+    """Return the rates per million tokens; a value that is not a number is left to the validation to refuse."""
     stated = {ours: entry[theirs + suffix] for ours, theirs in _RATES.items() if entry.get(theirs + suffix) is not None}
     if not stated.get("cache_write"):  # the table writes 0 where nothing is charged beyond plain input
         stated.pop("cache_write", None)

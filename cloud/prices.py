@@ -1,5 +1,5 @@
-"""The prices of providers: the table in `prices.toml`, and one that the user has imported. A model that neither names has an unknown price,
-never a price of 0."""
+"""The prices of providers: the table in `prices.toml`, and one that the user has imported. A model in neither table has an unknown
+price, never a price of 0."""
 
 import json
 import os
@@ -24,21 +24,21 @@ class PriceLine(Prices):
     aliases: tuple[str, ...] = ()
     """Further ids of the same model at the same price, such as dated ones."""
     until: date | None = None
-    """The last day on which the provider asks this price; afterwards it is unknown."""
+    """Last day of this price; afterwards it is unknown."""
     note: str = ""
-    """Where the provider charges differently, and this line does not hold."""
+    """Cases in which the provider charges differently and this line is wrong."""
 
     @property
     def prices(self) -> Prices:
-        """The prices alone."""
+        """Return the prices without the other fields of the line."""
         return Prices(**{name: getattr(self, name) for name in Prices.model_fields})
 
     def names(self, provider: str, model: str) -> bool:
-        """Return whether the line is that of a model; ids match exactly."""
+        """Return whether the line is for this model; ids match exactly."""
         return self.provider == provider and model in (self.model, *self.aliases)
 
     def holds_on(self, day: date) -> bool:
-        """Return whether the provider still asks the price on a day."""
+        """Return whether the provider still has this price on a day."""
         return self.until is None or day <= self.until
 
 
@@ -53,14 +53,14 @@ class _Shipped(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     reference: _Reference
-    """The real model at whose price the demo states what its far tokens would cost."""
+    """The real model whose price the demo uses for the cost of its far tokens."""
     hosts: dict[str, str]
     """Providers by the host of their OpenAI-compatible API."""
     price: tuple[PriceLine, ...] = Field(min_length=1)
 
 
 class ImportedTable(BaseModel):
-    """Prices that the user has imported; they stand before those that nearfar ships."""
+    """Prices that the user has imported; they take precedence over the shipped ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,37 +69,37 @@ class ImportedTable(BaseModel):
 
 
 def price_of(provider: str, model: str, *, on: date | None = None) -> Prices | None:
-    """The price of `model` at `provider`'s own API on a day (None: today), or None if it is unknown.
+    """Return the price of `model` at `provider`'s own API on a day (None: today), or None if it is unknown.
 
-    Ids match exactly, or by an alias that the table states: a dated id is another model unless the table says otherwise.
-    Raises `ConfigError` where an imported table cannot be read.
+    Ids match exactly, or by an alias in the table: a dated id is another model unless the table says otherwise. Raise `ConfigError` if
+    an imported table cannot be read.
     """
     day = on or datetime.now(UTC).date()
     return next((line.prices for line in price_lines() if line.names(provider, model) and line.holds_on(day)), None)
 
 
 def price_at(host: str, model: str, *, on: date | None = None) -> Prices | None:
-    """The price of `model` at the OpenAI-compatible API of a known host, or None if either is unknown."""
+    """Return the price of `model` at the OpenAI-compatible API of a known host, or None if either is unknown."""
     provider = _shipped().hosts.get(host.lower())
     return None if provider is None else price_of(provider, model, on=on)
 
 
 def price_lines() -> Iterator[PriceLine]:
-    """Yield the lines of both tables, imported ones first. Raises `ConfigError` where the imported table cannot be read."""
+    """Yield the lines of both tables, imported ones first. Raise `ConfigError` if the imported table cannot be read."""
     imported = imported_table()
     yield from imported.price if imported is not None else ()
     yield from _shipped().price
 
 
 def reference_price() -> tuple[str, Prices]:
-    """The name and the price of the model that the demo's dollars refer to; an imported table does not change it."""
+    """Return name and price of the model that the demo's dollars refer to; an imported table does not change it."""
     reference = _shipped().reference
     line = next(line for line in _shipped().price if line.names(reference.provider, reference.model))
     return reference.model, line.prices
 
 
 def imported_path(environment: Mapping[str, str] = os.environ) -> Path:
-    """`prices.json` in `NEARFAR_HOME`, else in `nearfar` in the user's data folder as the XDG base directory specification names it."""
+    """Return the path of `prices.json`: in `NEARFAR_HOME`, or else in `nearfar` in the user's XDG data folder."""
     if home := environment.get("NEARFAR_HOME"):
         return Path(home).expanduser() / "prices.json"
     data = environment.get("XDG_DATA_HOME")
@@ -107,7 +107,7 @@ def imported_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def imported_table() -> ImportedTable | None:
-    """The imported table, or None if there is none. Raises `ConfigError` where it cannot be read."""
+    """Return the imported table, or None if there is none. Raise `ConfigError` if it cannot be read."""
     path = imported_path()
     try:
         return ImportedTable.model_validate_json(path.read_bytes())
@@ -119,7 +119,7 @@ def imported_table() -> ImportedTable | None:
 
 
 def keep_imported(lines: tuple[PriceLine, ...]) -> Path:
-    """Replace the imported table and return where it is kept. Raises `ConfigError` where it cannot be written."""
+    """Replace the imported table and return its path. Raise `ConfigError` if it cannot be written."""
     path = imported_path()
     table = ImportedTable(imported=datetime.now(UTC).date(), price=lines)
     try:

@@ -48,9 +48,9 @@ from .streaming import StopCutter, SurrogateJoiner, json_events
 
 _ERROR_BYTES = 65536
 _BOUNDED_PACKINGS = frozenset(("gzip", "deflate"))
-"""They unpack a piece to a thousand times its size at most."""
+"""Content encodings that unpack a piece to a thousand times its size at most."""
 _PACKINGS = _BOUNDED_PACKINGS | {"br", "zstd"}
-"""What httpx unpacks, asked for or not; it takes other words, such as the "none" by which servers keep proxies from packing, for none."""
+"""Content encodings that httpx unpacks, even if not requested; it treats other words, such as "none", as no encoding."""
 _PROVIDER_LENGTH = 300
 _HEADERS = {"Accept": "text/event-stream", "Content-Type": "application/json"}
 _logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds that a provider may take."""
+    """Limits of a provider's time, in seconds."""
 
     connect: float = 10.0
     idle: float = 300.0
@@ -84,7 +84,7 @@ class ProviderAgent:
         timeouts: Timeouts | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """`key` None: the server wants none. `capabilities` None: the dialect's."""
+        """Set up the agent. Without `key`, no key is sent; without `capabilities`, the dialect's apply."""
         self._dialect = dialect
         self._model = model
         self._key = key
@@ -111,7 +111,7 @@ class ProviderAgent:
         return self._card
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """One call of the model. It is repeated only while nothing has arrived, see `RetryPolicy`."""
+        """Run one step. Its call is repeated only while nothing has arrived, see `RetryPolicy`."""
         self._check(request)
         with self._limited(request) as deadline:
             async with aclosing(self._calls(request, deadline)) as events:
@@ -143,7 +143,7 @@ class ProviderAgent:
             await deadline.run(partial(anyio.sleep, delay))
 
     async def _sit_out_the_pause(self, deadline: Deadline) -> None:
-        """Wait for as long as the provider has told any step to wait. Raises `RateLimited` where that is too long."""
+        """Wait as long as the provider has asked any step to wait. Raise `RateLimited` if that is too long."""
         while (early := self._pause.left(self._provider)) is not None:
             delay = self._retry.delay(early, calls_made=0, seconds_left=deadline.seconds_left)
             if delay is None:
@@ -177,7 +177,7 @@ class ProviderAgent:
     async def _open(
         self, body: JsonObject, request: StepRequest, key: str | None, deadline: Deadline
     ) -> AsyncGenerator[httpx.Response, None]:
-        """The response to one HTTP call, if it is an event stream; it is closed on the way out, which ends the provider's work."""
+        """Yield the response to one HTTP call, if it is an event stream; closing it at the end also ends the provider's work."""
         connections = self._connected()
         headers = self._dialect.headers(key, f"{IDENTITY.get().caller}/{request.idempotency_key}") | _HEADERS
         address = self._base_url + self._dialect.path(self._model)
@@ -225,7 +225,7 @@ class ProviderAgent:
         return [*events, finished(ending, usage, provider=self._state_provider, model=self._model, called=bool(calls))]
 
     def _keeping_states(self, request: StepRequest, provider: str | None) -> StepRequest:
-        """The request with the states of its messages that come from `provider` and this model, and without all others."""
+        """Return the request with the message states that come from `provider` and this model, and without all others."""
         kept = [
             message if message.state and (message.state.provider, message.state.model) == (provider, self._model) else message.without_state
             for message in request.messages
@@ -237,7 +237,7 @@ class ProviderAgent:
         return isinstance(error, RequestRefused) and any(mark in said for mark in UNREADABLE_STATES)
 
     def _check(self, request: StepRequest) -> None:
-        """Refuse what must not or cannot be sent, before anything is."""
+        """Refuse a request that must not or cannot be sent, before anything is sent."""
         if self._closed:
             raise self._closed_error()
         check_request(self._card, request)
@@ -256,7 +256,7 @@ class ProviderAgent:
 
     @property
     def _state_provider(self) -> str:
-        """API and address: another address has other keys, and cannot read what this one encrypted."""
+        """API and address: another address has other keys, and cannot read states that this one encrypted."""
         return f"{self._dialect.name} {self._base_url}"[:_PROVIDER_LENGTH]
 
     @property
@@ -275,31 +275,32 @@ class _Answer:
     """One call's answer as it arrives."""
 
     def __init__(self, decoder: Decoder, stops: Sequence[str]) -> None:
-        """`stops`: sequences that the provider does not end the text at."""
+        """Cut the text at `stops`, the sequences at which the provider does not end the text."""
         self.decoder = decoder
         self.text: list[str] = []
         self.has_begun = False
-        """The provider is at work, which it charges for, whether or not the work could be shown yet."""
+        """True if the provider is at work, which it charges for, even if no output has been shown yet."""
         self._joiner = SurrogateJoiner()
         self._cutter = StopCutter(stops)
 
     def add(self, chunk: JsonObject) -> str:
-        """Take the next chunk; returns the further text in it, or ""."""
+        """Add the next chunk; return the new text in it, or ""."""
         self.has_begun = True
         self.text.append(self._cutter.cut(self._joiner.join(self.decoder.feed(chunk))))
         return self.text[-1]
 
     def is_lost_by(self, error: NearfarError) -> bool:
-        """The provider was at work when it complained, and will charge for what it has read and thought.
+        """Return whether the provider will charge for the work before this error.
 
-        What it complains of before the first word is a refusal, but for its own trouble. A filter works on what was written.
+        An error before the first word is a refusal, unless it is the provider's own trouble. A content filter acts on text that was
+        written.
         """
         if self.decoder.has_written:
             return not isinstance(error, ContentFiltered)
         return self.has_begun and isinstance(error, Unavailable)
 
     def end(self) -> Ending:
-        """What the provider says at the end. Raises `StepLost` where an answer just ends that had begun: somebody has cut it off."""
+        """Return the provider's result. Raise `StepLost` if an answer had begun and just ends, because the connection was cut."""
         try:
             ending = self.decoder.end()
         except EndedEarly as early:
@@ -308,7 +309,7 @@ class _Answer:
         return replace(ending, reason=FinishReason.STOP, calls=(), parts=()) if self._cutter.has_stopped else ending
 
     def rest(self) -> str:
-        """The text that remains when the stream has ended."""
+        """Return the text that remains when the stream has ended."""
         self.text.append(self._cutter.cut(self._joiner.rest()) + self._cutter.rest())
         return self.text[-1]
 
@@ -317,8 +318,8 @@ def _as_json(body: JsonObject) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except ValueError as error:
-        message = f"the request holds what JSON cannot: {error}"
-        raise InvalidRequest(message, hint="no NaN, no infinity and no half characters in schemas and arguments") from None
+        message = f"the request holds a value that JSON cannot represent: {error}"
+        raise InvalidRequest(message, hint="remove NaN, infinity and half characters from schemas and arguments") from None
 
 
 def _is_bounded(encoding: str) -> bool:
@@ -328,7 +329,7 @@ def _is_bounded(encoding: str) -> bool:
 
 
 async def _beginning(response: httpx.Response) -> bytes:
-    """The first 64 KiB of a body: an error that is longer is a web page."""
+    """Return the first 64 KiB of a body: a longer error is a web page."""
     read = bytearray()
     async with aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]  # an async generator behind an iterator's type
         async for piece in pieces:

@@ -1,7 +1,7 @@
-"""The OpenAI Responses dialect (`/responses`), which OpenAI's models after GPT-4 are asked over.
+"""The OpenAI Responses dialect (`/responses`), used for OpenAI's models after GPT-4.
 
-Nothing is stored at the provider (`store: false`). The model's reasoning comes back encrypted and goes back with the turn's other items, in
-their order and unchanged, as `Ending.parts`: without it a model thinks anew after every tool call.
+Nothing is stored at the provider (`store: false`). The model's reasoning arrives encrypted and is sent back with the turn's other items,
+in order and unchanged, as `Ending.parts`: without it a model thinks from the start after every tool call.
 """
 
 import json
@@ -34,11 +34,11 @@ from .schemas import in_words, openai_output, parameters
 
 _CALL_ID = re.compile(r".{1,64}", re.DOTALL)
 _LEAST_OUTPUT = 16
-"""Tokens: the API refuses a lower limit."""
+"""Tokens; the API refuses a lower limit."""
 _CALL_FIELDS = {"type", "id", "call_id", "name", "arguments", "status"}
 _KINDS = {"reasoning", "message", "function_call"}
 _TAKEN = ("response.created", "response.queued", "response.in_progress")
-"""Events that say no more than that the request was taken."""
+"""Events that only confirm that the request was accepted."""
 _LAST = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -58,8 +58,8 @@ class ResponsesDialect:
         reasoning: bool | None = None,
         effort: Effort | None = None,
     ) -> None:
-        """`temperature`, `reasoning`: whether the model takes one, whether it reasons; None: as its name says. `effort`: of requests
-        that state none."""
+        """Set `temperature` and `reasoning`: True if the model has it, None to decide by its name. `effort` applies to requests that
+        state none."""
         self._temperature = temperature
         self._reasoning = reasoning
         self._effort = effort
@@ -164,10 +164,10 @@ class ResponsesDecoder:
         raise InvalidOutput(f"the provider stopped without a usable answer: {(why or status or 'unknown')[:40]}", hint="try again")
 
     def _conclude(self, output: list[JsonObject]) -> str:
-        """Take the items as the last event lists them; returns the text that did not come in pieces before, as from servers that only
-        pretend to stream.
+        """Add the items of the last event; return the text that did not come in pieces before, as from servers that only pretend to
+        stream.
 
-        Places count for nothing here: a proxy may number the items that it streams in another way.
+        Indexes are ignored here: a proxy may number the streamed items in another way.
         """
         if len(output) >= len(self._items):
             self._items.clear()
@@ -211,7 +211,7 @@ def _items(message: Message, ids: CallIds) -> list[JsonValue]:
 
 
 def _is_plain(item: JsonObject) -> bool:
-    """Whether an item holds nothing that a message of ours does not say."""
+    """Return whether a `Message` holds everything in the item."""
     if item.get("type") == "message":
         return not item.get("phase")
     fits = _CALL_ID.fullmatch(as_text(item.get("call_id"))) is not None

@@ -1,6 +1,6 @@
-"""The one retry layer between a step and a provider.
+"""The only retry layer between a step and a provider.
 
-Written out because it is three lines of arithmetic: the loop itself has to live in the stream, which no retry library can wrap.
+No library is used: the loop has to be inside the stream, which no retry library can wrap, and the rest is three lines of arithmetic.
 """
 
 import random
@@ -13,17 +13,17 @@ from ..protocols import NearfarError, RateLimited, Unavailable
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to call a provider again. Only failures before the answer begins are ever retried."""
+    """The limits of retries. Only failures before the answer begins are ever retried."""
 
     calls: int = 3
     """Upstream calls per step, the first one included."""
     first_delay: float = 0.5
     """Seconds; the upper bound of the first random delay, doubled for each further one."""
     longest_delay: float = 20.0
-    """Seconds; a provider that asks for a longer pause is not waited for, so that the step can go elsewhere."""
+    """Seconds. If a provider asks for a longer pause, the step fails at once, so that another agent can take it."""
 
     def delay(self, error: NearfarError, *, calls_made: int, seconds_left: float) -> float | None:
-        """Seconds to wait before the next call, or None to give up.
+        """Return the seconds to wait before the next call, or None to give up.
 
         A stall or a missed deadline is not retried: the provider may have done, and charged, the work.
         """
@@ -38,23 +38,25 @@ class RetryPolicy:
 
 
 _LONGEST_PAUSE = 24 * 3600.0
-"""Seconds; a provider that asks for more is asked once a day."""
+"""Seconds. A provider that asks for a longer pause is tried once a day."""
 
 
 class Pause:
-    """For how long a provider has asked to be left alone, whichever step it told: no other one asks it before."""
+    """The pause that a provider has asked for, shared by all steps of an agent."""
 
     def __init__(self) -> None:
         self._until = float("-inf")
 
     def note(self, error: NearfarError) -> None:
-        """Take in what the provider said with an error, if it said anything."""
+        """Record the pause that an error asks for, if any."""
         if isinstance(error, Unavailable | RateLimited) and error.retry_after is not None:
             self._until = max(self._until, anyio.current_time() + min(error.retry_after, _LONGEST_PAUSE))
 
     def left(self, provider: str) -> RateLimited | None:
-        """What a step is told that comes too early; None: it may ask."""
+        """Return the error for a step during the pause, or None if the pause is over."""
         seconds = self._until - anyio.current_time()
         if seconds <= 0:
             return None
-        return RateLimited(f"the {provider} asked to be left alone for {seconds:.1f} s more", hint="wait for so long", retry_after=seconds)
+        return RateLimited(
+            f"the {provider} asked for a pause: retry in {seconds:.1f} s", hint="wait, or ask another agent", retry_after=seconds
+        )

@@ -1,9 +1,9 @@
-"""JSON Schemas as providers take them.
+"""JSON Schemas in the form that providers take.
 
-A grammar that holds a model to a schema knows only a part of JSON Schema, and an API refuses a request whose schema has more. So each is
-rewritten as the providers' own SDKs do it: what the grammar cannot say goes into descriptions, and every answer is held against the whole
-schema afterwards. A rewritten schema lets nothing through that the original does not, but for what descriptions say. Where that cannot
-be, as with objects that have keys of any name, there is no grammar: a looser mode of the API, or the schema in words, has to do.
+A grammar that enforces a schema knows only a part of JSON Schema, and an API refuses a schema with other keywords. So each schema is
+rewritten as the providers' own SDKs do it: keywords unknown to the grammar go into descriptions, and every answer is checked against the
+whole schema afterwards. Apart from descriptions, a rewritten schema allows nothing that the original forbids. If that is impossible, as
+for objects with keys of any name, no grammar is used: the API's looser mode or the schema in words replaces it.
 """
 
 import json
@@ -19,7 +19,7 @@ from .dialect import JsonObject, as_object, as_objects
 
 _UNIONS: Final = ("anyOf", "oneOf", "allOf")
 _NOISE: Final = frozenset(("$schema", "$id", "$comment", "$defs", "definitions", "discriminator", "title"))
-"""Keywords that tell a model nothing."""
+"""Keywords without information for a model."""
 _REFERENCE: Final = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
 _KEYWORDS: Final = {
     **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties", "minProperties"), ("object",)),
@@ -27,7 +27,7 @@ _KEYWORDS: Final = {
     **dict.fromkeys(("format", "pattern", "minLength", "maxLength"), ("string",)),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), ("integer", "number")),
 }
-"""Keywords that say something of certain types alone."""
+"""Keywords that apply to certain types only."""
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
@@ -36,14 +36,14 @@ class Grammar:
     """The part of JSON Schema that a provider's structured outputs know."""
 
     limits: Mapping[str, frozenset[str]]
-    """Keywords of a type that it keeps beside those of its structure."""
+    """Keywords of a type that are kept, in addition to those of its structure."""
     formats: frozenset[str]
     wants_all: bool = False
-    """Every property has to be required. An object without an optional one would be valid, too, and so is one with it."""
+    """Every property has to be required. This is stricter than a schema with optional properties, and still valid against it."""
     recurs: bool = False
     """A schema may refer to itself."""
     types_literals: bool = False
-    """A list of values needs a type beside it."""
+    """A list of values needs a `type`."""
 
 
 _FORMATS: Final = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
@@ -64,11 +64,11 @@ OPENAI: Final = Grammar(
 
 
 class _InexpressibleError(Exception):
-    """No schema that the grammar knows lets only such values through."""
+    """The grammar cannot express a schema that allows only valid values."""
 
 
 def grammatical(schema: JsonSchema, grammar: Grammar) -> JsonObject | None:
-    """Return `schema` as the provider's grammar takes it, or None where it cannot be expressed."""
+    """Return `schema` in the form of the provider's grammar, or None if it cannot be expressed."""
     try:
         return _Rewriting(schema, grammar).whole()
     except (_InexpressibleError, RecursionError):
@@ -76,7 +76,7 @@ def grammatical(schema: JsonSchema, grammar: Grammar) -> JsonObject | None:
 
 
 def openai_output(schema: JsonSchema) -> tuple[JsonObject, bool] | None:
-    """Return a schema as OpenAI takes it, and whether in its strict mode; None where it takes none: its root has to be an object."""
+    """Return a schema in OpenAI's form and True for its strict mode; None if the root is not an object, which OpenAI refuses."""
     made = grammatical(schema, OPENAI) or {}
     if isinstance(root := made.pop("$ref", None), str):
         definitions = as_object(made["$defs"])
@@ -88,14 +88,14 @@ def openai_output(schema: JsonSchema) -> tuple[JsonObject, bool] | None:
 
 
 def in_words(request: StepRequest) -> StepRequest:
-    """Return the request with its output schema told to the model, for which there is no grammar."""
+    """Return the request with its output schema as an instruction to the model, for a schema without a grammar."""
     told = _told(request.output_schema)
     order = f"Your final answer is one JSON value and nothing else: no code fence, no words around it. It fits this JSON Schema: {told}"
     return request.model_copy(update={"messages": (Message.system(order), *request.messages), "output_schema": None})
 
 
 def parameters(tool: ToolSpec) -> tuple[JsonObject, str]:
-    """Return a tool's parameters and description as the APIs take them: they refuse unions at the top, which are told in words instead."""
+    """Return a tool's parameters and description in the form of the APIs: they refuse unions at the top, which go into the description."""
     kept = {name: value for name, value in tool.parameters.items() if name not in (*_UNIONS, "not", "enum")}
     if len(kept) == len(tool.parameters):
         return kept, tool.description
@@ -108,11 +108,13 @@ def _told(schema: object) -> str:
     try:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
-        raise InvalidRequest(f"a schema holds what JSON cannot: {error}", hint="no NaN and no infinity in schemas") from None
+        raise InvalidRequest(
+            f"a schema holds a value that JSON cannot represent: {error}", hint="remove NaN and infinity from schemas"
+        ) from None
 
 
 class _Rewriting:
-    """One schema, while it is rewritten."""
+    """One schema while it is rewritten."""
 
     def __init__(self, schema: JsonSchema, grammar: Grammar) -> None:
         self._schema = schema
@@ -144,7 +146,7 @@ class _Rewriting:
         return f"#/$defs/{found[1]}"
 
     def _literals(self, left: JsonObject) -> JsonObject:
-        """A list of values, or a single one; empty where the schema has none, or such as no grammar compares."""
+        """Return a list of values, or a single one; {} if the schema has none, or only values that no grammar compares."""
         made: JsonObject = {}
         values = left.get("enum")
         if isinstance(values, list) and values and all(type(value) in _TYPES for value in values):
@@ -159,10 +161,10 @@ class _Rewriting:
         return made
 
     def _union(self, left: JsonObject) -> JsonObject:
-        """One of several schemas; empty where there is another structure, of which a union only says more."""
+        """Return a choice of several schemas; {} if the schema has another structure, which a union only refines."""
         if isinstance(types := left.pop("type", None), list):
-            beside = {name: left.pop(name) for name in list(left) if name != "description"}
-            return {"anyOf": [self._part(_of_type(kind, beside)) for kind in types]}
+            others = {name: left.pop(name) for name in list(left) if name != "description"}
+            return {"anyOf": [self._part(_of_type(kind, others)) for kind in types]}
         if types is not None:
             left["type"] = types
         if "properties" in left or "items" in left:
@@ -216,7 +218,8 @@ class _Rewriting:
         return made
 
     def _described(self, made: JsonObject, left: JsonObject) -> JsonObject:
-        """With the description, and what the grammar does not know behind it. Nothing may stand beside a reference."""
+        """Return `made` with the description, followed by the keywords that the grammar does not know. A reference is wrapped, since it
+        may have no neighbours."""
         said = left.pop("description", None)
         words = [said] if isinstance(said, str) else []
         words += [_told(left)] if left else []
@@ -234,9 +237,9 @@ class _Rewriting:
             raise _InexpressibleError
 
 
-def _of_type(kind: JsonValue, beside: JsonObject) -> JsonObject:
-    """The keywords that mean something for values of a type."""
-    return {"type": kind} | {name: value for name, value in beside.items() if kind in _KEYWORDS.get(name, (kind,))}
+def _of_type(kind: JsonValue, others: JsonObject) -> JsonObject:
+    """Return the keywords that apply to values of a type."""
+    return {"type": kind} | {name: value for name, value in others.items() if kind in _KEYWORDS.get(name, (kind,))}
 
 
 def _reference_to(name: str) -> str:
@@ -244,7 +247,7 @@ def _reference_to(name: str) -> str:
 
 
 def _references(value: JsonValue) -> Iterator[str]:
-    """What a rewritten schema refers to; a property may be called `$ref`, too."""
+    """Yield the references in a rewritten schema; a property may be called `$ref`, too."""
     if isinstance(value, dict):
         if isinstance(found := value.get("$ref"), str):
             yield found

@@ -1,4 +1,4 @@
-"""Server-sent events from an HTTP response to JSON objects and text."""
+"""Read server-sent events from an HTTP response as JSON objects and text."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -16,11 +16,11 @@ from .dialect import JsonObject
 
 _DRAIN_SECONDS = 1.0
 _LAST_EVENTS = frozenset(("message_stop", "response.completed", "response.incomplete", "response.failed"))
-"""How Anthropic and OpenAI's responses mark the end; the others send [DONE], or just end."""
+"""Last events of Anthropic and OpenAI's responses; other streams end with [DONE], or just end."""
 
 
 async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, None]:
-    """The JSON objects of an event stream. Raises `InvalidOutput` if an event is something else."""
+    """Yield the JSON objects of an event stream. Raise `InvalidOutput` for an event that is not one."""
     bounded = cast(httpx.Response, _Bounded(response))  # it has what an EventSource reads
     async with aclosing(EventSource(bounded).aiter_sse()) as events:
         async for event in events:
@@ -36,7 +36,7 @@ async def json_events(response: httpx.Response) -> AsyncGenerator[JsonObject, No
 
 
 class _Bounded:
-    """A response that ends with `InvalidOutput` where it is longer than any answer."""
+    """A response that raises `InvalidOutput` if it is longer than any answer."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -67,7 +67,7 @@ def _json_object(data: str) -> JsonObject:
         message = f"the provider's stream is not JSON: {quote(str(error))}; it says {quote(data)!r}"
         raise InvalidOutput(message, hint="check that base_url speaks the configured dialect") from None
     if not isinstance(value, dict):
-        message = f"the provider's stream holds {type(value).__name__} where an object is due"
+        message = f"the provider's stream holds {type(value).__name__} instead of an object"
         raise InvalidOutput(message, hint="check that base_url speaks the configured dialect")
     return value
 
@@ -79,19 +79,19 @@ class SurrogateJoiner:
         self._half = ""
 
     def join(self, text: str) -> str:
-        """`text` as valid Unicode, as far as it is complete."""
+        """Return `text` as valid Unicode, without a last half character, which is kept for the next call."""
         text, self._half = self._half + text, ""
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def rest(self) -> str:
-        """What remains when the stream has ended."""
+        """Return the remaining text when the stream has ended."""
         return "\ufffd" if self._half else ""
 
 
 class StopCutter:
-    """Ends a text before the stop sequence that is complete first, where the provider does not. Holds back what may begin one."""
+    """Ends a text at the first complete stop sequence, if the provider does not. Holds back text that may begin one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -99,7 +99,7 @@ class StopCutter:
         self.has_stopped = False
 
     def cut(self, text: str) -> str:
-        """The part of the text so far that may be shown and was not."""
+        """Return the new part of the text that may be shown."""
         if not self._stops or self.has_stopped:
             return "" if self.has_stopped else text
         text = self._held + text
@@ -110,11 +110,11 @@ class StopCutter:
         return text[:end]
 
     def rest(self) -> str:
-        """What was held back when the stream has ended."""
+        """Return the text that is held back when the stream has ended."""
         return self._held
 
     def _length_of_a_beginning(self, text: str) -> int:
-        """Characters at the end of `text` that begin a stop sequence."""
+        """Return the number of characters at the end of `text` that begin a stop sequence."""
         longest = max(map(len, self._stops)) - 1
         lengths = range(min(longest, len(text)), 0, -1)
         return next((length for length in lengths if any(stop.startswith(text[-length:]) for stop in self._stops)), 0)

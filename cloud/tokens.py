@@ -1,4 +1,4 @@
-"""Bearer tokens of a gateway's callers in the environment, where a file is too much."""
+"""Bearer tokens of a gateway's callers in an environment variable, as a simple alternative to a token file."""
 
 import os
 
@@ -8,13 +8,13 @@ from ..protocols.tokens import token_records
 
 TOKENS_VARIABLE = "NEARFAR_GATEWAY_TOKENS"
 _SHORTEST = 16
-"""Characters of a token that a person made up."""
+"""Minimum length, in characters, of a token chosen by a person."""
 
 
 def environment_tokens() -> dict[str, str]:
-    """The tokens in NEARFAR_GATEWAY_TOKENS (`laptop=token,phone=token`), by caller; empty if it is not set.
+    """Return the tokens in NEARFAR_GATEWAY_TOKENS (`laptop=token,phone=token`), by caller; empty if it is not set.
 
-    Raises `ConfigError`, which tells entries by their position: where the name should be, a token may stand.
+    Raise `ConfigError`, which names entries by position: a token may stand where the name should be.
     """
     pairs = [pair.partition("=") for pair in os.environ.get(TOKENS_VARIABLE, "").split(",") if pair.strip()]
     tokens = {caller.strip(): token.strip() for caller, _, token in pairs}

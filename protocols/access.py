@@ -1,4 +1,4 @@
-"""Which calls a server answers: each one is let in by its scope, and ended when its token is worth nothing any more."""
+"""Access control of a server: admit each call by the scope of its token, and end the call when the token expires or is revoked."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -30,23 +30,23 @@ REQUIRED: Final[Mapping[str, Scope | None]] = {
     "/nearfar.v1.MemoryService/Push": Scope.MEMORY,
     "/nearfar.v1.MemoryService/Watch": Scope.MEMORY,
 }
-"""The scope that each RPC needs. What has none here is answered only where no tokens are demanded: on a socket of this user's own."""
+"""The scope that each RPC needs. An RPC with None is answered only by a server without tokens, such as one on a unix socket."""
 
 Behaviour: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 """Answers a call; its first argument is a message or a stream of them. Raises `NearfarError` for what the caller is told."""
 Ending: TypeAlias = Callable[[Collection[str], NearfarError], None]
-"""Ends what callers have running with the tokens of these ids."""
+"""Ends everything that callers run with the tokens of these ids."""
 
 
 class Clock:
     """The time by which tokens expire."""
 
     def now(self) -> datetime:
-        """The time of day, with its zone."""
+        """Return the current time with its time zone."""
         return system_time()
 
     async def tick(self) -> None:
-        """Wait until it is time to look for expired tokens again: so soon that a clock that was set is noticed, too."""
+        """Wait until it is time to look for expired tokens again. The wait is short, so that a changed system clock is noticed."""
         await anyio.sleep(1.0)
 
 
@@ -54,41 +54,43 @@ class Access:
     """Lets the calls of a server in and, where their token is worth nothing any more, out."""
 
     def __init__(self, tokens: Tokens | None, *, clock: Clock | None = None) -> None:
-        """Without any tokens, everybody may call everything. Raises `ConfigError` for unusable ones."""
+        """Let every caller make every call if there are no tokens. Raise `ConfigError` for unusable tokens."""
         self._clock = clock or Clock()
         self.authenticator = Authenticator(tokens, now=self._clock.now)
         self._calls: set[_Call] = set()
         self._endings: list[Ending] = []
 
     def guarded(self, handlers: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
-        """The same RPCs for those callers alone that may make them. What their behaviours raise is what the caller gets."""
+        """Return the same RPCs with access control in front. Errors that a behaviour raises are sent to the caller."""
         return _GuardedHandlers(handlers, self)
 
     def on_ending(self, ending: Ending) -> None:
-        """Call `ending` whenever tokens are worth nothing any more, for what outlives the calls that they were shown in."""
+        """Call `ending` whenever tokens expire or are revoked, to end work that outlives the calls that showed them."""
         self._endings.append(ending)
 
     def replace_tokens(self, tokens: Tokens) -> None:
-        """Let in the callers with these tokens and no others, and end what was begun with another one.
+        """Admit only callers with these tokens, and end everything that was begun with another token.
 
-        Raises `ConfigError` as `Authenticator.replace` does, and changes nothing then.
+        Raise `ConfigError` as `Authenticator.replace` does, and change nothing then.
         """
         self._end(self.authenticator.replace(tokens), Unauthenticated("the token was revoked", hint=OWNER_HINT))
 
     async def watch(self) -> None:
-        """For ever, end what runs with tokens that have expired."""
+        """End, for ever, everything that runs with tokens that have expired."""
         while not self.authenticator.is_open:
             await self._clock.tick()
             self._end(self.authenticator.expired(), Unauthenticated("the token expired", hint=OWNER_HINT))
 
     async def answer(self, method: str, behaviour: Behaviour, request: object, context: Context) -> object:
-        """Let `behaviour` answer a call, if its caller may make it: its token may have been revoked since its request began to come."""
+        """Let `behaviour` answer a call if its caller may make it. The token is checked again: it may have been revoked while the
+        request came in."""
         identity = self.admit(method, credentials_of(context))
         IDENTITY.set(identity)  # gRPC runs every call in a task of its own
         return await self._run(_Call(identity), behaviour(request, context))
 
     def admit(self, method: str, credentials: Credentials) -> Identity:
-        """Who calls. Raises `Unauthenticated` for one who is not known, and `PermissionDenied` for one who may not make this call."""
+        """Return the caller's identity. Raise `Unauthenticated` for an unknown caller, `PermissionDenied` for one that may not make this
+        call."""
         identity = self.authenticator.identify(credentials)
         scope = REQUIRED.get(method)
         if scope is not None:
@@ -124,12 +126,13 @@ class _Call:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.limit = asyncio.timeout(None)
-        """Without a time, until there is reason to end the call: gRPC makes each a task of asyncio, and anyio's scopes take longer."""
+        """The timeout that ends the call; it has no time until then. `asyncio.timeout` is used because it is faster than a scope of
+        anyio's."""
         self.error: NearfarError | None = None
-        """What it is ended with."""
+        """The error that the call ends with."""
 
     def end(self, error: NearfarError) -> None:
-        """Without an effect on a call that has ended by itself in this very moment."""
+        """End the call with `error`, unless it is ending already."""
         if self.error is None:
             self.error = error
             self.limit.reschedule(0)
@@ -156,7 +159,7 @@ class _GuardedHandlers(grpc.GenericRpcHandler):
 
 
 def _parts(handler: "grpc.RpcMethodHandler[Any, Any]") -> tuple[Callable[..., Any], Behaviour]:
-    """How a handler of this kind is made, and what it does."""
+    """Return the function that makes handlers of this kind, and the handler's behaviour."""
     kinds: dict[tuple[bool, bool], tuple[Callable[..., Any], Any]] = {
         (False, False): (grpc.unary_unary_rpc_method_handler, handler.unary_unary),
         (False, True): (grpc.unary_stream_rpc_method_handler, handler.unary_stream),

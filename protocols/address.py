@@ -1,4 +1,4 @@
-"""Addresses of agents: `host:port` or `unix:/path`, and whether they stay on this machine."""
+"""Addresses of agents, `host:port` or `unix:/path`, and the test whether they stay on this machine."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from .errors import ConfigError
 
 _HINT = "write host:port, [ipv6]:port or unix:/path"
 _LONGEST_SOCKET_PATH = 100
-"""Bytes; the kernel's limit is 104 to 108, depending on the system."""
+"""Bytes. The kernel's limit is 104 to 108, depending on the system."""
 _MISREAD: Final = frozenset("%#?,")
-"""Characters that gRPC decodes in a path, or ends or splits it at: server and client would not meet at the socket that is named."""
+"""Characters that gRPC decodes in a path, or splits it at. With them, server and client would use different sockets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Either a host and a port, or the path of a unix socket."""
+    """A host and a port, or the path of a unix socket."""
 
     host: str = ""
     port: int = 0
@@ -23,7 +23,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether nothing sent there leaves this machine."""
+        """Return whether everything sent to this address stays on this machine."""
         return bool(self.path) or is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Raises `ConfigError` if `text` is no address."""
+    """Parse an address. Raise `ConfigError` if `text` is not one."""
     if text.startswith("unix:"):
         return Address(path=_socket_path(text))
     host, colon, port = text.rpartition(":")
@@ -71,8 +71,9 @@ def is_loopback(host: str) -> bool:
 
 
 def is_this_machine(host: str) -> bool:
-    """Tell whether a request to a host stays on this machine: loopback, or 0.0.0.0 and ::, which servers print when they listen everywhere.
+    """Return whether a request to `host` stays on this machine: loopback, or 0.0.0.0 and ::, which servers print when they listen
+    everywhere.
 
-    Not for addresses to listen at: there, the latter two are open to everybody.
+    Do not use it for an address to listen at: there, 0.0.0.0 and :: are open to every machine.
     """
     return is_loopback(host) or host in ("0.0.0.0", "::")  # nothing listens

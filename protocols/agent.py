@@ -1,4 +1,4 @@
-"""The one interface that everything which can act implements."""
+"""`Agent`, the interface of everything that can take one turn of a conversation."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -35,7 +35,7 @@ class Agent(Protocol):
 
 
 def stream(agent: Agent, request: StepRequest) -> aclosing[StepStream]:
-    """`agent.step(request)` as a context manager that closes the stream on the way out, which cancels an unfinished step."""
+    """Return `agent.step(request)` as a context manager that closes the stream on exit, which cancels an unfinished step."""
     return aclosing(cast(StepStream, agent.step(request)))
 
 
@@ -55,4 +55,4 @@ async def complete(agent: Agent, request: StepRequest) -> StepReply:
                     calls.append(event.call)
                 case Finished():
                     return StepReply(text="".join(text), tool_calls=tuple(calls), finished=event)
-    raise InvalidOutput(f"agent {agent.card.name!r} ended its stream without saying why")
+    raise InvalidOutput(f"agent {agent.card.name!r} ended its stream without a result")

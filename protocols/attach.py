@@ -39,25 +39,26 @@ AttachCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.WorkerMessage, pb.HubMessa
 
 _CONNECT_LIMIT = 10.0
 _LEAVE_LIMIT = 2.0
-"""Seconds that the hub has to end a stream that the worker has nothing more to say on."""
+"""Seconds that the hub has to end a stream after the worker has closed its half."""
 _STOP_LIMIT = 5.0
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0
 _MOST_DOUBLINGS = 16
 """More would overflow after a night without the hub, and change nothing."""
 _MOST_REFUSALS = 4
-"""In a row, where the hub said that it may be another matter soon: a worker that was restarted meets its own ghost for some seconds."""
+"""Limit of consecutive refusals that the hub called temporary: a restarted worker is refused for some seconds while its old stream still
+counts."""
 _QUICKEST_BEAT, _LONGEST_SILENCE = 0.01, 3600.0
-"""Seconds; a hub that asks for more or less would keep the worker busy, or deaf."""
+"""Seconds. A hub that asks for heartbeats outside these bounds would keep the worker busy, or deaf."""
 _UNSENT_MESSAGES = 64
-"""Messages that wait for the network; an agent that is faster waits with them."""
+"""Messages that may wait for the network; a faster agent has to wait."""
 
 
 class Worker:
-    """Serves `agents` (one, or several by name) to the hub at `address`, again and again until it is drained.
+    """Serves `agents` (one, or several by name) to the hub at `address` until it is drained.
 
-    When the connection breaks, the steps on it are cancelled, since the hub has failed them already, and the worker attaches anew after
-    a random, growing delay of at most 30 seconds. The agents stay open: closing them is up to the caller.
+    When the connection breaks, the worker cancels the steps on it, since the hub has failed them already, and attaches again after a
+    random, growing delay of at most 30 seconds. The agents stay open: the caller closes them.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class Worker:
         fingerprint: str | None = None,
         device_state: DeviceStateSource = DeviceState,
     ) -> None:
-        """Without a `token`, the certificate in `tls` says who the worker is. `fingerprint`, as a pairing holds it, stands in place of the
-        roots in `tls` where no authority has signed the hub's certificate.
+        """Set up a worker; nothing is sent before `run`.
 
-        Raises `ConfigError` for a malformed address or token, or without an agent. Nothing is sent before `run`.
+        Without a `token`, the certificate in `tls` identifies the worker. `fingerprint`, from a pairing, replaces the roots in `tls` if
+        no authority has signed the hub's certificate. Raise `ConfigError` for a malformed address or token, or if there is no agent.
         """
         self._agents = dict(agents) if isinstance(agents, Mapping) else {agents.card.name: agents}
         if not self._agents:
@@ -89,20 +90,20 @@ class Worker:
         self.attached = asyncio.Event()
         """Set while the hub knows this worker."""
         self.name = ""
-        """Who this worker is, as the hub last said."""
+        """The worker's name, as the hub last said."""
 
     @property
     def address(self) -> str:
-        """Where the hub is."""
+        """Return the hub's address."""
         return str(self._address)
 
     @property
     def live_steps(self) -> int:
-        """Steps that are computed now."""
+        """Return the number of steps that are running now."""
         return 0 if self._attachment is None else len(self._attachment.steps)
 
     async def run(self) -> None:
-        """Serve until `drain` is done. Raises what the hub refuses this worker for, `Unauthenticated` above all."""
+        """Serve until `drain` is done. Raise the error with which the hub refuses this worker, usually `Unauthenticated`."""
         failures = refusals = 0
         while not self._draining.is_set():
             error = await self._attach_once()
@@ -128,7 +129,7 @@ class Worker:
             await self._attachment.drain(time_limit)
 
     async def _attach_once(self) -> NearfarError | None:
-        """One stream, from its registration to its end. Returns what ended it, None where the worker has left in order."""
+        """Run one stream from registration to end. Return the error that ended it, or None after an orderly leave."""
         channel: grpc.aio.Channel | None = None
         call: AttachCall | None = None
         tls: ClientTls | None = None
@@ -158,7 +159,7 @@ class Worker:
                     await channel.close()
 
     async def _trusted(self) -> ClientTls | None:
-        """A pinned certificate is compared anew for each stream: if the hub has come back with another one, the worker can say so."""
+        """Return the TLS options to use. A pinned certificate is compared for each stream, so that a changed one is reported."""
         if self._fingerprint is None:
             return self._tls
         return await anyio.to_thread.run_sync(pinned_tls, self._address, self._fingerprint, self._tls)
@@ -276,7 +277,7 @@ class _Attachment:
             self._idle.set()
 
     async def _serve(self, start: pb.StartStep, scope: anyio.CancelScope) -> None:
-        """Compute one step and tell the hub how it ended: also where it was cancelled, so that the hub can close its books on it."""
+        """Compute one step and tell the hub how it ended. A cancelled step is reported too, so that the hub can forget it."""
         error: NearfarError | None = None
         has_finished = False
 
@@ -325,8 +326,8 @@ class _Attachment:
 
 
 def _read_error(error: grpc.aio.AioRpcError) -> NearfarError:
-    """What the end of a stream means; a server without `Attach` is no hub."""
+    """Return the error that a stream ended with; a server without `Attach` is reported as not being a hub."""
     read = from_rpc_error(error)
     if isinstance(read, Unsupported):
-        return Unsupported("the server at this address is no hub", hint="start one there with `nearfar serve hub`")
+        return Unsupported("the server at this address is not a hub", hint="start one there with `nearfar serve hub`")
     return read

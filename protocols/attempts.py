@@ -1,4 +1,4 @@
-"""Failed attempts to show a token, by the address that they come from: who guesses has to wait ever longer."""
+"""Slow down guessing of tokens: count the wrong tokens of each address, and make it wait longer after each one."""
 
 import ipaddress
 import math
@@ -14,7 +14,7 @@ from .errors import RateLimited
 from .limits import ADDRESSES, FAILURES_KEPT_SECONDS, FREE_FAILURES, LONGEST_WAIT_SECONDS
 
 _HOMES_BITS = 64
-"""Of an IPv6 address: below, whoever has one has all."""
+"""Length of the IPv6 prefix that identifies a home; the rest of the address is free for its owner to choose."""
 _MOST_DOUBLINGS = 30
 
 _Key = TypeVar("_Key")
@@ -25,31 +25,31 @@ _Entry = TypeVar("_Entry")
 class _Failures:
     count: int
     latest: float
-    """When the last one was, by the monotonic clock."""
+    """Time of the last failure, by the monotonic clock."""
 
     @property
     def wait(self) -> float:
-        """Seconds from the last failure to the next attempt that is looked at."""
+        """Return the seconds from the last failure to the next attempt that is looked at."""
         doublings = self.count - FREE_FAILURES
         return 0.0 if doublings < 0 else min(2.0 ** min(doublings, _MOST_DOUBLINGS), LONGEST_WAIT_SECONDS)
 
 
 class FailedAttempts:
-    """Those of all addresses that call a server.
+    """Counts of wrong tokens, by the address that they came from.
 
-    While an address has to wait, no token from there is looked at, but for those that were right from there before: whoever shares an
-    address with somebody who guesses goes on undisturbed. Against those, guesses are not slowed down, which is why tokens are random.
+    While an address has to wait, only tokens that were right from there before are looked at, so callers who share an address with a
+    guesser are not disturbed. Those tokens can be guessed at full speed, which is why tokens are random.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        """`monotonic` gives seconds that never run backwards."""
+        """Use `monotonic` for the time: seconds that never run backwards."""
         self._monotonic = monotonic
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
         self._right: OrderedDict[tuple[str, bytes], None] = OrderedDict()
-        """Digests of tokens that were right, with the address."""
+        """Digests of tokens that were right, with their address."""
 
     def check(self, address: str, token: str) -> None:
-        """Raises `RateLimited` where this address has to wait before another token is looked at."""
+        """Raise `RateLimited` if this address has to wait before another token is looked at."""
         failures = self._failures.get(address)
         if failures is None:
             return
@@ -61,22 +61,23 @@ class FailedAttempts:
             raise RateLimited("too many wrong tokens came from this address", hint=hint, retry_after=left)
 
     def failed(self, address: str) -> int:
-        """A token was wrong; returns how many were."""
+        """Count a wrong token. Return the number of wrong tokens from this address."""
         failures = self._failures.pop(address, None)
         count = 1 if failures is None else failures.count + 1
         _keep(self._failures, address, _Failures(count, self._monotonic()))
         return count
 
     def succeeded(self, address: str, token: str) -> None:
-        """A token was right. That changes nothing for others: who has a token of their own may guess somebody else's."""
+        """Remember that a token was right. The address still has to wait with other tokens: a caller with a token may guess another
+        one's."""
         _keep(self._right, (address, _digest(token)), None)
 
 
 @lru_cache(maxsize=ADDRESSES)
 def home_of(peer: str) -> str | None:
-    """The part of gRPC's name for a peer that its owner cannot change at will; None for this machine's own sockets.
+    """Return the part of gRPC's peer name that its owner cannot change at will, or None for a socket of this machine.
 
-    An IPv4 address, or the first half of an IPv6 address: a home gets that many, and may use any of them.
+    This is an IPv4 address, or the first half of an IPv6 address: a home gets a whole block and may use any address in it.
     """
     kind, _, rest = unquote(peer).partition(":")
     if kind not in ("ipv4", "ipv6"):

@@ -1,4 +1,4 @@
-"""What an agent says about itself: who it is, what it can do, what it costs."""
+"""`AgentCard`: an agent's name, side, capabilities, limits and prices."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -14,7 +14,7 @@ _MILLION = Decimal(1_000_000)
 
 
 class Side(StrEnum):
-    """Where an agent computes, seen from the user's device."""
+    """The place where an agent computes, seen from the user's device."""
 
     NEAR = "near"
     """On the user's own device; text does not leave it."""
@@ -23,7 +23,7 @@ class Side(StrEnum):
 
 
 class Capabilities(Value):
-    """What an agent enforces, not what it attempts. A flag is true only if the conformance suite proves it."""
+    """The features that an agent guarantees. A flag is true only if the conformance suite proves it."""
 
     tools: bool = False
     """Emits `ToolCalled` with arguments valid against the tool's schema."""
@@ -63,7 +63,7 @@ class Rates(Value):
 
     @property
     def dearest_input(self) -> Decimal:
-        """The most that an input token can cost."""
+        """Return the highest price of an input token."""
         return max(price for price in (self.input, self.cached_input, self.cache_write) if price is not None)
 
 
@@ -71,14 +71,14 @@ class LongPrompt(Rates):
     """The rates of a whole step, its output included, whose prompt is longer than a number of tokens."""
 
     above: int = Field(gt=0)
-    """Tokens of the prompt, cached ones included."""
+    """The rates of a whole step, output included, if its prompt is longer than `above` tokens."""
 
 
 class Prices(Rates):
     """US dollars per million tokens, with the source they were read from."""
 
     long_prompts: tuple[LongPrompt, ...] = ()
-    """Where long prompts have rates of their own: the highest threshold that a prompt exceeds decides."""
+    """Separate rates for long prompts: the highest threshold that a prompt exceeds decides."""
     source: str
     as_of: date
 
@@ -91,12 +91,12 @@ class Prices(Rates):
 
     @classmethod
     def free(cls, source: str) -> Self:
-        """Prices of 0 as of today, for a model that nobody is paid for; `source` says why."""
+        """Return prices of 0 as of today, for a model that costs nothing; `source` gives the reason."""
         return cls(input=Decimal(0), output=Decimal(0), source=source, as_of=datetime.now(UTC).date())
 
     @property
     def is_free(self) -> bool:
-        """All prices are 0."""
+        """Return whether all prices are 0."""
         return not any(rates.dearest_input or rates.output for rates in (self, *self.long_prompts))
 
     def rates(self, prompt_tokens: float) -> Rates:
@@ -128,22 +128,22 @@ class Prices(Rates):
 
 
 class Execution(Value):
-    """What really runs an agent's model, read back once it is loaded, and never what was asked for."""
+    """The engine and hardware that run an agent's model, read back after loading rather than copied from the configuration."""
 
     engine: str = Field(min_length=1)
     """`llama.cpp` or `onnxruntime-genai`."""
     provider: str = Field(min_length=1)
-    """The backend or execution provider, in lower case: `cpu`, `cuda`, `metal`, `vulkan`, `coreml`, `qnn` ..."""
+    """Name of the device, if the backend reports it."""
     device: str = ""
     """The device's own name, where the backend tells it."""
     layers: int | None = Field(default=None, ge=0)
     """Layers of the model."""
     offloaded_layers: int | None = Field(default=None, ge=0)
-    """Those of `layers` that do not run on the CPU; None: the engine does not tell."""
+    """Number of layers that do not run on the CPU; None: the engine does not report it."""
     threads: int | None = Field(default=None, gt=0)
     """CPU threads that compute a single token."""
     extra_buffers_off: str = ""
-    """Why llama.cpp's extra buffer types, which hold weights rearranged for the CPU, are off; empty where they are not."""
+    """Reason why llama.cpp's extra buffer types (weights rearranged for the CPU) are off; empty if they are on."""
 
 
 class AgentCard(Value):
@@ -154,7 +154,7 @@ class AgentCard(Value):
     model: str = Field(min_length=1)
     description: str = ""
     world: str | None = None
-    """The only subject that the model knows (the shipped models are trained on one small world); None: general."""
+    """The only subject that the model knows, for the shipped models, which are trained on one small world; None: general."""
     capabilities: Capabilities = Capabilities()
     limits: Limits = Limits()
     prices: Prices | None = None
@@ -164,6 +164,6 @@ class AgentCard(Value):
     adapters: tuple[str, ...] = ()
     """Names of the LoRA adapters that a step may ask for."""
     execution: Execution | None = None
-    """What really runs the model; None: unknown, as of a provider's."""
+    """The engine and hardware that run the model; None: unknown, as for a provider's model."""
     kv_bytes_per_token: int | None = Field(default=None, gt=0)
     """Bytes that one token of context takes in the model's key-value cache, summed over all layers; None: unknown."""

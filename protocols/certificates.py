@@ -1,4 +1,4 @@
-"""Certificates and private keys in PEM files. They are looked at here, since gRPC does not say what is wrong with one."""
+"""Certificates and private keys in PEM files. They are checked here because gRPC does not say what is wrong with one."""
 
 import ssl
 from collections.abc import Iterator
@@ -12,12 +12,13 @@ _VERSION = 0xA0
 _UTC_TIME = 0x17
 _SECONDS = "%Y%m%d%H%M%SZ"
 _WARNING_TIME = timedelta(days=21)
-"""Before the end of a certificate. Who renews by itself does so earlier, and with a quarter or more of a shorter life left."""
+"""The earliest warning before a certificate ends. Automatic renewal happens earlier. A shorter-lived certificate warns with a quarter of
+its life left."""
 _PEM_HINT = "give the path of a PEM file; `openssl x509 -inform der -in FILE -out FILE.pem` makes one of a DER file"
 
 
 def read_roots(path: Path) -> bytes:
-    """The certificates of authorities in `path`. Raises `ConfigError` if it cannot be read, or holds none."""
+    """Return the authorities' certificates in `path`. Raise `ConfigError` if it cannot be read or holds none."""
     pem = _read(path)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii"))
@@ -27,13 +28,13 @@ def read_roots(path: Path) -> bytes:
 
 
 def read_pair(certificate: Path, private_key: Path) -> tuple[bytes, bytes]:
-    """The private key and the chain of its certificate, in the order of gRPC.
+    """Return the private key and its certificate chain, in gRPC's order.
 
-    Raises `ConfigError` that says which file cannot be read or is something else, or that they do not belong together.
+    Raise `ConfigError` if a file cannot be read, holds something else, or the two do not belong together; the message names the file.
     """
     chain, key = read_roots(certificate), _read(private_key)
     if b"ENCRYPTED" in key:
-        hint = f"nobody is there to be asked for its passphrase: openssl pkey -in {private_key} -out plain.pem, and chmod 600 plain.pem"
+        hint = f"a server cannot ask for the passphrase: openssl pkey -in {private_key} -out plain.pem, and chmod 600 plain.pem"
         raise ConfigError(f"the private key in {private_key} is encrypted", hint=hint)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, private_key, password="")
@@ -46,7 +47,7 @@ def read_pair(certificate: Path, private_key: Path) -> tuple[bytes, bytes]:
 
 
 def look(path: Path) -> object:
-    """What changes when the file does."""
+    """Return a value that changes whenever the file changes."""
     try:
         status = path.stat()
     except OSError:
@@ -56,20 +57,20 @@ def look(path: Path) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """When a certificate is good: from the first moment to the second one."""
+    """The period in which a certificate is valid."""
 
     begins: datetime
     ends: datetime
 
     def is_ending(self, now: datetime) -> bool:
-        """Whether so little of its time is left that it should have been renewed."""
+        """Return whether the certificate should have been renewed by `now`."""
         return now >= self.ends - min(_WARNING_TIME, (self.ends - self.begins) / 4)
 
 
 def validity_of(certificate: bytes) -> Validity:
-    """Of a certificate in DER form (RFC 5280, section 4.1). Raises `ConfigError` for what is none.
+    """Return the validity of a certificate in DER form (RFC 5280, section 4.1). Raise `ConfigError` if it is not a certificate.
 
-    Python's own ssl tells the dates of a peer's certificate only, and phones have nothing else that reads one.
+    Parsed by hand: Python's ssl tells only the dates of a peer's certificate, and phones have no other parser.
     """
     try:
         ((_, signed),) = _elements(certificate)
@@ -77,19 +78,19 @@ def validity_of(certificate: bytes) -> Validity:
         _serial, _algorithm, _issuer, (_, dates), *_ = (field for field in _elements(body) if field[0] != _VERSION)
         begins, ends = (_time(tag, text.decode("ascii")) for tag, text in _elements(dates))
     except (ValueError, IndexError):
-        raise ConfigError("this is no certificate in DER form", hint=_PEM_HINT) from None
+        raise ConfigError("this is not a certificate in DER form", hint=_PEM_HINT) from None
     return Validity(begins, ends)
 
 
 def first_certificate(pem: bytes) -> bytes:
-    """The first certificate in the text of a PEM file, in DER form: those behind it lead to its root. Raises `ValueError` for none."""
+    """Return the first certificate in a PEM file's text, in DER form; the others lead to its root. Raise `ValueError` if there is none."""
     text = pem.decode("ascii")
     begin = text.index(ssl.PEM_HEADER)
     return ssl.PEM_cert_to_DER_cert(text[begin : text.index(ssl.PEM_FOOTER, begin) + len(ssl.PEM_FOOTER)])
 
 
 def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and contents of the elements that stand one behind the other in `der` (X.690, section 8.1)."""
+    """Yield tag and contents of the consecutive elements in `der` (X.690, section 8.1)."""
     position = 0
     while position < len(der):
         tag, length = der[position], der[position + 1]

@@ -1,4 +1,4 @@
-"""gRPC options of client and server, which only work as one pair, and TLS for both."""
+"""gRPC options of client and server, which have to match, and TLS for both."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +61,7 @@ SERVER_OPTIONS: Options = (
 
 
 def server_options() -> Options:
-    """Return a server's options; how many connections it takes follows what the process may have open now."""
+    """Return a server's options; its connection limit depends on the number of files that the process may open now."""
     return (*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections()))
 
 
@@ -76,23 +76,24 @@ class ServerTls:
     """PEM file with the authorities whose certificates clients may show; None: clients show none."""
 
     def credentials(self) -> grpc.ServerCredentials:
-        """They follow the files. Raises `ConfigError` if one cannot be read, is something else, or does not fit the others."""
+        """Return credentials that follow the files. Raise `ConfigError` if a file cannot be read, holds something else, or does not fit
+        the others."""
         return RenewedCertificate(self.certificate, self.private_key, self.client_roots).credentials()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientTls:
-    """What a client trusts, and the certificate that it shows if the server demands one."""
+    """The roots that a client trusts, and the certificate that it shows if the server demands one."""
 
     roots: Path | bytes | None = None
-    """PEM file with the trusted roots, or what stands in one; None: the public ones."""
+    """PEM file with the trusted roots, or its content; None: the public ones."""
     certificate: Path | None = None
     private_key: Path | None = None
     server_name: str | None = None
     """The name that the server's certificate is checked against; None: the host of the address."""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Raises `ConfigError` if a file cannot be read, is something else, or does not fit the others."""
+        """Return the credentials. Raise `ConfigError` if a file cannot be read, holds something else, or does not fit the others."""
         private_key, certificate = None, None
         if (pair := self.pair) is not None:
             private_key, certificate = read_pair(*pair)
@@ -100,13 +101,13 @@ class ClientTls:
         return grpc.ssl_channel_credentials(roots, private_key, certificate)
 
     def look(self) -> object:
-        """What changes when one of its files does."""
+        """Return a value that changes whenever one of the files changes."""
         files = (self.roots, self.certificate, self.private_key)
         return tuple(look(file) for file in files if isinstance(file, Path))
 
     @property
     def pair(self) -> tuple[Path, Path] | None:
-        """The files of its own certificate and key. Raises `ConfigError` for one without the other."""
+        """Return the paths of the client's certificate and key. Raise `ConfigError` if only one is given."""
         if self.certificate is None and self.private_key is None:
             return None
         if self.certificate is None or self.private_key is None:
@@ -115,7 +116,7 @@ class ClientTls:
 
 
 def server_tls(certificate: Path | None, private_key: Path | None, client_roots: Path | None) -> ServerTls | None:
-    """What options or a configuration say; None: plain text. Raises `ConfigError` for what is not complete."""
+    """Return the TLS of a server from options or a configuration, or None for plain text. Raise `ConfigError` if it is incomplete."""
     if certificate is None and private_key is None and client_roots is None:
         return None
     if certificate is None or private_key is None:
@@ -125,16 +126,17 @@ def server_tls(certificate: Path | None, private_key: Path | None, client_roots:
 
 
 def client_tls(roots: Path | None, certificate: Path | None, private_key: Path | None) -> ClientTls | None:
-    """What options or a configuration say; None where they say nothing, and the address alone decides.
+    """Return the TLS of a client from options or a configuration, or None if they give nothing and the address decides.
 
-    Raises `ConfigError` for a certificate without its key.
+    Raise `ConfigError` for a certificate without its key.
     """
     tls = ClientTls(roots=roots, certificate=certificate, private_key=private_key)
     return tls if tls.pair is not None or roots is not None else None
 
 
 def open_channel(address: Address, tls: ClientTls | None) -> grpc.aio.Channel:
-    """A channel to `address`; it connects with the first call. Plaintext on this machine unless `tls` is given, TLS elsewhere."""
+    """Open a channel to `address`; it connects with the first call. Use TLS, unless the address is on this machine and `tls` is not
+    given."""
     options = list(CLIENT_OPTIONS)
     if address.is_local:
         options.append(("grpc.enable_http_proxy", 0))

@@ -25,8 +25,8 @@ __all__ = ["ClientTls", "RemoteAgent"]
 
 _DESCRIBE_LIMIT = 10.0
 IDLE_TIMEOUT = 330.0
-"""Seconds. A model that reasons unseen is silent for minutes, and a dead peer is noticed by keepalive long before. A little longer
-than a provider's own limit, so that the error of the side that knows more arrives first."""
+"""Seconds. A reasoning model may be silent for minutes; keepalive notices a dead peer much earlier. The value is a little above a
+provider's own limit, so that the provider's more exact error arrives first."""
 
 
 class RemoteAgent:
@@ -40,7 +40,7 @@ class RemoteAgent:
     """
 
     is_elsewhere = True
-    """What must never leave this device is not for it: behind an address on this machine, too, may be a hub."""
+    """Text that must never leave this device is not sent here: a hub may sit behind an address on this machine, too."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RemoteAgent:
         idle_timeout: float = IDLE_TIMEOUT,
         resume_timeout: float = 2.0,
     ) -> None:
-        """Raises `ConfigError` for a malformed address or token. Nothing is sent before the first call."""
+        """Set up the connection; nothing is sent before the first call. Raise `ConfigError` for a malformed address or token."""
         self._address = parse_address(address)
         self._agent = agent
         self._tls = tls
@@ -60,7 +60,7 @@ class RemoteAgent:
         self._idle_timeout = idle_timeout
         self._resume_timeout = resume_timeout
         self._channels: list[grpc.aio.Channel] = []
-        """One; and those that steps may still have which began before the files in `tls` were changed."""
+        """The current channel, and older ones that steps from before a change of the files in `tls` may still use."""
         self._files: object = None
         self._connection: Connection | None = None
         self._card: AgentCard | None = None
@@ -79,7 +79,7 @@ class RemoteAgent:
         idle_timeout: float = IDLE_TIMEOUT,
         resume_timeout: float = 2.0,
     ) -> "RemoteAgent":
-        """A `RemoteAgent` whose card is loaded. Raises what `describe` raises."""
+        """Return a `RemoteAgent` whose card is loaded. Raise the errors of `describe`."""
         remote = cls(address, agent=agent, token=token, tls=tls, idle_timeout=idle_timeout, resume_timeout=resume_timeout)
         try:
             await remote.describe()
@@ -90,7 +90,7 @@ class RemoteAgent:
 
     @property
     def card(self) -> AgentCard:
-        """The card as last described. Raises `ConfigError` before the first `describe`."""
+        """Return the card that `describe` last fetched. Raise `ConfigError` before the first `describe`."""
         if self._card is None:
             raise ConfigError(
                 f"the agent at {self._address} has not been asked for its card", hint="await RemoteAgent.connect(...) or describe()"
@@ -115,7 +115,7 @@ class RemoteAgent:
         return self._card
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
-        """Run one step on the server. Leaving the stream early, in whatever way, stops the compute there."""
+        """Run one step on the server. Leaving the stream early stops the compute there."""
         connection = self._connected()
         check_privacy(self._card or await self.describe(), request)
         step = RemoteStep(connection, self._agent, request)

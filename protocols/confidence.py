@@ -5,9 +5,9 @@ from collections import deque
 
 _WINDOW = 4
 _LEAST = -10_000.0
-"""Log-probability below which all are one: servers write "impossible" as various large numbers, and as minus infinity."""
+"""Log-probability below which all values count as equal: servers write "impossible" as various large numbers, and as minus infinity."""
 _ROUNDING = 0.01
-"""What a certain token may have above 0."""
+"""Tolerance above 0 for the log-probability of a certain token."""
 
 
 class LowestWindow:
@@ -19,7 +19,8 @@ class LowestWindow:
         self._has_gap = False
 
     def add(self, logprob: float) -> None:
-        """Take the next token's log-probability, as the server wrote it: what is no logarithm of a probability must not pass for one."""
+        """Add the next token's log-probability as the server wrote it. A value that is not the logarithm of a probability makes the
+        result None."""
         if not logprob <= _ROUNDING:  # nor is NaN
             self._has_gap = True
             return
@@ -30,7 +31,8 @@ class LowestWindow:
 
     @property
     def value(self) -> float | None:
-        """None before the first token, and if one had none; an answer shorter than the window is one window."""
+        """Return the confidence, or None before the first token or if a token had no valid value. A text shorter than the window counts
+        as one window."""
         if not self._recent or self._has_gap:
             return None
         lowest = sum(self._recent) / len(self._recent) if self._lowest is None else self._lowest

@@ -1,4 +1,4 @@
-"""What a call shows of who makes it: a bearer token, and a certificate where the server demands one."""
+"""The credentials that a call carries: a bearer token, and a certificate if the server demands one."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ class ClientCertificate:
     """The certificate of a caller, which an authority that the server trusts has signed."""
 
     names: tuple[str, ...]
-    """The DNS names of its subjectAltName. Its common name counts for nothing, as RFC 9525 has it for servers."""
+    """The DNS names in the certificate's subjectAltName. Its common name is ignored, as RFC 9525 demands for servers."""
     pem: bytes = field(repr=False)
 
     def __str__(self) -> str:
-        return f"for {', '.join(map(repr, self.names))}" if self.names else "which names nobody"
+        return f"for {', '.join(map(repr, self.names))}" if self.names else "without a name"
 
     @property
     def fingerprint(self) -> str:
@@ -29,20 +29,20 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one call shows."""
+    """The credentials of one call."""
 
     authorization: str = field(default="", repr=False)
-    """The header of that name; empty where there is none."""
+    """Value of the `authorization` header; empty if there is none."""
     certificate: ClientCertificate | None = None
-    """None: the server demands none."""
+    """None if the server demands no certificate."""
 
 
 _READ: "Final[ContextVar[tuple[Context, Credentials] | None]]" = ContextVar("nearfar_credentials", default=None)
-"""Of the call that is being answered; gRPC runs each in a task of its own."""
+"""The credentials of the call that is being answered; gRPC runs each call in a task of its own."""
 
 
 def credentials_of(context: "Context") -> Credentials:
-    """What the call behind `context` shows. It is read once, though asked for on the way in and before the answer."""
+    """Return the credentials of the call behind `context`. They are read once per call, though needed twice."""
     read = _READ.get()
     if read is None or read[0] is not context:
         read = context, _read(context)

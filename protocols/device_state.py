@@ -1,4 +1,4 @@
-"""What a device says of itself at the moment: what routing rules look at beside the task."""
+"""`DeviceState`: battery, temperature and memory of a device, which routing rules look at besides the task."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -9,14 +9,14 @@ from .messages import Value
 
 
 class PowerSource(StrEnum):
-    """What the device runs on."""
+    """The device's source of power."""
 
     MAINS = "mains"
     BATTERY = "battery"
 
 
 class Thermal(StrEnum):
-    """How hot the device is, in the words of Apple's and Android's thermal interfaces."""
+    """The device's thermal state, in the terms of Apple's and Android's interfaces."""
 
     NOMINAL = "nominal"
     FAIR = "fair"
@@ -27,7 +27,7 @@ class Thermal(StrEnum):
 
 
 class DeviceState(Value):
-    """One look at the device. None means unknown, which is not the same as fine."""
+    """The state of a device at one moment. None means unknown, which is not the same as fine."""
 
     battery: float | None = Field(default=None, ge=0, le=1)
     """Share of a full charge."""

@@ -1,7 +1,7 @@
-"""Why a connection is not made where certificates stand in its way.
+"""Find out why a connection fails if certificates may be the reason.
 
-gRPC says little of it, and to a client whose certificate was refused nothing at all. So after such a failure there is one more handshake,
-by Python's own ssl: it asks for nothing, and it carries no token.
+gRPC says little about it, and nothing at all to a client whose certificate was refused. So after such a failure, one more handshake is
+made by Python's own ssl; it sends no request and no token.
 """
 
 import asyncio
@@ -21,25 +21,26 @@ from .errors import ConfigError, NearfarError, Unauthenticated, Unavailable
 
 _SECONDS: Final = 2.0
 _SYMPTOMS: Final = ("Tls handshake failed", "Hostname Verification", "Socket closed", "Connection reset")
-"""In gRPC's words. A server that is down or does not answer shows none, so that nobody waits for a diagnosis of it."""
+"""gRPC's messages for failures that certificates may cause. A server that is down produces none of them, so no time is lost on it."""
 _MOST_NAMES: Final = 5
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
-"""What a client says first, with empty settings (RFC 9113, section 3.4). A server that takes the client answers with its own."""
+"""A client's first bytes, with empty settings (RFC 9113, section 3.4). A server that accepts the client answers with its own settings."""
 _BACK_AFTER: Final = 5.0
-"""Seconds; a server that is being stopped behaves as one that refuses a certificate."""
+"""Seconds. A server that is being stopped looks like one that refuses a certificate."""
 
 # OpenSSL's codes, of x509_vfy.h.
 _NOT_YET_VALID, _EXPIRED, _SELF_SIGNED, _OTHER_HOST, _OTHER_ADDRESS = 9, 10, 18, 62, 64
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
-"""OpenSSL's words for an answer that is something else."""
+"""OpenSSL's reasons for an answer that is not TLS."""
 _CLIENT_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
-_ASK_OWNER: Final = "whoever runs the server has to give it another certificate"
+_ASK_OWNER: Final = "ask the server's owner to install another certificate"
 
 
 async def explained(address: Address, tls: ClientTls | None, error: grpc.aio.AioRpcError) -> NearfarError | None:
-    """What is wrong with certificates between here and `address`, after `error`; None where they are not what failed.
+    """Return the certificate problem behind `error`, or None if certificates did not cause it.
 
-    `Unavailable`: with the server's; `Unauthenticated`: with this client's; `ConfigError`: with its files or settings.
+    `Unavailable` is a problem with the server's certificate, `Unauthenticated` one with this client's, `ConfigError` one with the
+    client's files or options.
     """
     details = error.details() or ""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or address.path or not any(symptom in details for symptom in _SYMPTOMS):
@@ -77,7 +78,7 @@ async def _encrypted(address: Address, tls: ClientTls) -> NearfarError | None:
 
 
 async def _is_answered(address: Address, tls: ClientTls, host: str) -> bool:
-    """Whether the server goes on after the handshake: with TLS 1.3, that is when it looks at the client's certificate."""
+    """Return whether the server continues after the handshake; with TLS 1.3, it checks the client's certificate only then."""
     async with _connected(address, _context(tls), host) as connection:
         reader, writer = connection
         try:
@@ -96,7 +97,7 @@ async def _distrusted(address: Address, tls: ClientTls, host: str, error: ssl.SS
         names = ", ".join(await _names(address, tls)) or "no host"
         return Unavailable(f"{what} is for {names}, and not for {host}", hint=f"use an address that it is for, or {_ASK_OWNER}")
     signer = "itself alone" if error.verify_code == _SELF_SIGNED else "no authority that this client trusts"
-    hint = "give the client the server's own certificate or that of its authority, unless somebody stands between"
+    hint = "give the client the server's own certificate or that of its authority, unless the connection may be intercepted"
     return Unavailable(f"{what} is signed by {signer}", hint=hint)
 
 
@@ -117,7 +118,7 @@ def _refused(address: Address, tls: ClientTls) -> NearfarError:
 
 
 def _untimely(certificate: bytes) -> str:
-    """What is wrong with its dates; empty where nothing is."""
+    """Return what is wrong with a certificate's dates, or an empty string."""
     now, dates = datetime.now(UTC), validity_of(certificate)
     if dates.ends <= now:
         return f"expired on {dates.ends:%Y-%m-%d %H:%M} UTC"
@@ -125,13 +126,14 @@ def _untimely(certificate: bytes) -> str:
 
 
 async def _shown(address: Address) -> bytes:
-    """The server's certificate in DER form, unchecked."""
+    """Return the server's certificate in DER form, unchecked."""
     async with _connected(address, _unchecked(_context(ClientTls()))) as (_, writer):
         return writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
 
 
 async def _names(address: Address, tls: ClientTls) -> list[str]:
-    """What hosts a certificate is for that is in order otherwise. The client does not show its own: this is not whom it meant to call."""
+    """Return the hosts that an otherwise valid certificate names. The client's own certificate is not shown: this is not the host it
+    meant to call."""
     context = _context(ClientTls(roots=tls.roots))
     context.check_hostname = False
     async with _connected(address, context) as (_, writer):
@@ -140,7 +142,7 @@ async def _names(address: Address, tls: ClientTls) -> list[str]:
 
 
 def _context(tls: ClientTls) -> ssl.SSLContext:
-    """As gRPC checks: any certificate among the roots is trusted, also one that is no authority's."""
+    """Return a context that checks as gRPC does: every certificate among the roots is trusted, even one that is not an authority's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -1,4 +1,4 @@
-"""A last look at the bytes that are about to leave this process."""
+"""Inspect the bytes that are about to leave this process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,14 +6,14 @@ from contextvars import ContextVar
 from typing import Final
 
 Inspector = Callable[[bytes], None]
-"""Raises `PrivacyViolation` where the bytes must not leave."""
+"""Raises `PrivacyViolation` if the bytes must not leave."""
 
 _INSPECTOR: Final[ContextVar[Inspector | None]] = ContextVar("nearfar_egress_inspector", default=None)
 
 
 @contextmanager
 def inspected_by(inspector: Inspector) -> Iterator[None]:
-    """Whatever is sent to another process within the block, and by tasks that start in it, is shown to the inspector first."""
+    """Show everything that is sent to another process within the block, and by tasks started in it, to `inspector` first."""
     token = _INSPECTOR.set(inspector)
     try:
         yield
@@ -22,7 +22,7 @@ def inspected_by(inspector: Inspector) -> Iterator[None]:
 
 
 def inspect(serialize: Callable[[], bytes]) -> None:
-    """Show a message to whoever inspects what leaves now, if anybody does. Raises what they raise."""
+    """Show a message to the current inspector, if there is one. Raise what the inspector raises."""
     inspector = _INSPECTOR.get()
     if inspector is not None:
         inspector(serialize())

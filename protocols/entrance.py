@@ -1,4 +1,4 @@
-"""`Entrance`: what every call of a server passes before its handler sees anything of it, and how every call ends."""
+"""`Entrance`: the checks that every call of a server passes before its handler runs, and the status with which every call ends."""
 
 import asyncio
 import inspect
@@ -42,7 +42,7 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Share:
-    """What one caller has open now."""
+    """The calls and memory that one caller uses now."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -51,7 +51,7 @@ class Share:
 
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """A request of `size` bytes is held. Raises `RateLimited` where the caller's requests take too much memory."""
+        """Count `size` bytes of a request as held. Raise `RateLimited` if the caller's requests take too much memory."""
         if self._bytes + size > REQUEST_BYTES_OF_A_CALLER:
             message = f"this caller's requests take more than {REQUEST_BYTES_OF_A_CALLER} bytes"
             raise RateLimited(message, hint="wait for some of them", retry_after=_RETRY_AFTER)
@@ -63,16 +63,16 @@ class Share:
 
 
 class Entrance(grpc.aio.ServerInterceptor):
-    """Lets calls in whose token is right, within the limits of their caller, before anything of their request is read.
+    """Admits calls with a valid token, within the limits of their caller, before their request is read.
 
-    Every handler is called as one that streams in both directions, which alone is told of a call before its request has come.
+    Every handler is called as one that streams in both directions: only such a handler is called before the request has arrived.
     """
 
     def __init__(self, access: Access, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._access = access
         self._attempts = FailedAttempts(monotonic)
         self._handlers: dict[str, Handler] = {}
-        """As gRPC gets them, by method."""
+        """The wrapped handlers, by method."""
         self._shares: dict[tuple[str, str], Share] = {}
 
     async def intercept_service(
@@ -100,7 +100,7 @@ class Entrance(grpc.aio.ServerInterceptor):
             raise
         except grpc.aio.BaseError:  # what gRPC raises for writing to a call that is over
             logger.debug("the caller of %s left while it was written to", method)
-        except NotImplementedError:  # what generated services raise in methods that nobody has written, as the health's List
+        except NotImplementedError:  # raised by generated services in methods without an implementation, such as the health's List
             await abort(context, Unsupported(f"the server does not answer {method}"))
         except Exception as defect:  # the boundary of a call: its caller learns that it failed, and the log where
             log_defect(logger, f"a call of {method} failed", defect)
@@ -108,7 +108,7 @@ class Entrance(grpc.aio.ServerInterceptor):
 
     @contextmanager
     def _admitted(self, method: str, context: Context) -> Iterator[Share]:
-        """Counts the call while it is open. Raises what it is refused with."""
+        """Count the call while it is open. Raise the error with which it is refused."""
         if method.startswith(_FOR_STRANGERS):
             key, most = ("stranger", home_of(context.peer()) or ""), CALLS_OF_A_STRANGER
         else:
@@ -160,7 +160,7 @@ class _Answering:
             await self._reply(request, context)
 
     async def _reply(self, given: object, context: Context) -> None:
-        """Write what the handler returns or yields, unless it writes by itself."""
+        """Write the messages that the handler returns or yields, unless it writes by itself."""
         answer = self._run(given, context)
         if inspect.isasyncgen(answer):
             async for message in answer:
@@ -170,14 +170,14 @@ class _Answering:
 
 
 async def _first(share: Share, context: Context) -> Message:
-    """The request of a call that has one."""
+    """Return the request of a call that has exactly one."""
     try:
         async with asyncio.timeout(FIRST_MESSAGE_SECONDS), share.reading:
             message: object = await context.read()
     except TimeoutError:
-        raise DeadlineExceeded(f"the request did not come within {FIRST_MESSAGE_SECONDS:g} s", hint="look at the network") from None
+        raise DeadlineExceeded(f"the request did not arrive within {FIRST_MESSAGE_SECONDS:g} s", hint="check the network") from None
     if not isinstance(message, Message):
-        raise InvalidRequest("the call ended before its request", hint="the caller is broken, or no nearfar client")
+        raise InvalidRequest("the call ended before its request", hint="the caller is faulty, or not a nearfar client")
     return message
 
 
@@ -193,12 +193,12 @@ async def _soon(answer: Awaitable[None]) -> None:
 
 
 def _parsing(parse: Callable[[bytes], object] | None) -> Callable[[bytes], object] | None:
-    """The same for bytes from strangers. gRPC would log its error, and tell the caller what was raised."""
+    """Return `parse` for bytes from untrusted callers. gRPC would log the error of `parse` and send it to the caller."""
 
     def parsed(data: bytes) -> object:
         try:
             return data if parse is None else parse(data)
         except DecodeError:
-            raise InvalidRequest("the message cannot be read", hint="the caller is broken, or no nearfar client") from None
+            raise InvalidRequest("the message cannot be read", hint="the caller is faulty, or not a nearfar client") from None
 
     return parsed

@@ -94,7 +94,7 @@ class PrivacyViolation(PermissionDenied):
 
 
 class NotFound(UserError):
-    """What the request names does not exist."""
+    """The thing that the request names does not exist."""
 
 
 class ModelNotFound(NotFound):
@@ -106,7 +106,7 @@ class IdempotencyConflict(UserError):
 
 
 class LedgerConflict(IdempotencyConflict):
-    """What a run is about to do, or has done, is not what its ledger says of the same effect."""
+    """An effect differs from the ledger's record of the same effect."""
 
 
 class Unsupported(UserError):
@@ -118,16 +118,16 @@ class VersionConflict(UserError):
 
 
 class ApprovalNeeded(UserError):
-    """The run waits for somebody to decide about calls of tools, and can be gone on with then."""
+    """The run waits for approval of tool calls and can be resumed after the decision."""
 
     def __init__(
         self, message: str, *, hint: str = "", retry_after: float | None = None, run: str = "", requests: "Sequence[ApprovalRequest]" = ()
     ) -> None:
         super().__init__(message, hint=hint, retry_after=retry_after)
         self.run = run
-        """Its id."""
+        """The run's id."""
         self.requests = tuple(requests)
-        """What is asked."""
+        """The approvals that are requested."""
 
 
 class RunBusy(UserError):
@@ -139,15 +139,15 @@ class StoreError(NearfarError):
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be used now: locked for too long, disk full, out of reach. What was acknowledged before is kept."""
+    """The database cannot be used now: locked for too long, disk full, out of reach. Acknowledged writes are kept."""
 
 
 class StoreCorrupt(StoreError):
-    """The database is damaged, or is none of this store."""
+    """The database is damaged, or belongs to another program."""
 
 
 class SyncRefused(StoreError):
-    """Two replicas cannot be brought together: another schema version, a gap in the operations, a device that was shut out."""
+    """Two replicas cannot be synchronised: another schema version, a gap in the operations, or a device that was shut out."""
 
 
 class AgentError(NearfarError):
@@ -159,7 +159,7 @@ class Unavailable(AgentError):
 
 
 class StepLost(Unavailable):
-    """The agent, or the way to it, was lost in mid-step. What the step has taken, and whether anything, nobody knows."""
+    """The agent, or the connection to it, was lost in mid-step. Nothing is known about what the step has done or cost."""
 
 
 class WorkerCrashed(StepLost):
@@ -167,7 +167,7 @@ class WorkerCrashed(StepLost):
 
 
 class ResumeLost(StepLost):
-    """The connection broke and the server no longer holds the step, so its rest cannot be had."""
+    """The connection broke and the server no longer holds the step, so the rest of its events is lost."""
 
 
 class ModelError(AgentError):
@@ -175,9 +175,9 @@ class ModelError(AgentError):
 
 
 class RequestRefused(AgentError):
-    """The provider refuses a request that was found in order here: a parameter, a schema or a tool that its model does not take.
+    """The provider refused a request that passed the checks here: a parameter, a schema or a tool that its model does not take.
 
-    A redirect and a web page in place of an answer count, too.
+    A redirect, or a web page instead of an answer, is reported as this error too.
     """
 
 
@@ -194,7 +194,7 @@ class QuotaExceeded(AgentError):
 
 
 class BudgetExceeded(AgentError):
-    """What the policy allows to spend is spent, or would be by the next call."""
+    """The spending limit of the policy is reached, or the next call would exceed it."""
 
 
 class ProviderAuthError(AgentError):
@@ -214,11 +214,11 @@ class ContentFiltered(AgentError):
 
 
 class InvalidOutput(AgentError):
-    """The agent produced something that does not keep the contract: a malformed stream or schema-invalid output."""
+    """The agent broke the contract: a malformed stream or output that does not match the schema."""
 
 
 class Cancelled(AgentError):
-    """The step was cancelled by somebody else than the one who reads this."""
+    """The step was cancelled by another party than the reader of this error."""
 
 
 class InternalError(AgentError):
@@ -227,13 +227,13 @@ class InternalError(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """How one error class travels."""
+    """The gRPC and HTTP status of one error class."""
 
     grpc_status: str
     """Name of the `grpc.StatusCode`; a name, so that errors can be imported without grpc."""
     http_status: int
     retryable: bool = False
-    """The same request may succeed later at the same agent."""
+    """True if the same request may succeed later at the same agent."""
 
 
 MAPPINGS: dict[type[NearfarError], Mapping] = {
@@ -274,7 +274,7 @@ MAPPINGS: dict[type[NearfarError], Mapping] = {
 }
 
 BY_REASON: dict[str, type[NearfarError]] = {cls.__name__: cls for cls in MAPPINGS}
-"""The inverse: the class by the `reason` that travels."""
+"""The error class for each `reason` that the wire carries."""
 
 _BY_GRPC_STATUS: dict[str, type[NearfarError]] = {}
 for _error, _mapping in MAPPINGS.items():
@@ -282,22 +282,22 @@ for _error, _mapping in MAPPINGS.items():
 
 
 def travelling_class(error: NearfarError) -> type[NearfarError]:
-    """The class as which `error` crosses a boundary: its nearest ancestor in the table, for classes that are not in it."""
+    """Return the class as which `error` is sent: its nearest ancestor in `MAPPINGS`."""
     return next((cls for cls in type(error).__mro__ if cls in MAPPINGS), InternalError)
 
 
 def is_retryable(error: NearfarError) -> bool:
-    """Whether the same request may succeed later at the same agent."""
+    """Return whether the same request may succeed later at the same agent."""
     return MAPPINGS[travelling_class(error)].retryable
 
 
 def from_grpc_status(status: str, message: str) -> NearfarError:
-    """The error for a status that carries no nearfar `reason`, as a proxy or a foreign server sends it."""
+    """Return the error for a status without a nearfar `reason`, as a proxy or a foreign server sends it."""
     return _BY_GRPC_STATUS.get(status, InternalError)(message)
 
 
 def from_http_status(status: int, message: str) -> NearfarError:
-    """The error for a foreign HTTP status: the exact entry of the table where there is one, else its class of hundreds."""
+    """Return the error for a foreign HTTP status: the entry of the table, or else a general error for 4xx or 5xx."""
     for error, mapping in MAPPINGS.items():
         if mapping.http_status == status:
             return error(message)

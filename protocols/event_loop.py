@@ -8,13 +8,13 @@ _HINT = "use it in one event loop (call asyncio.run once), or make one per loop"
 
 
 class LoopBound:
-    """The event loop in which connections were first opened: in another one they would wait for ever."""
+    """The event loop in which connections were first opened; in another loop they would wait for ever."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def require(self, name: str) -> None:
-        """Bind to the running loop. Raises `ConfigError` where it was bound to another one; `name` says what was."""
+        """Bind to the running loop. Raise `ConfigError` if another loop was bound before; `name` names the object in the message."""
         running = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = running
@@ -23,5 +23,5 @@ class LoopBound:
 
 
 def other_loop(name: str) -> ConfigError:
-    """Make the error for something that is used in two event loops."""
+    """Return the error for an object that is used in two event loops."""
     return ConfigError(f"{name} belongs to another event loop", hint=_HINT)

@@ -1,4 +1,4 @@
-"""`ScriptedAgent`: an agent that says what you wrote, at the pace you set, and otherwise keeps the contract like a real one."""
+"""`ScriptedAgent`: an agent for tests that gives scripted replies at a set pace and otherwise keeps the contract like a real one."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 @lru_cache(maxsize=1024)  # each step counts the whole conversation
 def count_tokens(text: str) -> int:
-    """Words and punctuation marks: the tokens of a `ScriptedAgent`."""
+    """Count words and punctuation marks, which are the tokens of a `ScriptedAgent`."""
     return len(_TOKEN.findall(text))
 
 
@@ -129,7 +129,7 @@ class ScriptedAgent:
         return _Plan(items=kept, reason=reason, input_tokens=input_tokens)
 
     async def _perform(self, item: ScriptItem, request: StepRequest, deadline: float | None) -> StepEvent | None:
-        """The event of one script item, when its time has come."""
+        """Return the event of one script item, at its time."""
         if isinstance(item, anyio.Event):
             await self._wait(item.wait, deadline)
             return None
@@ -219,7 +219,7 @@ def _as_waiting(pace: Pace) -> Callable[[], Awaitable[object]] | None:
 
 
 def _cut(items: Sequence[ScriptItem], *, stop: Sequence[str], max_tokens: int | None) -> tuple[tuple[ScriptItem, ...], FinishReason]:
-    """`items` up to the first stop sequence and at most `max_tokens` of text, and why the step then ends."""
+    """Cut `items` at the first stop sequence or after `max_tokens` of text. Return them with the reason why the step ends."""
     text = "".join(item for item in items if isinstance(item, str))
     end = min((text.find(sequence) for sequence in stop if sequence in text), default=len(text))
     token_ends = [match.end() for match in _TOKEN.finditer(text)] if max_tokens is not None else []
@@ -231,7 +231,7 @@ def _cut(items: Sequence[ScriptItem], *, stop: Sequence[str], max_tokens: int | 
 
 
 def _up_to(items: Sequence[ScriptItem], end: int) -> tuple[ScriptItem, ...]:
-    """`items` up to character `end` of their text."""
+    """Return `items` up to character `end` of their text."""
     kept: list[ScriptItem] = []
     position = 0
     for item in items:

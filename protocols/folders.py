@@ -1,4 +1,4 @@
-"""Folders that only their owner can look into."""
+"""Create folders that only their owner can read."""
 
 from pathlib import Path
 from typing import Final
@@ -7,9 +7,9 @@ _OWNER_ONLY: Final = 0o700
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone; those that are there stay as they are.
+    """Create a folder and its missing parents, readable by their owner only. Existing folders keep their mode.
 
-    `Path.mkdir(mode=..., parents=True)` gives its mode to the last one only. Raises `OSError`.
+    `Path.mkdir(mode=..., parents=True)` applies its mode to the last folder only. Raise `OSError`.
     """
     missing = [part for part in folder.parents if not part.exists()]
     for part in (*reversed(missing), folder):

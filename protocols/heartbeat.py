@@ -1,4 +1,4 @@
-"""Heartbeats over a stream, and when its other side counts as dead."""
+"""Heartbeats over a stream, and the rule when its other side counts as dead."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -11,19 +11,18 @@ _TICKS_PER_BEAT = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """How often each side of a stream says that it is alive, in seconds."""
+    """The interval of heartbeats and the limit of silence, in seconds."""
 
     interval: float = 1.5
     silence_limit: float = 4.5
-    """Who was silent for so long is taken for dead; noticed at most a third of an interval later."""
+    """Silence after which the other side counts as dead; it is noticed at most a third of an interval later."""
 
 
 class Pulse:
     """Sends this side's heartbeats and watches for the other side's.
 
-    A stopped process or a black hole in the network breaks no connection: the kernel still acknowledges, or nothing answers at all. So
-    both sides have to say that they live. Silence is counted in ticks and not by the clock: while this process itself stood still, as a
-    laptop that was closed, nothing was heard because nothing was read.
+    A stopped process or a black hole in the network breaks no connection, so both sides have to send heartbeats. Silence is counted in
+    ticks and not by the clock: while this process itself stood still, as in a closed laptop, it read nothing.
     """
 
     def __init__(self, heartbeat: Heartbeat) -> None:
@@ -32,16 +31,16 @@ class Pulse:
         self._silent_ticks = 0
 
     def heard(self) -> None:
-        """Something came from the other side."""
+        """Record that a message came from the other side."""
         self._silent_ticks = 0
 
     @property
     def is_silent(self) -> bool:
-        """Nothing came from the other side for as long as the limit allows."""
+        """Return whether the other side has been silent for the limit."""
         return self._silent_ticks >= self._limit
 
     async def run(self, beat: Callable[[], Awaitable[None]]) -> None:
-        """Call `beat` once per interval; returns when the other side has been silent for too long."""
+        """Call `beat` once per interval; return when the other side has been silent for too long."""
         ticks = 0
         while not self.is_silent:
             if not ticks % _TICKS_PER_BEAT:

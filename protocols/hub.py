@@ -1,4 +1,4 @@
-"""`Hub`: agents of workers that dialled out to it, as a phone does that cannot be dialled."""
+"""`Hub`: lends out the agents of workers that connect to it, such as phones, which cannot accept connections."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
@@ -28,12 +28,12 @@ from .wire import card_to_proto
 __all__ = ["AttachedAgent", "Heartbeat", "Hub", "WorkerTerms", "serve_hub"]
 
 _IDLE_TIMEOUT = 330.0
-"""Seconds; as for other remote agents, a model may reason unseen for minutes. That its worker is alive, heartbeats tell."""
+"""Seconds. A reasoning model may be silent for minutes; heartbeats tell that its worker is alive."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTerms:
-    """What the hub's owner says about one worker."""
+    """The owner's terms for one worker."""
 
     side: Side = Side.FAR
     """NEAR: the device is the user's own, and private text may be sent to the near agents on it."""
@@ -43,12 +43,12 @@ class WorkerTerms:
 
 @dataclass
 class _Worker:
-    """What the hub knows of one identity."""
+    """The hub's record of one worker."""
 
     policy: WorkerTerms
     session: Session | None = None
     cards: Mapping[str, AgentCard] = field(default_factory=dict)
-    """By name, as last registered."""
+    """The agent cards by name, as last registered."""
 
     @property
     def live_session(self) -> Session | None:
@@ -56,10 +56,10 @@ class _Worker:
 
 
 class Hub:
-    """Accepts workers, each known by its token, and offers what they lend as agents.
+    """Accepts workers, each identified by its token, and offers their agents.
 
-    An agent is known by its worker's name, or by `worker/agent` where a worker offers several. It is far, whatever its card says, unless
-    its worker's policy says that the device is the user's own.
+    An agent's name is its worker's name, or `worker/agent` if the worker offers several. The agent counts as far, whatever its card
+    says, unless the worker's policy says that the device is the user's own.
     """
 
     def __init__(
@@ -71,9 +71,10 @@ class Hub:
         idle_timeout: float = _IDLE_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        """`tokens` maps each worker's name to its bearer token, or is what a token file holds. Tokens expire by `clock`.
+        """Set up the hub. `tokens` maps each worker's name to its bearer token, or holds the records of a token file. Tokens expire by
+        `clock`.
 
-        Raises `ConfigError` if there is none, or a name has a slash.
+        Raise `ConfigError` if there is no token, or a name has a slash.
         """
         records = token_records(tokens)
         if not records:
@@ -88,17 +89,17 @@ class Hub:
         self._records: tuple[TokenRecord, ...] = ()
         self._closing: NearfarError | None = None
         self._arrival = asyncio.Event()
-        """Set when the next worker attaches, which then has another one put in its place."""
+        """Set when the next worker attaches, and replaced by a new event then."""
         self.access = Access(records, clock=clock)
-        """Who may call the hub, as `replace_tokens` last said."""
+        """The callers that may use the hub, as `replace_tokens` last set them."""
         self.agents: dict[str, Agent] = {}
         """Every agent by name; kept up to date as workers are allowed, attach and are revoked."""
         self.replace_tokens(records)
 
     def replace_tokens(self, tokens: Tokens) -> None:
-        """Allow the workers with these tokens and no others: one that is attached with a token that is gone is shut out at once.
+        """Allow only the workers with these tokens; a worker that is attached with a removed token is disconnected at once.
 
-        Raises `ConfigError`, and changes nothing, if a name has a slash, which is what separates worker and agent.
+        Raise `ConfigError`, and change nothing, if a name has a slash, which separates worker and agent.
         """
         records = token_records(tokens)
         names = [record.caller for record in records if Scope.ATTACH in record.scopes]
@@ -113,17 +114,17 @@ class Hub:
             self.agents.setdefault(name, AttachedAgent(self, name))
 
     def revoke(self, worker: str) -> None:
-        """Shut a worker out: its steps fail, its stream ends and its tokens are worth nothing."""
+        """Revoke a worker's tokens: its steps fail and its stream ends."""
         self.replace_tokens([record for record in self._records if record.caller != worker])
 
     def agent(self, name: str) -> "AttachedAgent":
-        """The agent `worker` or `worker/agent`, whether it is attached now or not. Raises `NotFound` for a worker that has no token."""
+        """Return the agent `worker` or `worker/agent`, attached or not. Raise `NotFound` for a worker that has no token."""
         if name.partition("/")[0] not in self._workers:
             raise NotFound(f"the hub knows no worker {name!r}", hint=f"it knows: {', '.join(sorted(self._workers)) or 'none'}")
         return AttachedAgent(self, name)
 
     async def wait_for(self, name: str) -> "AttachedAgent":
-        """The agent as soon as it is attached. It has no time limit of its own. Raises what `agent` raises."""
+        """Wait, without a time limit, until the agent is attached, and return it. Raise the errors of `agent`."""
         agent = self.agent(name)
         while self._session_of(name) is None:
             await self._arrival.wait()
@@ -131,23 +132,23 @@ class Hub:
 
     @property
     def attached(self) -> dict[str, Session]:
-        """The sessions of the workers that are attached now, by worker."""
+        """Return the sessions of the attached workers, by worker."""
         sessions = {name: worker.live_session for name, worker in self._workers.items()}
         return {name: session for name, session in sessions.items() if session is not None}
 
     def device_state(self, worker: str) -> DeviceState:
-        """What the worker's device last said of itself; all unknown while it is not attached."""
+        """Return the last known state of the worker's device; every field is unknown while the worker is not attached."""
         session = self._session_of(worker)
         return DeviceState() if session is None else session.state
 
     def card(self, name: str) -> AgentCard:
-        """The card of `worker` or `worker/agent` as last registered. Raises `Unavailable` if it never was."""
+        """Return the card of `worker` or `worker/agent` as last registered. Raise `Unavailable` if it never was."""
         worker, card = self._registered(name)
         side = card.side if worker.policy.side is Side.NEAR else Side.FAR
         return card.model_copy(update={"name": name, "side": side})
 
     def start(self, name: str, request: StepRequest) -> tuple[Session, AttachedStep]:
-        """Give a step to the worker of `name`. Raises `Unavailable` if it is not attached or spares its battery."""
+        """Give a step to the worker of `name`. Raise `Unavailable` if the worker is not attached or its battery is too low."""
         worker, card = self._registered(name)
         session = worker.live_session
         if session is None:
@@ -158,8 +159,8 @@ class Hub:
     def register(self, name: str, registration: Registration) -> Session:
         """Attach a worker that has shown its token.
 
-        The same process anew replaces its own broken stream at once. Another one is refused as long as the first is alive: raises
-        `ConfigError` that says when that would be known. Raises `Unavailable` if the hub is closing.
+        A new stream of the same process replaces the broken one at once. Another process is refused while the first is alive: raise
+        `ConfigError`, whose `retry_after` says when that is known. Raise `Unavailable` if the hub is closing.
         """
         if self._closing is not None:
             raise self._closing
@@ -172,7 +173,7 @@ class Hub:
                 retry_after=self._heartbeat.silence_limit,
             )
         if old is not None:
-            old.close(Unavailable("the worker attached anew"))
+            old.close(Unavailable("the worker attached again"))
         session = Session(name, registration, heartbeat=self._heartbeat, numbers=self._numbers)
         worker.session, worker.cards = session, session.cards
         self._offer(name, further=tuple(session.cards)[1:])
@@ -181,7 +182,7 @@ class Hub:
         return session
 
     def known(self, name: str) -> pb.KnownWorker:
-        """What the hub knows of a worker, for who lists them."""
+        """Return the hub's record of a worker, for a list of all workers."""
         worker, session = self._workers[name], self._session_of(name)
         names = [name, *(f"{name}/{agent}" for agent in tuple(worker.cards)[1:])] if worker.cards else []
         return pb.KnownWorker(
@@ -195,22 +196,22 @@ class Hub:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The names of all workers that have a token."""
+        """Return the names of all workers that have a token."""
         return tuple(self._workers)
 
     @property
     def heartbeat(self) -> Heartbeat:
-        """What workers are asked for, and do not survive without."""
+        """Return the heartbeat that workers have to send."""
         return self._heartbeat
 
     async def close(self) -> None:
-        """End all sessions and take no further ones. Workers come back by themselves when there is a hub again."""
+        """End all sessions and accept no further ones. Workers attach again by themselves when a hub is back."""
         self._closing = Unavailable("the hub is shutting down", hint="it may be back shortly")
         for session in self.attached.values():
             session.close(self._closing)
 
     def _offer(self, name: str, *, further: Collection[str]) -> None:
-        """The worker's agents are now the one under its own name and `further` ones; those that it no longer lends are forgotten."""
+        """Offer the worker's agent under its own name and the `further` ones; forget those that it no longer lends."""
         offered = [f"{name}/{agent}" for agent in further]
         for gone in [agent for agent in self.agents if agent.startswith(f"{name}/") and agent not in offered]:
             del self.agents[gone]
@@ -222,14 +223,14 @@ class Hub:
         self._offer(name, further=())
         del self.agents[name]
         if worker.session is not None:
-            worker.session.close(Unauthenticated(f"the token of worker {name!r} was revoked", hint="pair the worker anew"))
+            worker.session.close(Unauthenticated(f"the token of worker {name!r} was revoked", hint="pair the worker again"))
 
     def _session_of(self, name: str) -> Session | None:
         worker = self._workers.get(name.partition("/")[0])
         return worker.live_session if worker is not None else None
 
     def _registered(self, name: str) -> tuple[_Worker, AgentCard]:
-        """The worker and the card behind `worker` or `worker/agent`."""
+        """Return the worker and the card behind `worker` or `worker/agent`."""
         worker_name, _, agent = name.partition("/")
         worker = self._workers.get(worker_name)
         if worker is None or not worker.cards:
@@ -240,13 +241,13 @@ class Hub:
 
 
 class AttachedAgent:
-    """An agent on a worker, for as long as the worker comes back to its hub. While it is away, steps are `Unavailable` at once.
+    """An agent on a worker, across reconnections of the worker. While the worker is away, steps raise `Unavailable` at once.
 
-    A step that was given to a worker is never given to another or given again: if the worker is lost, the step fails.
+    A step is given to one worker once: if the worker is lost, the step fails.
     """
 
     is_elsewhere = True
-    """What must never leave this device is not for it."""
+    """Text that must never leave this device is not sent here."""
 
     def __init__(self, hub: Hub, name: str) -> None:
         self._hub = hub
@@ -256,12 +257,12 @@ class AttachedAgent:
 
     @property
     def card(self) -> AgentCard:
-        """As last registered. Raises `Unavailable` if the worker was never attached."""
+        """Return the card as last registered. Raise `Unavailable` if the worker was never attached."""
         return self._hub.card(self._name)
 
     @property
     def device_state(self) -> DeviceState:
-        """What the worker's device last said of itself."""
+        """Return the last known state of the worker's device."""
         return self._hub.device_state(self._name)
 
     async def step(self, request: StepRequest) -> AsyncGenerator[StepEvent, None]:
@@ -279,7 +280,7 @@ class AttachedAgent:
             session.give_up(step)
 
     async def aclose(self) -> None:
-        """Steps under way are stopped on the worker and raise `StepLost`. The worker stays attached."""
+        """Stop the steps of this agent on the worker; they raise `StepLost`. The worker stays attached."""
         self._is_closed = True
         for step, session in self._steps.items():
             session.give_up(step, self._closed(StepLost))
@@ -297,11 +298,9 @@ async def serve_hub(
     insecure: bool = False,
     further: Mapping[str, grpc.GenericRpcHandler] | None = None,
 ) -> AsyncIterator[str]:
-    """Let workers attach at `address` until the context ends; yields where it really listens. TLS is required beyond this machine.
+    """Let workers attach at `address` until the context ends; yield the address that is bound. TLS is required beyond this machine.
 
-    `further` are services beside the hub's, by their names, for the same callers.
-
-    Raises `ConfigError` if the address is malformed, taken or too exposed.
+    `further` holds more services, by name, for the same callers. Raise `ConfigError` if the address is malformed, taken or too exposed.
     """
     serving = listening(
         {SERVICE: HubService(hub).handlers(), **(further or {})},
@@ -321,6 +320,6 @@ def _check_battery(name: str, policy: WorkerTerms, state: DeviceState) -> None:
         return
     if state.battery < policy.minimum_battery:
         raise Unavailable(
-            f"the battery of worker {name!r} is at {state.battery:.0%}, and {policy.minimum_battery:.0%} are to be left",
+            f"the battery of worker {name!r} is at {state.battery:.0%}, below its minimum of {policy.minimum_battery:.0%}",
             hint="ask another agent, or lower minimum_battery",
         )

@@ -1,4 +1,4 @@
-"""`HubService`: the RPCs of a hub, of which `Attach` is one worker's stream from its registration to its end."""
+"""`HubService`: the RPCs of a hub. `Attach` is one worker's stream, from registration to end."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ _LAST_WRITE_LIMIT = 1.0
 
 
 class HubService:
-    """Serves `hub` to its workers, and tells its own machine of them."""
+    """Serves `hub` to its workers, and lists the workers to its own machine."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
@@ -35,23 +35,23 @@ class HubService:
         return grpc.method_handlers_generic_handler(SERVICE, {"Attach": attach})
 
     def local_handlers(self) -> grpc.GenericRpcHandler:
-        """What the hub answers to its own machine."""
+        """Return the handlers for callers on the hub's own machine."""
         listing = grpc.unary_unary_rpc_method_handler(self.list, pb.ListRequest.FromString, pb.ListResponse.SerializeToString)
         return grpc.method_handlers_generic_handler(SERVICE, {"List": listing})
 
     async def list(self, _: pb.ListRequest, context: Context) -> pb.ListResponse:
-        """What the hub knows of its workers."""
+        """Return the hub's records of its workers."""
         return pb.ListResponse(workers=map(self._hub.known, self._hub.workers))
 
     async def attach(self, _: object, context: Context) -> None:
-        """One worker's stream, from its registration to its end."""
+        """Serve one worker's stream, from registration to end."""
         registration = await _read_registration(context)
         session = self._hub.register(IDENTITY.get().caller, registration)
         logger.info("worker %r is attached with %s", session.worker, ", ".join(session.cards))
         await self._converse(session, context)
 
     async def _converse(self, session: Session, context: Context) -> None:
-        """Send and receive until the session ends. Raises what it ended with."""
+        """Send and receive until the session ends. Raise the error that it ended with."""
         registered = pb.Registered(
             worker=session.worker, heartbeat_interval=self._hub.heartbeat.interval, silence_limit=self._hub.heartbeat.silence_limit
         )
@@ -85,7 +85,7 @@ async def _read_registration(context: Context) -> Registration:
 
 
 async def _receive(session: Session, context: Context) -> None:
-    """Take in what the worker sends, until it has said all."""
+    """Receive the worker's messages until it closes its half of the stream."""
     try:
         while isinstance(message := await context.read(), pb.WorkerMessage):
             session.receive(message)

@@ -1,4 +1,4 @@
-"""The hub's books on one attached worker: which steps it has, what has come of them, what is still to be sent. Knows nothing of gRPC."""
+"""The hub's records of one attached worker: its steps, their events and the messages to send. Independent of gRPC."""
 
 import asyncio
 from collections import deque
@@ -28,7 +28,7 @@ from .wire import event_from_proto, request_to_proto
 
 
 class AttachedStep:
-    """A step that a worker computes, as its one reader sees it: events, then one end that nothing changes any more."""
+    """A step that a worker computes, as its single reader sees it: events, then one final end."""
 
     def __init__(self, number: int, request: StepRequest, *, idle_timeout: float) -> None:
         self.number = number
@@ -47,7 +47,7 @@ class AttachedStep:
         self.is_over = False
 
     async def next(self) -> StepEvent | None:
-        """The next event; None behind the last one. Raises what the step ended with."""
+        """Return the next event, or None after the last one. Raise the error that the step ended with."""
         while not self._unread:
             if self._error is not None:
                 raise self._error
@@ -59,10 +59,10 @@ class AttachedStep:
         return event
 
     def take(self, message: pb.StepOutput) -> None:
-        """Add what the worker sent.
+        """Add an output of the worker.
 
-        Raises `InvalidOutput` where it does not keep the contract, which a worker is not trusted to do, `DeadlineExceeded` where it comes
-        too late, and `InvalidRequest` where the caller's schema cannot be checked.
+        Raise `InvalidOutput` if it breaks the contract, since workers are not trusted, `DeadlineExceeded` if it comes too late, and
+        `InvalidRequest` if the caller's schema cannot be checked.
         """
         if message.WhichOneof("output") == "failure":
             self.end(failure_from_proto(message.failure))
@@ -75,7 +75,7 @@ class AttachedStep:
         self._unread_bytes += size
         self._received_bytes += size
         if self._unread_bytes > UNREAD_BYTES:
-            raise InvalidOutput(f"the worker sent more than {UNREAD_BYTES} bytes that nobody has read yet")
+            raise InvalidOutput(f"the worker sent more than {UNREAD_BYTES} bytes that are not read yet")
         if self._received_bytes > STEP_BYTES:  # a reader that keeps up would otherwise collect without end
             raise InvalidOutput(f"the worker sent more than {STEP_BYTES} bytes in one step", hint="ask for a shorter answer")
         self._unread.append((event, size))
@@ -84,7 +84,7 @@ class AttachedStep:
         self._changed.set()
 
     def end(self, error: NearfarError | None = None) -> None:
-        """End the step for its reader, behind the events that are there; the first end stands."""
+        """End the step for its reader, after the events that have arrived; only the first end counts."""
         if not self.is_over:
             self.is_over, self._error = True, error
             self._changed.set()
@@ -114,7 +114,7 @@ class AttachedStep:
             self._check_end(event)
 
     def _check_call(self, event: ToolCalled) -> None:
-        """Refuse a call that no later request could carry, which would fail the task in the caller's name."""
+        """Refuse a call that no later request could carry; such a request would fail as if the caller were at fault."""
         request = self._request
         check_arguments(event.call, () if request.tool_choice is ToolChoice.NONE else request.tools)
         self._calls += 1
@@ -140,42 +140,42 @@ class Outbox:
     def __init__(self) -> None:
         self._messages: asyncio.Queue[pb.HubMessage | None] = asyncio.Queue()
         self.size = 0
-        """Bytes of all of them."""
+        """Total bytes of the messages."""
 
     def put(self, message: pb.HubMessage) -> None:
         self.size += message.ByteSize()
         self._messages.put_nowait(message)
 
     async def get(self) -> pb.HubMessage | None:
-        """The next message; None when there is nothing to send any more."""
+        """Return the next message, or None after `close`."""
         message = await self._messages.get()
         self.size -= message.ByteSize() if message is not None else 0
         return message
 
     def close(self) -> None:
-        """Forget what was not sent, and let who waits for the next message go."""
+        """Drop the messages that were not sent, and wake the reader."""
         while not self._messages.empty():
             self._messages.get_nowait()
         self._messages.put_nowait(None)
 
 
 class Session:
-    """One stream of one worker, from its registration to its end. With the session, all steps on it end."""
+    """One stream of one worker, from its registration to its end. All steps on it end with it."""
 
     def __init__(self, worker: str, registration: Registration, *, heartbeat: Heartbeat, numbers: Iterator[int]) -> None:
-        """`numbers` gives each step one that no other step of the hub has or had."""
+        """Start the session. `numbers` yields step numbers that are unique in the hub."""
         self.worker = worker
         self.instance = registration.instance
         self.cards = {card.name: card for card in registration.cards}
         self.state = registration.state
-        """What the device last said of itself."""
+        """The last known state of the device."""
         self.is_draining = False
         self.outbox = Outbox()
         self.pulse = Pulse(heartbeat)
         self._numbers = numbers
         self._running: dict[int, AttachedStep] = {}
         self._given_up: dict[int, int] = {}
-        """Steps that the worker was told to stop and has not ended yet, and what has come of them since."""
+        """Cancelled steps that the worker has not ended yet, with the number of outputs since."""
         self._news = 0
         self._error: NearfarError | None = None
         self._closed = asyncio.Event()
@@ -186,15 +186,15 @@ class Session:
 
     @property
     def live_steps(self) -> int:
-        """Steps that the worker has not ended."""
+        """Return the number of steps that the worker has not ended."""
         return len(self._running) + len(self._given_up)
 
     def start(self, agent: str, request: StepRequest, *, idle_timeout: float) -> AttachedStep:
-        """Give the worker a step. Raises `Unavailable` if it takes none, `RateLimited` if it has enough."""
+        """Give the worker a step. Raise `Unavailable` if it accepts none, `RateLimited` if it has too many."""
         if self.is_closed or self.is_draining:
             raise Unavailable(f"worker {self.worker!r} is leaving", hint="ask another agent")
         if self.live_steps >= STEPS_OF_A_WORKER or self.outbox.size > UNSENT_BYTES:
-            raise RateLimited(f"worker {self.worker!r} has {self.live_steps} steps to do", hint="try again shortly", retry_after=1.0)
+            raise RateLimited(f"worker {self.worker!r} has {self.live_steps} unfinished steps", hint="try again shortly", retry_after=1.0)
         step = AttachedStep(next(self._numbers), request, idle_timeout=idle_timeout)
         message = pb.HubMessage(
             start=pb.StartStep(
@@ -213,14 +213,14 @@ class Session:
         return step
 
     def give_up(self, step: AttachedStep, error: NearfarError | None = None) -> None:
-        """The step ends with `error` for its reader, and the worker is told to stop it; without an effect if the worker has ended it."""
+        """End the step with `error` for its reader and tell the worker to stop it; do nothing if the worker has ended it."""
         step.end(error)
         if self._running.pop(step.number, None) is not None and not self.is_closed:
             self._given_up[step.number] = 0
             self.outbox.put(pb.HubMessage(cancel=pb.CancelStep(step=step.number)))
 
     def receive(self, message: pb.WorkerMessage) -> None:
-        """Take note of a message. Raises `InvalidRequest` for one that a worker must not send; the stream is to be ended then."""
+        """Process a message of the worker. Raise `InvalidRequest` for a forbidden one; the caller has to end the stream then."""
         self.pulse.heard()
         match message.WhichOneof("message"):
             case "output":
@@ -237,13 +237,13 @@ class Session:
                 raise InvalidRequest("the worker sent a message that this version does not know")
 
     async def beat(self) -> None:
-        """Say that the hub is alive, unless there is something to send anyway."""
+        """Send a heartbeat, unless another message waits to be sent anyway."""
         self._news = 0
         if not self.outbox.size:
             self.outbox.put(pb.HubMessage(heartbeat=pb.HubHeartbeat()))
 
     def close(self, error: NearfarError | None = None) -> None:
-        """End the session, with `error` unless the worker left in order; the first end stands. Steps under way become `StepLost`."""
+        """End the session, with `error` unless the worker left in order; only the first end counts. Running steps raise `StepLost`."""
         if self.is_closed:
             return
         self._error = error
@@ -257,7 +257,7 @@ class Session:
         self._given_up.clear()
 
     async def closed(self) -> NearfarError | None:
-        """Wait for the end of the session; returns what it ended with."""
+        """Wait for the end of the session. Return the error that it ended with."""
         await self._closed.wait()
         return self._error
 
@@ -277,7 +277,7 @@ class Session:
             self.give_up(step)
 
     def _drop(self, number: int, *, is_last: bool) -> None:
-        """Output of a step that nobody reads any more."""
+        """Count an output of a cancelled step, and drop it."""
         if number not in self._given_up:
             raise InvalidRequest(f"the worker sent output of step {number}, which it does not have")
         self._given_up[number] += 1

@@ -1,4 +1,4 @@
-"""What only travels between a worker and its hub: registration, device state and failures."""
+"""Protobuf messages between a worker and its hub: registration, device state and failures."""
 
 import math
 from dataclasses import dataclass
@@ -37,15 +37,15 @@ _POWER_SOURCE_OF = {number: source for source, number in _POWER_SOURCES.items()}
 _THERMAL_OF = {number: thermal for thermal, number in _THERMALS.items()}
 
 _AT_HOME = (ConfigError, Unauthenticated, NotFound, ApprovalNeeded, RunBusy, StoreError, VersionConflict, LedgerConflict)
-"""Errors that say what is wrong where they are raised, and not with the request. Those of runs and stores would pass for the caller's."""
+"""Errors about the worker's own configuration, runs or stores. A caller would take them for errors about its own request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """What a worker says about itself when it attaches. Who it is, its token says."""
+    """A worker's description of itself when it attaches. Its name comes from its token."""
 
     instance: str
-    """Random, and the same for the life of the worker's process."""
+    """Random id of the worker's process, the same for its whole life."""
     cards: tuple[AgentCard, ...]
     state: DeviceState
 
@@ -59,7 +59,7 @@ def registration_to_proto(registration: Registration) -> pb.Register:
 
 
 def registration_from_proto(message: pb.Register) -> Registration:
-    """Raises `InvalidRequest` for what no worker of ours would send: it comes from a stranger's machine."""
+    """Read a registration. Raise `InvalidRequest` for content that no nearfar worker sends: the message is untrusted."""
     size = message.ByteSize()
     if size > REGISTRATION_BYTES:
         raise InvalidRequest(f"the registration has {size} bytes, and {REGISTRATION_BYTES} are allowed")
@@ -80,7 +80,7 @@ def registration_from_proto(message: pb.Register) -> Registration:
 
 
 def device_state_to_proto(state: DeviceState) -> pb.DeviceState:
-    """`is_offline` does not travel: a worker that can send this is not."""
+    """Write a device state. `is_offline` is left out: a worker that can send this is online."""
     return pb.DeviceState(
         battery=state.battery,
         power_source=pb.POWER_SOURCE_UNKNOWN if state.power_source is None else _POWER_SOURCES[state.power_source],
@@ -90,7 +90,7 @@ def device_state_to_proto(state: DeviceState) -> pb.DeviceState:
 
 
 def device_state_from_proto(message: pb.DeviceState) -> DeviceState:
-    """The inverse of `device_state_to_proto`; what this version does not know is unknown. Raises `InvalidRequest` for a malformed one."""
+    """Read a device state; values unknown to this version become None. Raise `InvalidRequest` for a malformed one."""
     with _READING_STATE:
         return DeviceState(
             battery=message.battery if message.HasField("battery") else None,
@@ -110,10 +110,9 @@ def failure_to_proto(error: NearfarError) -> pb.StepFailure:
 
 
 def failure_from_proto(message: pb.StepFailure) -> NearfarError:
-    """The error that the worker raised; `InternalError` for a class that this version does not know.
+    """Return the error that the worker raised; `InternalError` for a class that this version does not know.
 
-    What is wrong with the worker's own configuration, runs or stores is `Unavailable` here: its caller can do nothing about it but ask
-    another agent.
+    An error about the worker's own configuration, runs or stores becomes `Unavailable`: its caller can only ask another agent.
     """
     cls = BY_REASON.get(message.reason, InternalError)
     cls = Unavailable if issubclass(cls, _AT_HOME) else cls
@@ -122,7 +121,7 @@ def failure_from_proto(message: pb.StepFailure) -> NearfarError:
 
 
 def _cut(text: str) -> str:
-    """A valid, bounded text; agents may quote their model, which may have written half a character."""
+    """Return a valid text of bounded length; an agent may quote half a character that its model wrote."""
     return text[:FAILURE_LENGTH].encode(errors="replace").decode()
 
 

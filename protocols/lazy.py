@@ -1,7 +1,7 @@
-"""Public names of a package that are imported when they are first used (PEP 562).
+"""Names of a package that are imported when they are first used (PEP 562).
 
-With them, a module deep in a package can be imported without what the package's other modules need: a phone has grpcio and protobuf
-and nothing else.
+With them, a module deep in a package can be imported without the needs of the package's other modules: a phone has only grpcio and
+protobuf.
 """
 
 import sys
@@ -10,7 +10,7 @@ from importlib import import_module
 
 
 def lazy_names(package: str, module_of: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of `package`; `module_of` maps each public name to the module that defines it, relative to the package."""
+    """Return the `__getattr__` of `package`; `module_of` maps each public name to the module that defines it, relative to the package."""
 
     def __getattr__(name: str) -> object:
         if name not in module_of:

@@ -1,4 +1,4 @@
-"""What a conversation is made of: messages, tools and the results of calling them."""
+"""The parts of a conversation: messages, tools, tool calls and their results."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -9,17 +9,17 @@ JsonSchema = dict[str, Any]
 """A JSON Schema document (draft 2020-12), as a parsed object."""
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
-"""A tool's name: what every provider's dialect accepts."""
+"""A tool's name, limited to the form that every provider accepts."""
 
 
 class Value(BaseModel):
-    """Base of all contract types: immutable, and closed to unknown fields. What is wrong with one is told without what is in it."""
+    """Base of all contract types: immutable, closed to unknown fields, and silent about its content in validation errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class Sensitivity(StrEnum):
-    """Which sides may see the text of a request. Unknown means private: the zero value is the safe one."""
+    """The sides that may see the text of a request. The default is private, the safe value."""
 
     PRIVATE = "private"
     """Stays on this device; far agents refuse it."""
@@ -52,17 +52,17 @@ class ToolCall(Value):
 
 
 class ApprovalRequest(Value):
-    """A call that somebody is asked about."""
+    """A tool call that waits for approval."""
 
     id: str = ""
-    """By which it is answered: the call's own id, or in a durable run, where that is not unique, the effect's."""
+    """Id of the answer: the call's own id, or the effect's id in a durable run, where call ids are not unique."""
     call: ToolCall
     reason: str
-    """Why they are asked."""
+    """The reason why approval is needed."""
 
 
 class ToolResult(Value):
-    """What a tool returned, as text for the model."""
+    """The result of a tool call, as text for the model."""
 
     call_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
@@ -74,7 +74,7 @@ class ToolResult(Value):
 class ProviderState(Value):
     """A turn as its provider sent it, encrypted reasoning and signatures included.
 
-    It goes back to the provider and model that it came from, and to nobody else. Far content: text of it is as sensitive as the turn's own.
+    It is sent back to the same provider and model only. It is far content: text from it is as sensitive as the turn's own text.
     """
 
     provider: str = Field(min_length=1, max_length=300)
@@ -95,7 +95,7 @@ class Message(Value):
     tool_result: ToolResult | None = None
     """Exactly on tool messages."""
     state: ProviderState | None = None
-    """Only on assistant messages. Providers get it back where it still says what `text` and `tool_calls` say; near agents ignore it."""
+    """Only on assistant messages. It is sent to its provider if it still matches `text` and `tool_calls`; near agents ignore it."""
 
     @model_validator(mode="after")
     def _parts_fit_the_role(self) -> "Message":
@@ -125,5 +125,5 @@ class Message(Value):
 
     @property
     def without_state(self) -> "Message":
-        """The message as everybody but its provider gets it."""
+        """Return the message without the provider's state, for every reader but the provider."""
         return self if self.state is None else self.model_copy(update={"state": None})

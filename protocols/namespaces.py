@@ -1,4 +1,4 @@
-"""Namespaces: the address of an item of the memory, and how people write it."""
+"""Namespaces of the memory: the address of an item, and its form as text."""
 
 import json
 from typing import NamedTuple
@@ -9,21 +9,22 @@ Namespace = tuple[str, ...]
 
 
 class ItemAddress(NamedTuple):
-    """Where an item is."""
+    """The address of an item."""
 
     namespace: Namespace
     key: str
 
 
 def within(namespace: Namespace, prefix: Namespace) -> bool:
-    """Whether `namespace` is `prefix` or lies below it."""
+    """Return whether `namespace` is `prefix` or lies below it."""
     return namespace[: len(prefix)] == prefix
 
 
 def parse_namespace(text: str) -> Namespace:
-    """The labels of `notes/ana`; none of an empty text. Labels that hold a slash are written as JSON: `["and/or"]`.
+    """Parse a namespace such as `notes/ana`; an empty text is the empty namespace. Labels with a slash are written as JSON:
+    `["and/or"]`.
 
-    Raises `InvalidRequest` for a text that is neither.
+    Raise `InvalidRequest` for any other text.
     """
     if not text:
         return ()
@@ -39,7 +40,7 @@ def parse_namespace(text: str) -> Namespace:
 
 
 def namespace_text(namespace: Namespace) -> str:
-    """The inverse of `parse_namespace`."""
+    """Return the text of a namespace, which `parse_namespace` reads."""
     if any("/" in label for label in namespace) or namespace[:1] and namespace[0].startswith("["):
         return json.dumps(namespace, ensure_ascii=False)
     return "/".join(namespace)

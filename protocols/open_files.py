@@ -1,6 +1,6 @@
-"""How many files this process may have open, which bounds the connections of its servers and of its clients.
+"""The limit of open files of this process, which bounds the connections of its servers and clients.
 
-Systems allow a process 256 (macOS) or 1,024 (Linux) until it asks for more, and usually far more if it asks.
+Systems allow 256 (macOS) or 1,024 (Linux) files by default, and usually far more on request.
 """
 
 from contextlib import suppress
@@ -9,9 +9,9 @@ from typing import Final
 from .limits import CALLS_UPSTREAM, CONNECTIONS
 
 _WANTED: Final = 2 * CONNECTIONS
-"""macOS grants 10,240 and refuses more, where its limit says that there is none."""
+"""Files to ask for. macOS grants 10,240 and refuses more, even if its limit says "unlimited"."""
 _WHERE_UNKNOWN: Final = 1024
-"""On Windows, which has no such limit."""
+"""Limit assumed on Windows, which has none."""
 _SHARE_OF_CALLERS: Final = 2
 _SHARE_OF_PROVIDER: Final = 4
 
@@ -27,9 +27,10 @@ def open_file_limit() -> int:
 
 
 def ask_for_open_files() -> None:
-    """Let this process, and those it starts, have as many files open as a server can use and the system grants.
+    """Raise the limit of this process and its children as far as a server needs and the system grants.
 
-    For programs that are servers and nothing else: `select.select` fails with files above 1,024, so a library does not do this.
+    Use it in programs that are servers and nothing else: `select.select` fails with file numbers above 1,024, so a library must not do
+    this.
     """
     try:
         import resource

@@ -1,9 +1,9 @@
-"""Pairing: all that a worker needs to attach to a hub, in one line that fits into a QR code.
+"""Pairing: one line, short enough for a QR code, with all that a worker needs to attach to a hub.
 
     nearfar://192.168.1.20:7445?token=...&fingerprint=sha256:...&name=phone
 
-It holds the worker's token, so whoever reads it can attach in the worker's name: it belongs into no log and no process list. Standard
-library only, as phones use it too.
+The line holds the worker's token, so every reader of it can attach as the worker: keep it out of logs and process lists. This module
+uses the standard library only, as phones need it too.
 """
 
 import getpass
@@ -21,42 +21,43 @@ from .errors import ConfigError
 SCHEME = "nearfar"
 _HINT = "copy the whole line that `nearfar worker pair` shows"
 _LONGEST = 2048
-"""Characters; a QR code holds no more, and what is longer is something else."""
+"""Characters; a QR code holds no more."""
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """A hub as one worker knows it."""
+    """A worker's access to one hub."""
 
     address: str
     token: str = field(repr=False)
     fingerprint: str | None = None
-    """Of the hub's certificate, as `fingerprint_of` writes it; None: a public authority has signed it, or the hub is on this machine."""
+    """Fingerprint of the hub's certificate, as `fingerprint_of` writes it; None: a public authority has signed it, or the hub is on this
+    machine."""
     name: str = ""
-    """What the hub calls the worker. For people: the hub itself goes by the token."""
+    """The hub's name for the worker. It is only shown: the hub identifies the worker by its token."""
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for an address, a token or a fingerprint that cannot be one."""
+        """Raise `ConfigError` for a malformed address, token or fingerprint."""
         parse_address(self.address)
         if not self.token or not self.token.isascii() or not self.token.isprintable():
-            raise ConfigError("the pairing holds no token, or one that cannot be one", hint=_HINT)
+            raise ConfigError("the pairing holds no token, or a malformed one", hint=_HINT)
         if self.fingerprint is not None:
             object.__setattr__(self, "fingerprint", parse_fingerprint(self.fingerprint))
 
     @property
     def uri(self) -> str:
-        """The one line."""
+        """Return the pairing as one line."""
         fields = {"token": self.token, "fingerprint": self.fingerprint or "", "name": self.name}
         query = urlencode({key: value for key, value in fields.items() if value}, safe=":")
         return f"{SCHEME}://{self.address}?{query}"
 
 
 def parse_pairing(text: str) -> Pairing:
-    """The inverse of `Pairing.uri`. Raises `ConfigError`, whose message never quotes the text: it may hold a token."""
+    """Parse the line of `Pairing.uri`. Raise `ConfigError`, whose message never quotes the text, since it may hold a token."""
     text = text.strip()
     if not text.startswith(f"{SCHEME}://") or len(text) > _LONGEST:
-        raise ConfigError(f"this is no pairing: it does not start with {SCHEME}://, or is too long", hint=_HINT)
+        raise ConfigError(f"this is not a pairing: it does not start with {SCHEME}://, or is too long", hint=_HINT)
     try:
         parts = urlsplit(text)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)
@@ -69,9 +70,9 @@ def parse_pairing(text: str) -> Pairing:
 
 
 def read_pairing(file: str) -> Pairing:
-    """The pairing in `file`. `-` reads standard input, and a person there is asked for it without showing it.
+    """Read the pairing in `file`. `-` reads standard input; a person at a terminal is asked for the line, which is not shown.
 
-    Raises `ConfigError` for a file that is missing, or that others can read.
+    Raise `ConfigError` for a file that is missing or readable by others.
     """
     if file != "-":
         return parse_pairing(read_secret(Path(file)))
@@ -81,7 +82,7 @@ def read_pairing(file: str) -> Pairing:
 
 
 def read_secret(path: Path) -> str:
-    """The text of a file that only its owner may read. Raises `ConfigError` if it cannot be read, or can be read by others."""
+    """Return the text of a file that only its owner may read. Raise `ConfigError` if it cannot be read, or is readable by others."""
     try:
         mode = path.stat().st_mode
         text = path.read_text(encoding="utf-8")
@@ -93,7 +94,7 @@ def read_secret(path: Path) -> str:
 
 
 def parse_fingerprint(text: str) -> str:
-    """A fingerprint in the one form that is compared; `openssl x509 -fingerprint -sha256` writes colons and capitals."""
+    """Return a fingerprint in the form that is compared; `openssl x509 -fingerprint -sha256` writes colons and capitals."""
     kind, _, digits = text.strip().lower().partition(":")
     fingerprint = f"{kind}:{digits.replace(':', '')}"
     if not _FINGERPRINT.fullmatch(fingerprint):
@@ -102,5 +103,5 @@ def parse_fingerprint(text: str) -> str:
 
 
 def fingerprint_of(certificate: bytes) -> str:
-    """Of a certificate in DER form."""
+    """Return the fingerprint of a certificate in DER form."""
     return f"sha256:{sha256(certificate).hexdigest()}"

@@ -1,7 +1,7 @@
-"""Trust in one certificate by its fingerprint, for servers whose certificate no authority has signed.
+"""Trust one certificate by its fingerprint, for servers whose certificate no authority has signed.
 
-gRPC can trust roots and nothing else. So the certificate is fetched first, compared with the fingerprint, and is then the only root: who
-stands between has another certificate, or this one without its private key, and either fails.
+gRPC can trust roots only. So the certificate is fetched first, compared with the fingerprint, and then used as the only root. An
+attacker in between has another certificate, or this one without its private key, and either fails.
 """
 
 import socket
@@ -19,18 +19,17 @@ _SECONDS = 10.0
 
 
 def pinned_tls(address: Address, fingerprint: str, client: ClientTls | None = None, *, timeout: float = _SECONDS) -> ClientTls:
-    """TLS that accepts the server at `address` with the certificate of that `fingerprint` and no other. It blocks on the network.
+    """Return TLS options that accept only the certificate with this `fingerprint` at `address`. The call blocks on the network.
 
-    What `client` has to show itself, it goes on showing, but not before the server is known.
-
-    Raises `Unavailable` if nobody answers, `ConfigError` if the certificate is another one, or has expired.
+    The certificate of `client` is kept, and is not shown before the server is verified. Raise `Unavailable` if no server answers,
+    `ConfigError` if the certificate is another one, or has expired.
     """
     try:
         shown = _certificate(address, timeout)
         if fingerprint_of(shown) != fingerprint:
             raise ConfigError(
                 f"the certificate of {address} is not the one that this worker was paired with",
-                hint="pair again if the hub has a new certificate; if it has not, somebody stands between you and it",
+                hint="pair again if the hub has a new certificate; otherwise the connection may be intercepted",
             )
         pem = ssl.DER_cert_to_PEM_cert(shown)
         return replace(client or ClientTls(), roots=pem.encode(), server_name=_name(address, pem, timeout))
@@ -45,7 +44,7 @@ def pinned_tls(address: Address, fingerprint: str, client: ClientTls | None = No
 
 
 def _certificate(address: Address, timeout: float) -> bytes:
-    """What the server shows, in DER form, unchecked."""
+    """Return the server's certificate in DER form, unchecked."""
     context = _context()
     context.verify_mode = ssl.CERT_NONE
     with _connected(address, context, timeout) as connection:
@@ -56,10 +55,10 @@ def _certificate(address: Address, timeout: float) -> bytes:
 
 
 def _name(address: Address, pem: str, timeout: float) -> str:
-    """A name that the certificate is for: gRPC insists on one, and the address need not be among them."""
+    """Return a host name of the certificate: gRPC insists on one, and the address need not be among them."""
     context = _context()
     context.load_verify_locations(cadata=pem)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate is trusted whoever has signed it
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate is trusted, whatever signature it has
     with _connected(address, context, timeout) as connection:
         names = connection.getpeercert() or {}
     listed = cast("Iterable[tuple[str, str]]", names.get("subjectAltName", ()))

@@ -1,6 +1,6 @@
-"""Recorded outcomes: `record` writes what an agent answers, `ReplayAgent` answers the same again without it.
+"""Recorded outcomes: `record` writes an agent's answers to a file, and `ReplayAgent` repeats them without the agent.
 
-A recording is a JSON Lines file: first the agent's card, then one outcome per line. It holds the text of the conversations.
+A recording is a JSON Lines file: the agent's card, then one outcome per line. It holds the text of the conversations.
 """
 
 import json
@@ -42,7 +42,7 @@ class RecordedError(Value):
 
 
 class RecordedOutcome(Value):
-    """What an agent answered to one request. Without a fingerprint it answers every request with this task."""
+    """An agent's answer to one request. Without a fingerprint it answers every request with this task."""
 
     fingerprint: str | None = None
     task: str
@@ -52,18 +52,19 @@ class RecordedOutcome(Value):
 
 
 def fingerprint(request: StepRequest) -> str:
-    """Names the content of a request: equal for equal content, whatever its key, timeout and provider states."""
+    """Return a digest of a request's content; it does not depend on the key, the timeout or provider states."""
     content = request.model_dump(mode="json", exclude={"idempotency_key": True, "timeout": True, "messages": {"__all__": {"state"}}})
     return sha256(json.dumps(content, sort_keys=True, ensure_ascii=False).encode(errors="surrogatepass")).hexdigest()
 
 
 def task_text(request: StepRequest) -> str:
-    """The text of the last user message; empty if there is none."""
+    """Return the text of the last user message, or an empty text."""
     return next((message.text for message in reversed(request.messages) if message.role == "user"), "")
 
 
 class ReplayAgent:
-    """Answers each request as recorded: by its fingerprint, else by its task. Outcomes of one request come in turn, the last one stays.
+    """An agent that answers each request as recorded: by its fingerprint, else by its task. Several outcomes of one request are used in
+    turn, and the last one is repeated.
 
     A request without a recorded outcome raises `NotFound`.
     """
@@ -77,7 +78,7 @@ class ReplayAgent:
 
     @classmethod
     def load(cls, path: Path) -> "ReplayAgent":
-        """Raises `NotFound` if there is no such file, `ConfigError` if a line of it is malformed."""
+        """Load a recording. Raise `NotFound` if there is no such file, `ConfigError` if a line of it is malformed."""
         try:
             lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")  # JSON strings may hold other line ends
         except FileNotFoundError as error:
@@ -151,7 +152,7 @@ class _RecordingAgent:
 
 
 def record(agent: Agent, path: Path) -> Agent:
-    """`agent`, with every outcome appended to `path`. Steps that are left early are not recorded."""
+    """Return `agent` wrapped so that every outcome is appended to `path`. Steps that are left early are not recorded."""
     return _RecordingAgent(agent, path)
 
 

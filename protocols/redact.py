@@ -1,4 +1,4 @@
-"""Quoting foreign text in errors and logs: short, on one line, and without keys."""
+"""Redact keys from text that is quoted in errors and logs, and shorten it to one line."""
 
 import base64
 import html
@@ -10,15 +10,15 @@ _SHOWN = 300
 _REDACTED: Final = "[redacted]"
 _KEYLIKE = re.compile(r"(?i)\b(?:sk|pk|rk|key)-[\w*.-]{6,}|\bAIza[\w-]{10,}|\bbearer\s+\S+|(?<=[?&]key=)[^&\s]+")
 _SHORTEST: Final = 8
-"""Characters of a key; what is shorter stands in the place of one, as "none" does for servers that want none."""
+"""Shortest text that counts as a key, in characters; shorter ones are placeholders such as "none"."""
 _TALKATIVE: Final = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "httpcore.socks")
-"""Loggers that repeat what a server says, which may be the key that it was sent."""
+"""Loggers that repeat a server's answers, which may contain the key that it was sent."""
 
 _withheld: Final[dict[str, re.Pattern[str]]] = {}
 
 
 def withhold(key: str) -> None:
-    """Show this key nowhere from now on: neither where foreign text is quoted, nor in the logs of the libraries that send it."""
+    """Redact this key from now on, in quoted text and in the logs of the libraries that send it."""
     if len(key) < _SHORTEST or key in _withheld:
         return
     if not _withheld:
@@ -28,14 +28,14 @@ def withhold(key: str) -> None:
 
 
 def quote(text: str) -> str:
-    """`text` without the keys of this process and without anything that looks like one, shortened to 300 characters."""
+    """Return `text` without keys and key-like text, on one line and shortened to 300 characters."""
     text = _KEYLIKE.sub(_REDACTED, _without_keys(text))
     text = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def _pattern(key: str) -> re.Pattern[str]:
-    """Return what finds the key as it is, and as JSON, an address, a web page, Python's `repr` or base64 spell it."""
+    """Return a pattern for the key as it is, and in the spellings of JSON, URLs, HTML, Python's `repr` and base64."""
     packed = base64.b64encode(key.encode()).decode().rstrip("=")
     return re.compile("".join(map(_spellings, key)) + "|" + re.escape(packed))
 
@@ -55,7 +55,7 @@ def _without_keys(text: str) -> str:
 
 
 class _Withholding(logging.Filter):
-    """Takes keys out of what is logged."""
+    """Redacts keys in log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         said = record.getMessage()

@@ -1,4 +1,4 @@
-"""One step on the wire, as its client sees it: read, resumed after a broken connection, cancelled when it is left early."""
+"""A step on the wire, from its client's side: read, resumed after a broken connection, cancelled when its reader leaves early."""
 
 import asyncio
 import logging
@@ -39,19 +39,19 @@ logger = logging.getLogger(__name__)
 StepCall: TypeAlias = "grpc.aio.UnaryStreamCall[pb.StepCall, pb.StepEvent]"
 
 _BROKEN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED})
-"""What gRPC reports, without a reason of ours, when the connection and not the step has failed; the last one comes from proxies that lose
-their server, and from servers with thousands of calls that nobody has looked at yet."""
+"""Status codes, without a nearfar `reason`, that mean that the connection failed and not the step. CANCELLED comes from proxies that
+lose their server, and from servers with thousands of waiting calls."""
 _NEVER_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
-"""Words of gRPC for a call that was sent to nobody, which it says nowhere else. With any other words, a call may have been sent."""
+"""gRPC's messages for a call that was never sent. After any other message the call may have been sent."""
 _CANCEL_LIMIT = 1.0
-"""Seconds that a server is told for."""
+"""Seconds for telling the server about a cancellation."""
 _CANCEL_WAIT = 0.2
-"""Of them, those for which whoever left has to wait."""
+"""Seconds of them that the leaving reader has to wait."""
 _SEND_AGAIN_LIMIT = 1.0
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 1.0
 _LONGEST_TIMEOUT = 1e9
-"""Seconds; gRPC's clock overflows beyond, and the call would be over at once."""
+"""Seconds. gRPC's clock overflows with larger values, and the call would end at once."""
 _NEVER = float("inf")
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """What every step of one `RemoteAgent` shares."""
+    """The channel and options that all steps of one `RemoteAgent` share."""
 
     stub: AgentServiceStub
     address: Address
@@ -69,18 +69,19 @@ class Connection:
     idle_timeout: float
     resume_timeout: float
     leaving: set[asyncio.Task[None]] = field(default_factory=set)
-    """Tell the server of steps that were left; each ends by itself."""
+    """Tasks that tell the server about left steps; each ends by itself."""
 
     async def failure(self, error: grpc.aio.AioRpcError) -> NearfarError:
-        """What the end of a call means: what the server raised, or why there is no way to it."""
+        """Return the error behind the end of a call: the server's own error, or the reason why it cannot be reached."""
         return carried_error(error) or await explained(self.address, self.tls, error) or self._unreachable(error)
 
     def _unreachable(self, error: grpc.aio.AioRpcError) -> NearfarError:
-        """The error for a status that does not come from our server."""
+        """Return the error for a status that does not come from a nearfar server."""
         details = error.details() or error.code().name
         if error.code() is grpc.StatusCode.CANCELLED:
             return Unavailable(
-                f"{self.address} dropped the call unseen", hint="it, or a proxy before it, has too much to do: try again later"
+                f"{self.address} dropped the call without an answer",
+                hint="the server, or a proxy before it, is overloaded: try again later",
             )
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             hint = "check that the server runs, its address, and its certificate if it uses TLS"
@@ -89,7 +90,7 @@ class Connection:
 
 
 class RemoteStep:
-    """A step that a server computes. `next` until None, then `close`; `close` earlier cancels it."""
+    """A step that a server computes. Call `next` until it returns None, then `close`; an earlier `close` cancels the step."""
 
     def __init__(self, connection: Connection, agent: str, request: StepRequest) -> None:
         self._connection = connection
@@ -109,13 +110,13 @@ class RemoteStep:
         self._is_over = False
         """The server has no compute left to stop."""
         self._ended_by: NearfarError | None = None
-        """Why this side cancelled the call."""
+        """The reason why this side cancelled the call."""
         self._waiting_since = _NEVER
         self._call = self._open()
         self._timer = self._loop.call_later(connection.idle_timeout, self._check_idle)
 
     async def next(self) -> StepEvent | None:
-        """The next event; None after the last one. Raises what the step raises."""
+        """Return the next event, or None after the last one. Raise the error that the step ended with."""
         while True:
             if self._ended_by is not None:
                 raise self._ended_by
@@ -131,10 +132,10 @@ class RemoteStep:
             self._is_over = True
             if self._is_finished:
                 return None
-            raise InvalidOutput(f"{self._connection.address} ended a stream without saying why")
+            raise InvalidOutput(f"{self._connection.address} ended a stream without a result")
 
     async def close(self) -> None:
-        """Let go of the call; if the step is not over, tell the server to stop it. A server that is silent is not waited for."""
+        """Release the call; if the step is not over, tell the server to stop it. A silent server is not waited for."""
         self._timer.cancel()
         self._call.cancel()
         if self._is_over:
@@ -147,7 +148,7 @@ class RemoteStep:
             await asyncio.wait([telling], timeout=_CANCEL_WAIT)
 
     async def abort(self, error: NearfarError) -> None:
-        """Close the step from outside; who reads it gets `error`."""
+        """Close the step from outside; its reader gets `error`."""
         self._ended_by = self._ended_by or error
         await self.close()
 
@@ -171,7 +172,7 @@ class RemoteStep:
         return event
 
     async def _read(self) -> object:
-        """The next message, or grpc's end-of-stream mark."""
+        """Return the next message, or grpc's end-of-stream mark."""
         self._waiting_since = self._loop.time()
         try:
             return await self._unless_ended(self._call.read())
@@ -179,7 +180,7 @@ class RemoteStep:
             self._waiting_since = _NEVER
 
     async def _unless_ended(self, waiting: Awaitable[_T]) -> _T:
-        """The result of waiting for the call; if this class has cancelled the call, the reason is raised."""
+        """Await `waiting`. Raise the reason instead if this class has cancelled the call."""
         task = asyncio.current_task()
         cancellations = task.cancelling() if task else 0
         try:
@@ -203,9 +204,9 @@ class RemoteStep:
         return self._received > 0 or ACCEPTED[0] in tuple(await self._call.initial_metadata())
 
     async def _send_again(self, error: grpc.aio.AioRpcError) -> None:
-        """Nobody has heard whether the server took the step, so look for it there, and send it again where it is not.
+        """Look for the step on the server, which may or may not have received it, and send it again if it is not there.
 
-        Once, and at once: a server that is down is not waited for.
+        This is tried once and at once: a server that is down is not waited for.
         """
         if self._was_sent_again:
             await self._fail_unheard(error)
@@ -223,7 +224,7 @@ class RemoteStep:
             await self._fail_unheard(error)
 
     async def _look_for_it(self, give_up_at: float) -> grpc.aio.AioRpcError | None:
-        """`_reopen`, again while connections break: the first may be the old one, of whose end gRPC has not heard yet."""
+        """Call `_reopen` until the connection holds: the first attempt may use the old connection, whose end gRPC has not noticed yet."""
         while True:
             failure = await self._reopen(give_up_at)
             if failure is None or _never_connected(failure) or self._loop.time() >= give_up_at:
@@ -233,13 +234,13 @@ class RemoteStep:
                 raise self._ended_by
 
     async def _reopen(self, give_up_at: float) -> grpc.aio.AioRpcError | None:
-        """Open the call behind the last event received; see `_connect`."""
+        """Open the call after the last event received; see `_connect`."""
         self._message.resume_from = self._received
         self._call = self._open()
         return await self._connect(give_up_at)
 
     async def _resume(self, error: grpc.aio.AioRpcError) -> None:
-        """Open the call again behind the last event received, with growing, jittered delays."""
+        """Open the call again after the last event received, with growing, jittered delays."""
         give_up_at = min(self._loop.time() + self._connection.resume_timeout, self._deadline)
         delay = _FIRST_DELAY
         while True:
@@ -255,7 +256,7 @@ class RemoteStep:
             delay = min(2 * delay, _LONGEST_DELAY)
 
     async def _connect(self, give_up_at: float) -> grpc.aio.AioRpcError | None:
-        """Wait until the server has accepted the call; a connection that cannot be had is returned, another failure raised."""
+        """Wait until the server has accepted the call. Return the error of a broken connection, raise any other."""
         try:
             async with asyncio.timeout_at(give_up_at):
                 await self._unless_ended(self._call.wait_for_connection())
@@ -272,15 +273,15 @@ class RemoteStep:
         raise await self._connection.failure(error) from error
 
     async def _fail_unheard(self, error: grpc.aio.AioRpcError) -> NoReturn:
-        """Fail for want of a connection, and the server has not said that it has the step. If there was one, it may have it."""
+        """Fail because there is no connection and the server has not confirmed the step; if a connection existed, it may have the step."""
         self._is_over = True
         found = await self._connection.failure(error)
         if type(found) is not Unavailable or _never_connected(error):
             raise found from error
-        raise StepLost(f"{found.message}; whether the step has begun there is not known", hint=found.hint) from error
+        raise StepLost(f"{found.message}; the step may have begun there", hint=found.hint) from error
 
     def _give_up(self, error: grpc.aio.AioRpcError) -> NoReturn:
-        self._is_over = True  # nobody can be told to stop; the server stops a step by itself when its reader stays away
+        self._is_over = True  # the server cannot be told; it stops the step by itself when the reader stays away
         if self._loop.time() >= self._deadline:
             raise DeadlineExceeded("the step took longer than its timeout") from error
         window = self._connection.resume_timeout
@@ -290,7 +291,7 @@ class RemoteStep:
         ) from error
 
     def _check_idle(self) -> None:
-        """Runs once per idle timeout, not once per event."""
+        """Check for an idle timeout. Runs once per idle timeout, not once per event."""
         now = self._loop.time()
         due = min(self._waiting_since, now) + self._connection.idle_timeout
         if due > now:
@@ -301,7 +302,8 @@ class RemoteStep:
         self._call.cancel()
 
     async def _send_cancel(self) -> None:
-        """Again while connections break: what nobody has cancelled goes on for a while, and costs."""
+        """Tell the server to cancel the step, again while connections break: a step that is not cancelled goes on for a while, and
+        costs."""
         message = pb.CancelRequest(idempotency_key=self._message.idempotency_key, reader=self._message.reader)
         connection, give_up_at = self._connection, self._loop.time() + _CANCEL_LIMIT
         while (left := give_up_at - self._loop.time()) > 0:

@@ -1,4 +1,4 @@
-"""The certificate of a running server: read again when its files change, and complained about before it expires."""
+"""The certificate of a running server: read again when its files change, with a warning before it expires."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _DAY: Final = timedelta(days=1)
 
 
 class RenewedCertificate:
-    """What a server shows, and whom it trusts, as its files say at the moment. gRPC asks before every handshake."""
+    """A server's certificate and trusted roots, always as their files are now. gRPC asks for them before every handshake."""
 
     def __init__(
         self, certificate: Path, private_key: Path, client_roots: Path | None, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -31,7 +31,7 @@ class RenewedCertificate:
         self._warned: datetime | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Raises `ConfigError` if a file cannot be used."""
+        """Return the credentials. Raise `ConfigError` if a file cannot be used."""
         return grpc.dynamic_ssl_server_credentials(
             self._read(),
             self.before_handshake,  # type: ignore[arg-type]  # the stubs do not know that None is allowed
@@ -39,9 +39,9 @@ class RenewedCertificate:
         )
 
     def before_handshake(self) -> grpc.ServerCertificateConfiguration | None:
-        """What is new since the last one; None: nothing. It runs in a thread of gRPC's.
+        """Return the configuration if the files have changed, else None. Called in a thread of gRPC's.
 
-        Files that are replaced one after the other do not fit each other for a moment.
+        Files that are replaced one after the other may not match for a moment; the old configuration stays then.
         """
         if self._stamps == self._look():
             self._warn()
@@ -68,7 +68,7 @@ class RenewedCertificate:
         return [look(file) for file in files if file is not None]
 
     def _warn(self) -> None:
-        """Once a day, that the certificate expires soon."""
+        """Warn once a day that the certificate expires soon."""
         now = self._now()
         if self._validity is None or not self._validity.is_ending(now) or (self._warned is not None and now < self._warned + _DAY):
             return
@@ -78,7 +78,7 @@ class RenewedCertificate:
 
 
 def expiry(ends: datetime, now: datetime) -> str:
-    """When a certificate expires or has expired, for people."""
+    """Return when a certificate expires or has expired, as text for people."""
     if ends <= now:
         return f"expired on {ends:%Y-%m-%d}"
     return f"expires on {ends:%Y-%m-%d}, in {(ends - now).days} days" if ends > now + _DAY else f"expires on {ends:%Y-%m-%d %H:%M} UTC"

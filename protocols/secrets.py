@@ -11,10 +11,10 @@ KEYRING_SERVICE = "nearfar"
 
 
 class Key(Protocol):
-    """Where a provider's key comes from. Its `repr` never holds the key."""
+    """A source of a provider's key. Its `repr` never holds the key."""
 
     def reveal(self) -> str:
-        """The key itself. May block on the keyring. Raises `ConfigError` if there is none."""
+        """Return the key; may block on the keyring. Raise `ConfigError` if there is none."""
         ...
 
 
@@ -28,16 +28,16 @@ class StoredKey:
         return f"StoredKey({self.variable!r})"
 
     def is_set(self) -> bool:
-        """Whether there is a key. May block on the keyring."""
+        """Return whether there is a key; may block on the keyring."""
         return bool(self._read())
 
     def find(self) -> str | None:
-        """The secret where there is one. May block on the keyring."""
+        """Return the secret, or None if there is none; may block on the keyring."""
         return self._read() or None
 
     @property
     def how_to_set(self) -> str:
-        """For people."""
+        """Return how to set the key, as text for people."""
         return f"export {self.variable}=..., or store it once: python -m keyring set {KEYRING_SERVICE} {self.variable}"
 
     def reveal(self) -> str:
@@ -57,7 +57,7 @@ class GivenKey:
     """A key that the program already holds."""
 
     def __init__(self, key: str) -> None:
-        """Raises `ConfigError` if no HTTP header can carry `key`."""
+        """Keep `key`. Raise `ConfigError` if no HTTP header can carry it."""
         self._key = _sendable(key, "the key")
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class GivenKey:
 def _sendable(key: str, what: str) -> str:
     # Refused here, because an HTTP library would quote the whole header in its error.
     if not key or not key.isascii() or not key.isprintable() or key != key.strip():
-        raise ConfigError(f"{what} is empty, or holds characters that no HTTP header can carry", hint="copy the key again")
+        raise ConfigError(f"{what} is empty, or holds characters that an HTTP header cannot carry", hint="copy the key again")
     withhold(key)
     return key
 

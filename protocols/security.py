@@ -1,4 +1,4 @@
-"""Who calls a server, and which addresses it may be served at."""
+"""Identify the callers of a server, and check the addresses that it may listen at."""
 
 import hmac
 from collections.abc import Callable
@@ -19,16 +19,16 @@ OWNER_HINT: Final = "ask the server's owner for a new token"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """Who a caller is, and what it may do."""
+    """A caller's name and permissions."""
 
     caller: str = ""
-    """Its name; "" for one who needs none."""
+    """The caller's name; "" on a server without tokens."""
     token: str = ""
-    """The id of the token that it has shown."""
+    """The id of the token that the caller has shown."""
     scopes: frozenset[Scope] = EVERY_SCOPE
 
     def require(self, scope: Scope) -> None:
-        """Raises `PermissionDenied` for a caller that may not do this."""
+        """Raise `PermissionDenied` if the caller's token lacks `scope`."""
         if scope not in self.scopes:
             raise PermissionDenied(
                 f"the token of {self.caller!r} lacks the scope {str(scope)!r}",
@@ -38,44 +38,44 @@ class Identity:
 
 _ANYBODY: Final = Identity()
 IDENTITY: Final[ContextVar[Identity]] = ContextVar("nearfar_identity", default=_ANYBODY)
-"""Inside a call that a server answers, and a step that it runs for one: who calls."""
+"""The identity of the caller, inside a call that a server answers and inside the step that it runs."""
 
 
 def system_time() -> datetime:
-    """Now, by which tokens expire."""
+    """Return the current time, by which tokens expire."""
     return datetime.now(UTC)
 
 
 class Authenticator:
-    """Finds out who calls from the bearer token, and from nothing that the caller says about itself."""
+    """Identifies callers by their bearer token or certificate, never by what they say about themselves."""
 
     def __init__(self, tokens: Tokens | None, *, now: Callable[[], datetime] = system_time) -> None:
-        """Without any tokens, every caller is the anonymous one, named ''. Raises `ConfigError` for unusable ones."""
+        """Treat every caller as anonymous, named '', if there are no tokens. Raise `ConfigError` for unusable tokens."""
         self._records = token_records(tokens or {})
         self._now = now
         self.is_open = not self._records
-        """Anybody may call. Decided once: a server whose last caller was shut out stays closed."""
+        """True if every caller is admitted. Decided once: a server whose last caller was revoked stays closed."""
 
     def replace(self, tokens: Tokens) -> set[str]:
-        """Let in the callers with these tokens and no others; returns the ids of the former tokens that are worth less or nothing now.
+        """Admit only callers with these tokens. Return the ids of the former tokens that are removed or lost a permission.
 
-        Raises `ConfigError`, and changes nothing, if a token is unusable or the server is open: its callers have no names.
+        Raise `ConfigError`, and change nothing, if a token is unusable or the server is open: its callers have no names.
         """
         if self.is_open:
-            raise ConfigError("a server that was started without tokens cannot be given some", hint="start it anew with tokens")
+            raise ConfigError("a server that was started without tokens cannot get any later", hint="restart it with tokens")
         before, self._records = self._records, token_records(tokens)
         return {former.id for former in before if not any(record.continues(former) for record in self._records)}
 
     def expired(self) -> set[str]:
-        """The ids of the tokens whose time is over."""
+        """Return the ids of the tokens that have expired."""
         now = self._now()
         return {record.id for record in self._records if record.is_expired(now)}
 
     def identify(self, credentials: Credentials) -> Identity:
-        """Who calls: the owner of the token or, where none is shown, of the certificate. On an open server, the one whom the certificate
-        names, if it names just one.
+        """Return the caller's identity: the owner of the token or, without a token, of the certificate. On an open server it is the name
+        in the certificate, if there is exactly one.
 
-        Raises `Unauthenticated` if the token is missing, wrong or expired, or the certificate is somebody else's.
+        Raise `Unauthenticated` if the token is missing, wrong or expired, or the certificate names another caller.
         """
         certificate = credentials.certificate
         if self.is_open:
@@ -87,16 +87,16 @@ class Authenticator:
             if certificate is not None:
                 _check_owner(certificate, record.caller)
         if record.is_expired(self._now()):
-            what = "certificate was good here until" if record.certificate else "token expired at"
+            what = "certificate was valid here until" if record.certificate else "token expired at"
             raise Unauthenticated(f"the {what} {record.expires:%Y-%m-%d %H:%M} UTC", hint=OWNER_HINT)
         return Identity(caller=record.caller, token=record.id, scopes=record.scopes)
 
     def _certified(self, certificate: ClientCertificate) -> TokenRecord:
-        """That of the caller who needs no token beside this certificate."""
+        """Return the record of the caller that needs only this certificate."""
         found = [record for record in self._records if record.is_shown(certificate)]
         if not found:
             raise Unauthenticated(
-                f"the call carries no token, and its certificate, {certificate}, lets nobody in: it was never known here, or was revoked",
+                f"the call carries no token, and its certificate, {certificate}, gives no access: it is unknown here or was revoked",
                 hint="give the client a token, or ask the server's owner to let in its certificate",
             )
         if len({record.caller for record in found}) > 1:
@@ -113,7 +113,7 @@ class Authenticator:
 
 
 def _bearer(credentials: Credentials) -> str:
-    """The token that a call shows."""
+    """Return the token that a call carries."""
     scheme, _, token = credentials.authorization.partition(" ")
     if scheme.lower() != _SCHEME.lower():  # RFC 9110: in any case
         raise Unauthenticated("the call carries no token", hint="give the client the token that the server's owner made for it")
@@ -121,7 +121,7 @@ def _bearer(credentials: Credentials) -> str:
 
 
 def _check_owner(certificate: ClientCertificate, owner: str) -> None:
-    """A certificate that names somebody must name the token's owner: else one of the two is stolen."""
+    """Raise `Unauthenticated` if the certificate names other callers than the token's owner: one of the two may be stolen."""
     if certificate.names and owner not in certificate.names:
         raise Unauthenticated(
             f"the token is that of {owner!r}, and the certificate is {certificate}",
@@ -130,7 +130,7 @@ def _check_owner(certificate: ClientCertificate, owner: str) -> None:
 
 
 def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    """The call metadata that shows `token`. Raises `ConfigError` for one that cannot be a token."""
+    """Return the call metadata that carries `token`. Raise `ConfigError` for a malformed token."""
     if token is None:
         return ()
     if not token or not token.isascii() or not token.isprintable():
@@ -139,7 +139,7 @@ def bearer_metadata(token: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def check_exposure(address: Address, *, authenticator: Authenticator, tls: ServerTls | None, insecure: bool) -> None:
-    """Raise `ConfigError` if serving at `address` would show text or lend the agents to strangers."""
+    """Raise `ConfigError` if serving at `address` would expose text or agents to unknown callers."""
     if insecure and not address.is_local:
         raise ConfigError(f"insecure serving is refused at {address}", hint="use localhost or a unix socket, or set up TLS")
     if insecure and tls is not None:

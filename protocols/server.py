@@ -1,4 +1,4 @@
-"""`serve()`: agents behind a gRPC address."""
+"""`serve()`: agents at a gRPC address."""
 
 import asyncio
 import logging
@@ -38,34 +38,34 @@ class Server:
 
     def __init__(self, address: Address, service: AgentService, health: health.HealthServicer, *, access: Access) -> None:
         self.address = str(address)
-        """Where it really listens: port 0 is replaced by the port that was free."""
+        """The address that is bound; port 0 is replaced by the free port that was found."""
         self._service = service
         self._health = health
         self._access = access
 
     async def drain(self, time_limit: float) -> bool:
-        """Say that it is not serving any more, refuse new steps, and let running ones finish for at most `time_limit` seconds.
+        """Report "not serving", refuse new steps, and give running ones at most `time_limit` seconds to finish.
 
-        Clients may still read and resume those. Returns whether all of them ended; what did not is cancelled when the server ends.
+        Clients may still read and resume those. Return whether all of them ended; the others are cancelled when the server ends.
         """
         await self._health.enter_graceful_shutdown()
         return await self._service.drain(time_limit)
 
     def replace_tokens(self, tokens: Tokens) -> None:
-        """Let in the callers with these tokens and no others. What others have running with a token that is gone ends at once.
+        """Admit only callers with these tokens. Steps and calls with a removed token end at once.
 
-        Raises `ConfigError`, and changes nothing, if the server was started without tokens or one is unusable.
+        Raise `ConfigError`, and change nothing, if the server was started without tokens or one is unusable.
         """
         self._access.replace_tokens(tokens)
 
     @property
     def live_steps(self) -> int:
-        """Steps whose agent is computing now."""
+        """Return the number of steps whose agent is computing now."""
         return self._service.live_steps
 
     @property
     def live_calls(self) -> int:
-        """Clients that are reading a step now."""
+        """Return the number of clients that are reading a step now."""
         return self._service.live_calls
 
 
@@ -82,17 +82,18 @@ async def serve(
     further: Mapping[str, grpc.GenericRpcHandler] | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Server]:
-    """Serve `agents` (one, or several by name, of which the first is the default) until the context ends. They may change meanwhile.
+    """Serve `agents` (one, or several by name, of which the first is the default) until the context ends. The mapping may change
+    meanwhile.
 
-    `address` is `host:port` (port 0: a free one) or `unix:/path`. `tokens` maps each caller's name to its bearer token, or is what a
-    token file holds; without tokens everybody may call, which is allowed on this machine only. Beyond this machine `tls` is required;
-    `insecure` says that plaintext is meant, and is refused there. The agents stay open: closing them is up to the caller. On the way
-    out running steps are cancelled, unless `Server.drain` let them finish before; each phase of the shutdown takes at most
-    `shutdown_limit` seconds.
+    `address` is `host:port` (port 0: a free one) or `unix:/path`. `tokens` maps each caller's name to its bearer token, or holds the
+    records of a token file; without tokens every caller is admitted, which is allowed on this machine only. Beyond this machine `tls` is
+    required; `insecure` confirms that plaintext is wanted, and is refused there. The agents stay open: the caller closes them. On exit
+    running steps are cancelled, unless `Server.drain` let them finish before; each phase of the shutdown takes at most `shutdown_limit`
+    seconds.
 
-    `further` are services beside the agents, by their names. Tokens expire by `clock`.
+    `further` holds more services, by name. Tokens expire by `clock`.
 
-    Raises `ConfigError` if there is nothing to serve, or the address is malformed, taken or too exposed.
+    Raise `ConfigError` if there is nothing to serve, or the address is malformed, taken or too exposed.
     """
     agents = agents if isinstance(agents, Mapping) else {agents.card.name: agents}
     if not agents and not further:
@@ -128,10 +129,10 @@ async def listening(
     time_limit: float,
     health_service: health.HealthServicer | None = None,
 ) -> AsyncIterator[Address]:
-    """A gRPC server with `services`, health and reflection until the context ends; yields where it really listens.
+    """Run a gRPC server with `services`, health and reflection until the context ends; yield the address that is bound.
 
-    Who may call the services, `access` says; health and the names of the RPCs are for everybody.
-    On the way out `closing` ends what the services are doing, before the connections are closed. Raises `ConfigError` as `serve` does.
+    `access` decides who may call the services; health and reflection are open to all. On exit, `closing` ends the work of the services
+    before the connections are closed. Raise `ConfigError` as `serve` does.
     """
     where = parse_address(address)
     check_exposure(where, authenticator=access.authenticator, tls=tls, insecure=insecure)
@@ -176,7 +177,7 @@ def _bind(server: grpc.aio.Server, address: Address, tls: ServerTls | None) -> A
 
 @contextmanager
 def _private_files() -> Iterator[None]:
-    """What is created inside is its owner's only, and from its first moment: others may connect as soon as a socket exists."""
+    """Create files inside the block for their owner only, from their first moment: a socket accepts connections as soon as it exists."""
     before = os.umask(stat.S_IXUSR | stat.S_IRWXG | stat.S_IRWXO)
     try:
         yield
@@ -185,7 +186,7 @@ def _private_files() -> Iterator[None]:
 
 
 def _free_socket_path(path: str) -> None:
-    """Remove the socket of a server that is gone. Raises `ConfigError` if one still answers, or if the path is something else."""
+    """Remove the socket of a dead server. Raise `ConfigError` if a server still answers, or if the path is not a socket."""
     if not os.path.lexists(path):
         return
     if not stat.S_ISSOCK(os.lstat(path).st_mode):

@@ -29,11 +29,11 @@ from .wire import card_to_proto, event_to_proto, request_from_proto
 logger = logging.getLogger(__name__)
 
 _BACK_AFTER = 1.0
-"""Seconds that a server which shuts down asks to be left alone for: another one may have its address by then."""
+"""Seconds that clients of a server in shutdown should wait; another server may have its address by then."""
 
 
 class AgentService:
-    """Serves `agents` by name; the first one answers calls that name none. They may change meanwhile, as those of a hub do."""
+    """Serves `agents` by name; the first one answers calls that name no agent. The mapping may change meanwhile, as a hub's does."""
 
     def __init__(self, agents: Mapping[str, Agent], *, retention: Retention) -> None:
         self._agents = agents
@@ -47,11 +47,11 @@ class AgentService:
 
     @property
     def live_steps(self) -> int:
-        """Steps whose agent is computing now."""
+        """Return the number of steps whose agent is computing now."""
         return len(self._tasks)
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        """The handlers, by RPC. Events are kept in their wire form, so `Step` needs no serializer."""
+        """Return the handlers of the RPCs. Events are kept in their wire form, so `Step` needs no serializer."""
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -81,9 +81,9 @@ class AgentService:
             self._ended.set()
 
     async def drain(self, time_limit: float) -> bool:
-        """Refuse new steps, and let those that run be computed and read to their end for at most `time_limit` seconds.
+        """Refuse new steps, and give running ones at most `time_limit` seconds to be computed and read to their end.
 
-        Returns whether all of them ended.
+        Return whether all of them ended.
         """
         self._log.refusal = _shutting_down()
         with anyio.move_on_after(time_limit):
@@ -93,7 +93,7 @@ class AgentService:
         return not self._tasks and not self.live_calls
 
     def shut_out(self, tokens: Collection[str], error: NearfarError) -> None:
-        """Stop with `error` what runs for callers that have shown these tokens, by their ids, and no other one for it."""
+        """Stop with `error` the steps of callers that have shown only these tokens, by their ids."""
         self._log.shut_out(tokens, error)
 
     async def close(self, time_limit: float) -> None:
@@ -162,9 +162,9 @@ class AgentService:
 
 
 class _Delivery:
-    """Sends a step's events to one reader, and ends with `DeadlineExceeded` when it takes nothing for `UNREAD_SECONDS`.
+    """Sends a step's events to one reader, and ends with `DeadlineExceeded` when the reader takes nothing for `UNREAD_SECONDS`.
 
-    One timer for the whole call looks after that: one for each event would cost more than the event.
+    One timer watches the whole call: a timer per event would cost more than the event.
     """
 
     def __init__(self, context: Context, *, has_begun: bool) -> None:
@@ -211,7 +211,7 @@ class _Delivery:
 
 
 def _cards(agents: Mapping[str, Agent]) -> Iterator[AgentCard]:
-    """The cards under the served names, without those of agents on workers that have never been attached."""
+    """Yield the cards under the served names, except those of workers that have never been attached."""
     for name, agent in agents.items():
         with suppress(Unavailable):
             yield agent.card.model_copy(update={"name": name})
@@ -231,5 +231,5 @@ def _encoded(event: StepEvent) -> bytes:
 def _timeout(context: Context) -> float | None:
     remaining = context.time_remaining()
     if remaining is not None and remaining <= 0:
-        raise DeadlineExceeded("the step's time was over when it reached the server")
+        raise DeadlineExceeded("the step's deadline had passed when it reached the server")
     return remaining

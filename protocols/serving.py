@@ -1,4 +1,4 @@
-"""Running a step for somebody else: what a server and an attached worker share."""
+"""Run a step on behalf of another machine; shared by the server and the attached worker."""
 
 import asyncio
 import logging
@@ -12,13 +12,14 @@ from .steps import Finished, StepEvent, StepRequest
 logger = logging.getLogger(__name__)
 
 _EVENTS_PER_TURN = 64
-"""An agent that never waits lets others run after this many events."""
+"""Number of events after which an agent that never waits has to let other tasks run."""
 
 
 async def run_step(agent: Agent, request: StepRequest, emit: Callable[[StepEvent], Awaitable[None]]) -> NearfarError | None:
-    """Let `agent` take the step within its timeout and hand each event to `emit`. Returns what ended it, None behind `Finished`.
+    """Let `agent` run the step within its timeout and pass each event to `emit`. Return the error that ended it, or None after
+    `Finished`.
 
-    What is no `NearfarError` is a defect of the agent: it is logged, and the other side learns no more than that.
+    Any exception but a `NearfarError` is a defect of the agent: it is logged, and the other side only gets an `InternalError`.
     """
     limit = asyncio.timeout(request.timeout)
     try:
@@ -26,7 +27,7 @@ async def run_step(agent: Agent, request: StepRequest, emit: Callable[[StepEvent
             await _pass_on(agent, request, emit)
     except NearfarError as error:
         return error
-    except Exception as defect:  # the boundary of a task: nobody else would see what the agent raised
+    except Exception as defect:  # the boundary of a task: without this, the error of the agent would be lost
         if limit.expired():
             return DeadlineExceeded("the step took longer than its timeout")
         log_defect(logger, f"agent {agent.card.name!r} failed in a step", defect)
@@ -44,4 +45,4 @@ async def _pass_on(agent: Agent, request: StepRequest, emit: Callable[[StepEvent
             count += 1
             if not count % _EVENTS_PER_TURN:
                 await asyncio.sleep(0)
-    raise InvalidOutput(f"agent {agent.card.name!r} ended its stream without saying why")
+    raise InvalidOutput(f"agent {agent.card.name!r} ended its stream without a result")

@@ -1,4 +1,4 @@
-"""`SimulatedDevice`: a device whose battery drains and whose processor heats up as you say, for tests and for simulating policies."""
+"""`SimulatedDevice`: a device with a scripted battery and temperature, for tests and for simulating policies."""
 
 from math import exp
 from typing import Any, Final
@@ -10,20 +10,20 @@ _LAPTOP_JOULES: Final = 180_000.0
 _AMBIENT_CELSIUS: Final = 25.0
 _CELSIUS_PER_WATT: Final = 3.0
 _SECONDS_TO_WARM: Final = 60.0
-"""After which a change of temperature is two thirds done (the time constant)."""
+"""Seconds until a change of temperature is two thirds done (the time constant)."""
 _FROM_CELSIUS: Final = {Thermal.CRITICAL: 95.0, Thermal.SERIOUS: 85.0, Thermal.FAIR: 70.0, Thermal.NOMINAL: _AMBIENT_CELSIUS}
 _BYTES_FREE: Final = 8 << 30
 
 
 class SimulatedDevice:
-    """A `DeviceStateSource`: calling it looks at the device.
+    """A `DeviceStateSource`: calling it returns the device's state.
 
-    It starts as a laptop off the mains, with a full battery, cool and online. No time passes by itself: `run` lets it pass, and `set`
-    changes what you name. The temperature follows Newton's law of cooling, towards what the power that is drawn would settle at.
+    It starts as a laptop on battery, fully charged, cool and online. Time passes only in `run`, and `set` changes fields. The
+    temperature follows Newton's law of cooling towards the value that the drawn power leads to.
     """
 
     def __init__(self, *, battery_joules: float = _LAPTOP_JOULES, celsius_per_watt: float = _CELSIUS_PER_WATT) -> None:
-        """`battery_joules`: of a full charge. `celsius_per_watt`: how much warmer than the room each watt makes it in the end."""
+        """Set `battery_joules`, the energy of a full charge, and `celsius_per_watt`, the final rise over room temperature per watt."""
         self._battery_joules = battery_joules
         self._celsius_per_watt = celsius_per_watt
         self.celsius = _AMBIENT_CELSIUS
@@ -32,17 +32,17 @@ class SimulatedDevice:
         )
 
     def __call__(self) -> DeviceState:
-        """The device as it is now."""
+        """Return the device's state now."""
         return self._state
 
     def set(self, **changes: Any) -> None:  # noqa: ANN401 - the fields of `DeviceState`, which it checks
-        """Change fields of the state; None makes one unknown. A `thermal` that is set is where the temperature goes on from."""
+        """Change fields of the state; None makes one unknown. Setting `thermal` also sets the temperature."""
         self._state = DeviceState.model_validate({**self._state.model_dump(), **changes})
         if self._state.thermal is not None and "thermal" in changes:
             self.celsius = _FROM_CELSIUS[self._state.thermal]
 
     def run(self, seconds: float, *, watts: float) -> None:
-        """Let time pass at a constant power. On the mains the battery neither drains nor charges; what is unknown stays so."""
+        """Let time pass at a constant power. On the mains the battery neither drains nor charges; unknown values stay unknown."""
         settles_at = _AMBIENT_CELSIUS + watts * self._celsius_per_watt
         self.celsius = settles_at + (self.celsius - settles_at) * exp(-seconds / _SECONDS_TO_WARM)
         state = self._state

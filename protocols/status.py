@@ -25,13 +25,13 @@ _HINT_BYTES = 1000
 _LAST_WRITE_SECONDS = 1.0
 _NANOS = 1_000_000_000
 _LONGEST_DELAY = 366 * 24 * 3600.0
-"""Seconds; a foreign server may name any number, and the wire does not carry every one."""
+"""Seconds. A foreign server may name any number, and the wire cannot carry all of them."""
 _BROKEN_WHILE_WRITING: Final = "Internal error from Core"
-"""What grpc.aio says on this side, as INTERNAL, where the connection breaks while a message is written to it."""
+"""grpc.aio's message, with status INTERNAL, if the connection breaks while a message is being written."""
 
 
 def to_status(error: NearfarError) -> grpc.Status:
-    """Code, message and trailing metadata that carry `error`."""
+    """Return code, message and trailing metadata that carry `error`."""
     cls = travelling_class(error)
     code: int = grpc.StatusCode[MAPPINGS[cls].grpc_status].value[0]
     metadata = {"hint": _cut(error.hint, _HINT_BYTES)} if error.hint else {}
@@ -53,7 +53,7 @@ async def abort(context: Context, error: NearfarError) -> NoReturn:
 async def begun(operation: Awaitable[object]) -> None:
     """Wait for the operation that begins a reply: its metadata, or its first message.
 
-    gRPC takes no status while one is under way, so that a call which is ended just then would end for its client at its deadline only. A
+    gRPC accepts no status during that operation, so a call that ended just then would end for its client only at its deadline. A
     cancellation waits for the operation, for a second at most.
     """
     sending = asyncio.ensure_future(operation)
@@ -68,14 +68,14 @@ async def begun(operation: Awaitable[object]) -> None:
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> NearfarError:
-    """The error that the other side raised, or the one that stands for a status without a `reason` of ours."""
+    """Return the error that the other side raised, or the error for a status without a nearfar `reason`."""
     if error.details() == _BROKEN_WHILE_WRITING:
         return Unavailable("the connection broke", hint="try again: what was confirmed is not lost")
     return carried_error(error) or from_grpc_status(error.code().name, error.details() or "the call failed without a message")
 
 
 def carried_error(error: grpc.aio.AioRpcError) -> NearfarError | None:
-    """The nearfar error that `error` carries; None if its status comes from a proxy, a foreign server or gRPC itself."""
+    """Return the nearfar error in `error`, or None if the status comes from a proxy, a foreign server or gRPC itself."""
     status = _rich_status(error)
     if status is None:
         return None
@@ -108,6 +108,6 @@ def _duration(seconds: float) -> Duration:
 
 
 def _cut(text: str, limit: int) -> str:
-    """`text` as valid UTF-8 of at most `limit` bytes."""
+    """Return `text` as valid UTF-8 of at most `limit` bytes."""
     whole = text.encode(errors="replace")
     return whole.decode() if len(whole) <= limit else whole[: limit - 3].decode(errors="ignore") + "..."

@@ -1,4 +1,4 @@
-"""The steps that a server runs or has lately finished, with their events, so that a client can join or resume one."""
+"""The steps that a server runs or has recently finished, with their events, so that a client can join or resume one."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ StepKey: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """How long and how much a server remembers."""
+    """Limits on the steps that a server keeps, in time and memory."""
 
     resume_window: float = 60.0
     """Seconds that a finished step is kept."""
@@ -30,7 +30,7 @@ class Retention:
 
 
 class LoggedStep:
-    """One step: its events so far in their wire form, and how it ended."""
+    """One step: its events so far in their wire form, and its end."""
 
     __slots__ = ("_sleepers", "done", "error", "events", "fingerprint", "grace", "key", "readers", "size", "task", "tokens")
 
@@ -44,15 +44,15 @@ class LoggedStep:
         self.done = False
         self.task: asyncio.Task[None] | None = None
         self.readers: dict[str, int] = {}
-        """Calls that read the step now, by their reader; one that reconnects may have two for a while."""
+        """Calls that read the step now, by reader; a reader that reconnects may have two for a while."""
         self.grace: asyncio.TimerHandle | None = None
         """Runs while the step has no reader."""
         self.tokens: set[str] = set()
-        """Ids of the tokens with which it was asked for."""
+        """Ids of the tokens with which the step was requested."""
         self._sleepers: list[asyncio.Future[None]] = []
 
     def finish(self, error: NearfarError | None = None) -> None:
-        """End the step; without an effect if it has ended already."""
+        """End the step, unless it has ended already."""
         if not self.done:
             self.done, self.error = True, error
             self.wake()
@@ -64,7 +64,7 @@ class LoggedStep:
             self.task.cancel()
 
     def wake(self) -> None:
-        """Let every reader that waits look again."""
+        """Wake every reader that waits for a change."""
         for sleeper in self._sleepers:
             if not sleeper.done():
                 sleeper.set_result(None)
@@ -78,7 +78,7 @@ class LoggedStep:
 
 
 class StepLog:
-    """All steps of one server, within the bounds of its `Retention`."""
+    """All steps of one server, within the limits of its `Retention`."""
 
     def __init__(self, retention: Retention) -> None:
         self._retention = retention
@@ -88,13 +88,13 @@ class StepLog:
         self._bytes = 0
         self._sweep: asyncio.TimerHandle | None = None
         self.refusal: NearfarError | None = None
-        """Raised for every new step, while those that are there may still be joined; None: new ones are welcome."""
+        """Raised for every new step, while existing steps may still be joined; None: new steps are accepted."""
 
     def join(self, key: StepKey, fingerprint: bytes, *, resume_from: int | None = None) -> tuple[LoggedStep, bool]:
-        """The step with this key, and whether it is new and must be started; with `resume_from`, it never is.
+        """Return the step with this key and True if it is new and must be started; with `resume_from`, it never is.
 
-        Raises `IdempotencyConflict` if the key belongs to another request, `ResumeLost` if there is nothing to resume, and
-        `RateLimited` if there is no room for a new step, and `refusal` if there is one.
+        Raise `IdempotencyConflict` if the key belongs to another request, `ResumeLost` if there is nothing to resume, `RateLimited` if
+        there is no room for a new step, and `refusal` if it is set.
         """
         step = self._steps.get(key)
         if step is not None and step.fingerprint != fingerprint:
@@ -115,7 +115,7 @@ class StepLog:
         return step, True
 
     def append(self, step: LoggedStep, event: bytes) -> None:
-        """Add an event; without an effect after the end. If the running steps alone grow beyond the log, the largest one ends."""
+        """Add an event, unless the step has ended. If the running steps alone exceed the log's limit, the largest one ends."""
         if step.done:
             return
         if self._steps.get(step.key) is step:
@@ -137,7 +137,7 @@ class StepLog:
             self._sweep = loop.call_later(self._retention.resume_window, self._expire)
 
     def leave(self, key: StepKey, *, reader: str = "") -> None:
-        """`reader` will not come back to a running step: unless another one is there, stop it at once and forget it."""
+        """Remove `reader` from a running step; if no other reader is left, stop the step at once and forget it."""
         step = self._steps.get(key)
         if step is None or step.done:
             return
@@ -146,7 +146,7 @@ class StepLog:
             self._stop(step, Cancelled("the step was cancelled by its caller"))
 
     def shut_out(self, tokens: Collection[str], error: NearfarError) -> None:
-        """Stop the steps that nobody asked for but with `tokens`, and forget them."""
+        """Stop the steps that were requested with these tokens only, and forget them."""
         for step in [step for step in self._steps.values() if not step.tokens.isdisjoint(tokens)]:
             step.tokens.difference_update(tokens)
             if not step.tokens:
@@ -161,9 +161,9 @@ class StepLog:
 
     @contextmanager
     def reading(self, step: LoggedStep, *, reader: str = "", may_return: bool = True) -> Iterator[None]:
-        """Count as a reader of `step`. When the last one is lost before the end, the step has `resume_grace` seconds left.
+        """Count as a reader of `step`. When the last reader is lost before the end, the step has `resume_grace` seconds left.
 
-        One that was lost and cannot come back, since there is no network between, leaves it none.
+        With `may_return=False`, as for a reader on the same machine, the step ends at once.
         """
         step.readers[reader] = step.readers.get(reader, 0) + 1
         if step.grace is not None:
@@ -209,13 +209,13 @@ class StepLog:
         if self._bytes > limit:
             # Not the one that happens to add the last event: it may be another caller's.
             largest = max(self._steps.values(), key=lambda step: step.size)
-            self._stop(largest, InvalidOutput(f"the running steps produced more than {limit} bytes, and this one the most"))
+            self._stop(largest, InvalidOutput(f"the running steps produced more than {limit} bytes, and this step the most"))
 
     def _forget_oldest(self) -> None:
         self._forget(self._steps[next(iter(self._finished))])
 
     def _expire(self) -> None:
-        """Forget what is over the window, and come back when the next step will be."""
+        """Forget the steps beyond the window, and schedule the next run."""
         loop = asyncio.get_running_loop()
         horizon = loop.time() - self._retention.resume_window
         for key, ended in tuple(self._finished.items()):

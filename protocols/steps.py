@@ -1,4 +1,4 @@
-"""One turn of an agent: the request that starts it and the events it streams."""
+"""One turn of an agent: the request that starts it and the events that it streams."""
 
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
@@ -10,7 +10,7 @@ from .messages import JsonSchema, Message, ProviderState, Sensitivity, ToolCall,
 
 
 class ToolChoice(StrEnum):
-    """Whether the agent may, must or must not call a tool in this step."""
+    """Permission, prohibition or duty to call a tool in this step."""
 
     AUTO = "auto"
     NONE = "none"
@@ -18,9 +18,9 @@ class ToolChoice(StrEnum):
 
 
 class Effort(StrEnum):
-    """How long a model may think before it answers, from not at all to as long as it can.
+    """The time that a model may think before it answers, from none to as long as it can.
 
-    Each dialect takes the nearest level that its model knows; models without such a choice ignore it.
+    Each dialect uses the nearest level that its model knows; models without such a choice ignore it.
     """
 
     NONE = "none"
@@ -33,7 +33,7 @@ class Effort(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a step ended without an error."""
+    """The reason why a step ended without an error."""
 
     STOP = "stop"
     """The agent said all it wanted, or met a stop sequence."""
@@ -44,9 +44,9 @@ class FinishReason(StrEnum):
 
 
 MOST_TOKENS: Final = 10**12
-"""More than one step takes of any kind; sums of such counts still fit the integers of databases and of the wire."""
+"""Upper bound of the tokens of one step; sums of such counts fit the integers of databases and of the wire."""
 MOST_MEASURED: Final = 1e12
-"""More seconds, joules or tokens per second than one step takes; sums of such figures stay finite."""
+"""Upper bound of the seconds, joules or tokens per second of one step; sums of such values stay finite."""
 
 
 class Usage(Value):
@@ -56,11 +56,11 @@ class Usage(Value):
     """Prompt tokens, cached ones included."""
     output_tokens: int = Field(default=0, ge=0)
     cached_tokens: int = Field(default=0, ge=0)
-    """The part of `input_tokens` that was read from a prefix cache."""
+    """Part of `input_tokens` that was read from a prefix cache."""
     cache_write_tokens: int = Field(default=0, ge=0)
-    """The part of `input_tokens` that was written to a prefix cache, and not read from it; 0 where the provider does not tell."""
+    """Part of `input_tokens` that was written to a prefix cache, and not read from it; 0 if the provider does not report it."""
     reasoning_tokens: int = Field(default=0, ge=0)
-    """The part of `output_tokens` that the model thought and did not say; 0 where the provider does not tell."""
+    """Part of `output_tokens` that the model used for reasoning and did not say; 0 if the provider does not report it."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -77,12 +77,12 @@ class Usage(Value):
 
     @property
     def largest(self) -> int:
-        """The largest of the counts."""
+        """Return the largest of the counts."""
         return max(self.input_tokens, self.output_tokens, self.cached_tokens, self.cache_write_tokens, self.reasoning_tokens)
 
 
 class EnergySource(StrEnum):
-    """How a figure of energy came about."""
+    """The origin of a figure of energy."""
 
     MEASURED = "measured"
     ESTIMATED = "estimated"
@@ -90,18 +90,18 @@ class EnergySource(StrEnum):
 
 
 class Performance(Value):
-    """What one step took on the machine that computed it. None means that nobody measured it."""
+    """Time, energy and memory of one step on the machine that computed it. None means not measured."""
 
     first_token_seconds: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
-    """From the step's first pass through the model to its first generated token; time in the queue is not part of it."""
+    """Seconds from the step's first pass through the model to its first generated token, without time in the queue."""
     prefill_tokens_per_second: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
-    """Over the prompt tokens that were not found in the prefix cache."""
+    """Tokens per second over the prompt tokens that were not found in the prefix cache."""
     decode_tokens_per_second: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
     joules: float | None = Field(default=None, ge=0, le=MOST_MEASURED, allow_inf_nan=False)
-    """The step's share of the device's energy; None where `joules_source` is `unavailable`."""
+    """The step's share of the device's energy in joules; None if `joules_source` is `unavailable`."""
     joules_source: EnergySource = EnergySource.UNAVAILABLE
     kv_bytes: int | None = Field(default=None, ge=0)
-    """Most memory that the step's own tokens took in the key-value cache, prefix included."""
+    """Peak memory that the step's own tokens took in the key-value cache, prefix included."""
 
     @model_validator(mode="after")
     def _joules_have_a_source(self) -> "Performance":
@@ -134,7 +134,7 @@ class StepRequest(Value):
     """The adapter for the tokens inside a tool call; None: the same as `adapter`."""
     sensitivity: Sensitivity = Sensitivity.PRIVATE
     idempotency_key: str = Field(default_factory=lambda: uuid4().hex, min_length=1, max_length=128)
-    """Names this step: asking again with the same key and content replays it and is paid once."""
+    """Identifies this step: a repeated request with the same key and content is answered from the first one, and paid once."""
 
     @model_validator(mode="after")
     def _tools_are_distinct_and_present(self) -> "StepRequest":
@@ -172,11 +172,11 @@ class Finished(Value):
     """exp of the lowest mean token log-probability over any 4 consecutive generated tokens (DeepConf's
     lowest-group confidence, arXiv 2508.15260, on a short window); None where log-probabilities are not known."""
     performance: Performance | None = None
-    """None where the agent does not measure, as a provider's model."""
+    """None if the agent does not measure, as for a provider's model."""
     saved: Usage | None = None
-    """The answer was read from a cache of answers, `usage` is zero, and this is what computing it had taken; None: it was computed."""
+    """Usage of the original step, if the answer was read from a cache of answers and `usage` is zero; None: it was computed."""
     state: ProviderState | None = None
-    """Belongs to the message that the step's text and calls make; None where the agent needs nothing back."""
+    """State that belongs to the message of the step's text and calls; None if the agent needs nothing back."""
 
     @model_validator(mode="after")
     def _counts_are_of_one_step(self) -> Self:
@@ -187,7 +187,7 @@ class Finished(Value):
 
 
 StepEvent = Annotated[TextDelta | ToolCalled | Finished, Field(discriminator="type")]
-"""What a step streams: any number of `TextDelta` and `ToolCalled`, then exactly one `Finished`, or one error."""
+"""An event of a step: any number of `TextDelta` and `ToolCalled`, then exactly one `Finished`, or one error."""
 
 
 class StepReply(Value):
@@ -199,5 +199,5 @@ class StepReply(Value):
 
     @property
     def message(self) -> Message:
-        """The assistant message that continues the conversation."""
+        """Return the assistant message that continues the conversation."""
         return Message.assistant(self.text, self.tool_calls, self.finished.state)

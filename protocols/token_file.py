@@ -1,4 +1,4 @@
-"""The file in which a server's owner keeps the tokens of its callers: digests alone, readable by the owner alone.
+"""The file in which a server's owner keeps the tokens of its callers: digests only, readable by the owner only.
 
     [[token]]
     caller = "laptop"
@@ -10,9 +10,8 @@
 
     [end]
 
-Where a certificate stands in the place of the token, `certificate` is written in place of `digest`: its fingerprint, or "any" for each one
-that names the caller. `[end]` is the last line: without it the file is half written, and is refused rather than taken for one with fewer
-tokens.
+A caller that needs only a certificate has `certificate` in place of `digest`: its fingerprint, or "any" for every certificate that names
+the caller. `[end]` is the last line: a file without it is half written and is refused, since it may lack tokens.
 """
 
 import errno
@@ -31,9 +30,9 @@ from .errors import ConfigError
 from .tokens import ANY_CERTIFICATE, Scope, TokenRecord, is_digest, token_records
 
 CALLER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-"""What a caller may be called."""
+"""The allowed names of callers."""
 _ID: Final = re.compile(r"[0-9a-f]{8,64}")
-_HEADER: Final = "# Tokens of callers, made with `nearfar serve token`. What stands here lets nobody in: they are digests.\n"
+_HEADER: Final = "# Tokens of callers, made with `nearfar serve token`. These are digests, which give no access by themselves.\n"
 _END: Final = "[end]"
 _MAKE_HINT: Final = "make one with `nearfar serve token add`"
 _KEYS: Final = {"caller", "id", "scopes", "created"}
@@ -42,7 +41,7 @@ _PRIVATE: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def read_tokens(path: Path) -> tuple[TokenRecord, ...]:
-    """The tokens in `path`. Raises `ConfigError`, which quotes none, for a file that is missing, damaged or readable by others."""
+    """Read the tokens in `path`. Raise `ConfigError`, which quotes none, for a file that is missing, damaged or readable by others."""
     try:
         mode, content = look(path)
         text = content.decode("utf-8")
@@ -55,7 +54,7 @@ def read_tokens(path: Path) -> tuple[TokenRecord, ...]:
 
 
 def look(path: Path) -> tuple[int, bytes]:
-    """Return the mode and the content of a file. Raises `OSError` for a pipe or a device too, which may never end or never begin."""
+    """Return the mode and the content of a file. Raise `OSError` for a pipe or a device too, whose reading may never end or begin."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # which Windows has not
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
@@ -65,7 +64,7 @@ def look(path: Path) -> tuple[int, bytes]:
 
 
 def load_tokens(path: Path) -> tuple[TokenRecord, ...]:
-    """The same for a server that would be open to everybody without a token: raises `ConfigError` where there is none."""
+    """Read the tokens in `path`. Raise `ConfigError` if there is none too: a server without tokens admits every caller."""
     records = read_tokens(path)
     if not records:
         raise ConfigError(f"{path} holds no token", hint=_MAKE_HINT)
@@ -73,18 +72,20 @@ def load_tokens(path: Path) -> tuple[TokenRecord, ...]:
 
 
 def parse_tokens(text: str, where: str) -> tuple[TokenRecord, ...]:
-    """The tokens in the text of a file. Raises `ConfigError`, which says `where` it is and quotes nothing of it: it may be a secret."""
+    """Parse the text of a token file. Raise `ConfigError` that names `where` it is and quotes nothing of it: it may be a secret."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError):  # of numbers and nesting without end, tomllib says nothing of its own
-        raise ConfigError(f"{where} is damaged: it is not TOML", hint="mend it, or make it anew with `nearfar serve token add`") from None
+        raise ConfigError(
+            f"{where} is damaged: it is not TOML", hint="correct it, or delete it and run `nearfar serve token add`"
+        ) from None
     if document.keys() - {"token", "end"}:
         raise ConfigError(
-            f"{where} has another format: that of an earlier version, perhaps",
+            f"{where} has an unknown format, perhaps that of an earlier version",
             hint="delete it, and make a new token for every caller with `nearfar serve token add`, or `nearfar worker pair`",
         )
     if document.get("end") != {} or text.rstrip().rpartition("\n")[2] != _END:
-        raise ConfigError(f"{where} is only half there: its last line is not {_END}", hint=f"write {_END} below the last token")
+        raise ConfigError(f"{where} is incomplete: its last line is not {_END}", hint=f"write {_END} below the last token")
     entries = document.get("token", [])
     if not isinstance(entries, list):
         raise _malformed(where, 1)
@@ -92,12 +93,12 @@ def parse_tokens(text: str, where: str) -> tuple[TokenRecord, ...]:
 
 
 def render_tokens(records: Iterable[TokenRecord]) -> str:
-    """The text of a file with these tokens; the inverse of `parse_tokens`."""
+    """Return the text of a file with these tokens, which `parse_tokens` reads."""
     return "\n".join((_HEADER, *map(_rendered, records), f"{_END}\n"))
 
 
 def write_tokens(path: Path, records: Iterable[TokenRecord]) -> None:
-    """Put another file in the place of `path` at once, so that nobody ever reads half of it. Raises `ConfigError` if that cannot be."""
+    """Replace `path` atomically, so that no reader sees half a file. Raise `ConfigError` if that fails."""
     target = path.resolve()  # a link stays one
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # which only its owner can read
@@ -115,7 +116,7 @@ def write_tokens(path: Path, records: Iterable[TokenRecord]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have a change of names survive a loss of power: a token that was revoked must not come back."""
+    """Make a rename survive a loss of power: a revoked token must not come back."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -141,7 +142,7 @@ def _moment(moment: datetime | None) -> str:
 
 
 def _record(entry: object, where: str, position: int) -> TokenRecord:
-    """One token. Entries are told by their position: where a name should be, a token may stand."""
+    """Read one token. Messages name entries by position: a token may stand where the name should be."""
     if not isinstance(entry, Mapping) or not entry.keys() >= _KEYS or not entry.keys() <= _KEYS | _FURTHER_KEYS:
         raise _malformed(where, position)
     caller, id = entry["caller"], entry["id"]
@@ -150,7 +151,7 @@ def _record(entry: object, where: str, position: int) -> TokenRecord:
         raise _malformed(where, position)
     times = {key: entry[key] for key in ("created", "expires") if key in entry}
     if not all(map(_is_moment, times.values())):
-        raise ConfigError(f"{where}: a time of token {position} is none", hint="write 2026-06-01T12:00:00Z, with the zone")
+        raise ConfigError(f"{where}: token {position} has an invalid time", hint="write 2026-06-01T12:00:00Z, with the zone")
     return TokenRecord(caller=caller, id=id, scopes=_scopes(entry["scopes"], where, position), **proof, **times)
 
 
@@ -165,7 +166,7 @@ def _is_moment(value: object) -> bool:
 
 
 def _is_proof(proof: Mapping[str, object]) -> bool:
-    """Whether this is what a caller shows: a token or a certificate."""
+    """Return whether this is a valid digest of a token or a certificate."""
     ((kind, value), *rest) = proof.items() or [("", None)]
     return not rest and isinstance(value, str) and (is_digest(value) or (kind, value) == ("certificate", ANY_CERTIFICATE))
 
@@ -183,4 +184,4 @@ def _matches(pattern: re.Pattern[str], value: object) -> bool:
 
 def _malformed(where: str, position: int) -> ConfigError:
     expected = "caller, id, scopes, created, digest or certificate and, where there is an end, expires"
-    return ConfigError(f"{where}: token {position} is malformed", hint=f"it has {expected}; make it anew with `nearfar serve token add`")
+    return ConfigError(f"{where}: token {position} is malformed", hint=f"it needs {expected}; delete it and run `nearfar serve token add`")

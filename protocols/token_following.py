@@ -1,4 +1,4 @@
-"""A running server does what its token file says, without being started anew."""
+"""Follow a token file: a running server applies its changes without a restart."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _LOOK_EVERY = 1.0
 
 
 async def follow_tokens(path: Path, replace_tokens: Callable[[Tokens], None]) -> None:
-    """Give a server the tokens in `path` now and whenever they change. What cannot be read changes nothing, and is logged."""
+    """Give a server the tokens in `path` now and after every change. An unreadable file changes nothing, and is logged."""
     seen: object = None
     while True:
         if (looks := _looks(path)) != seen:
@@ -31,7 +31,7 @@ async def follow_tokens(path: Path, replace_tokens: Callable[[Tokens], None]) ->
 
 
 def _looks(path: Path) -> object:
-    """What there is to see of the file. It is small, so all of it is looked at: times and sizes may stay the same where it changes."""
+    """Return the state of the file. Its whole content is compared, because time and size may stay the same after a change."""
     try:
         return look(path)
     except OSError as error:

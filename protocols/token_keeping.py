@@ -1,4 +1,4 @@
-"""What a server's owner does with tokens: make, replace and revoke them."""
+"""Add, rotate and revoke the tokens of a server's callers."""
 
 import os
 import secrets
@@ -16,7 +16,7 @@ from .tokens import Scope, TokenRecord, hashed, token_records
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
-    """A token that was just made. Nobody can read it in the file."""
+    """A new token. It cannot be read back from the file."""
 
     token: str = field(repr=False)
     record: TokenRecord
@@ -30,9 +30,9 @@ def add_token(
     lifetime: timedelta | None = None,
     now: Callable[[], datetime] = system_time,
 ) -> NewToken:
-    """Make a token for `caller` and add it to `path`, which is created where there is none.
+    """Create a token for `caller` and add it to `path`, which is created if it is missing.
 
-    Raises `ConfigError` if the caller has one already, or if the file cannot be used.
+    Raise `ConfigError` if the caller has one already, or if the file cannot be used.
     """
     with _changed(path) as records:
         if any(record.caller == caller and record.digest for record in records):
@@ -54,9 +54,10 @@ def add_certificate(
     lifetime: timedelta | None = None,
     now: Callable[[], datetime] = system_time,
 ) -> TokenRecord:
-    """Let `caller` in without a token where it shows this certificate: one with this fingerprint, or `ANY_CERTIFICATE` that names it.
+    """Admit `caller` without a token if it shows this certificate: one with this fingerprint, or, for `ANY_CERTIFICATE`, one that names
+    it.
 
-    Raises `ConfigError` if that is there already, or if the file cannot be used.
+    Raise `ConfigError` if that is there already, or if the file cannot be used.
     """
     with _changed(path) as records:
         blank = _record(caller, scopes, lifetime, now())
@@ -74,10 +75,10 @@ def rotate_token(
     lifetime: timedelta | None = None,
     now: Callable[[], datetime] = system_time,
 ) -> NewToken:
-    """Make another token for `caller`. The former one is good for `overlap` more, or goes at once.
+    """Create another token for `caller`. The former one stays valid for `overlap`, or ends at once.
 
-    The new one has the same scopes and the same time to live, unless others are given. Raises `NotFound` if the caller has no token, and
-    `ConfigError` if it has two that are good, since it would have three then.
+    The new one has the same scopes and lifetime, unless others are given. Raise `NotFound` if the caller has no token, and `ConfigError`
+    if it has two valid ones, since a third would follow.
     """
     with _changed(path) as records:
         today = now().replace(microsecond=0)
@@ -87,7 +88,7 @@ def rotate_token(
         good = [record for record in former if not record.is_expired(today)]
         if len(good) > 1 and overlap:
             raise ConfigError(
-                f"{caller!r} has {len(good)} tokens that are good",
+                f"{caller!r} has {len(good)} valid tokens",
                 hint=f"revoke one with `nearfar serve token revoke {caller} --id ID --tokens {path}`, or give --overlap 0, which ends both",
             )
         last = former[-1]  # since they are added at the end
@@ -99,9 +100,9 @@ def rotate_token(
 
 
 def revoke_tokens(path: Path, caller: str, *, id: str | None = None) -> list[TokenRecord]:
-    """Take out the tokens and certificates of `caller`, or the one with this id; running servers notice.
+    """Remove the tokens and certificates of `caller`, or the one with this id; running servers notice.
 
-    Raises `NotFound` if there is none.
+    Raise `NotFound` if there is none.
     """
     with _changed(path) as records:
         gone = [record for record in _of(records, caller, path) if id in (None, record.id)]
@@ -117,9 +118,9 @@ def _made(caller: str, scopes: Collection[Scope], lifetime: timedelta | None, no
 
 
 def _record(caller: str, scopes: Collection[Scope], lifetime: timedelta | None, now: datetime) -> TokenRecord:
-    """What is the same of a token and of a certificate."""
+    """Return a record with the fields that tokens and certificates share."""
     if not CALLER_NAME.fullmatch(caller):
-        raise ConfigError("this is no name for a caller", hint="begin with a letter or digit, go on with those, - and _, 64 at most")
+        raise ConfigError("the caller's name is invalid", hint="use at most 64 letters, digits, - and _, beginning with a letter or digit")
     created = now.replace(microsecond=0)
     expires = None if lifetime is None else created + lifetime
     return TokenRecord(id=secrets.token_hex(4), caller=caller, scopes=frozenset(scopes), created=created, expires=expires)
@@ -131,8 +132,8 @@ def _lifetime(record: TokenRecord) -> timedelta | None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep others who would change a token file in this folder out of the block; they wait."""
-    import fcntl  # not on Windows, where nobody makes tokens; servers there can still read them
+    """Hold a lock on the folder, so that other changes of token files in it wait."""
+    import fcntl  # missing on Windows, where tokens cannot be made but can be read
 
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -148,14 +149,14 @@ def _locked(folder: Path) -> Iterator[None]:
 def _of(records: Collection[TokenRecord], caller: str, path: Path) -> list[TokenRecord]:
     found = [record for record in records if record.caller == caller]
     if not found:
-        known = ", ".join(sorted({record.caller for record in records})) or "nobody"
-        raise NotFound(f"{caller!r} has no token in {path}", hint=f"these have: {known}")
+        known = ", ".join(sorted({record.caller for record in records})) or "none"
+        raise NotFound(f"{caller!r} has no token in {path}", hint=f"callers with a token: {known}")
     return found
 
 
 @contextmanager
 def _changed(path: Path) -> Iterator[list[TokenRecord]]:
-    """The tokens in `path` to be changed, while nobody else changes them; written if the block comes to its end."""
+    """Yield the tokens in `path` to be changed, under a lock; write them if the block succeeds."""
     with _locked(path.resolve().parent):
         records = list(read_tokens(path)) if path.exists() else []
         yield records

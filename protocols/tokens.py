@@ -1,4 +1,4 @@
-"""What a server keeps of the tokens that let callers in: whose each one is, what it is good for, and until when."""
+"""A server's records of tokens: their caller, scopes and expiry."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,66 +15,66 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Scope(StrEnum):
-    """What a token is good for."""
+    """A permission that a token gives."""
 
     DESCRIBE = "describe"
     """See the cards of a server's agents."""
     STEPS = "steps"
-    """Ask them, and cancel what was asked."""
+    """Run steps, and cancel them."""
     MEMORY = "memory"
-    """Read, write and synchronise a memory, as the user whose device the caller is."""
+    """Read, write and synchronise a memory, as the user to whom the calling device belongs."""
     ATTACH = "attach"
     """Lend agents to a hub."""
 
 
 EVERY_SCOPE: Final = frozenset(Scope)
 ANY_CERTIFICATE: Final = "any"
-"""In place of a fingerprint: an authority whose certificates the server takes has signed it, and it names the caller."""
+"""Value in place of a fingerprint: accept every certificate that names the caller and that a trusted authority has signed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenRecord:
-    """One token, without the token itself; or the certificate that a caller may show in place of one."""
+    """One token, without the token itself; or the certificate that a caller may show instead."""
 
     id: str
-    """Tells the tokens of one caller apart, while one takes the place of the other."""
+    """Id that distinguishes the tokens of one caller while one replaces the other."""
     caller: str
     digest: str = field(default="", repr=False)
-    """Of the token; empty: a certificate stands in its place."""
+    """Digest of the token; empty: the caller shows a certificate."""
     certificate: str = ""
-    """Its fingerprint, or `ANY_CERTIFICATE`: each one that names the caller."""
+    """Fingerprint of the certificate, or `ANY_CERTIFICATE`: every certificate that names the caller."""
     scopes: frozenset[Scope] = EVERY_SCOPE
     created: datetime | None = None
     expires: datetime | None = None
-    """From this moment on it is worth nothing; None: it is good for ever."""
+    """End of validity; None: valid for ever."""
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether it is worth nothing any more."""
+        """Return whether the token has expired."""
         return self.expires is not None and self.expires <= now
 
     def is_shown(self, certificate: ClientCertificate) -> bool:
-        """Whether `certificate` is the one that stands in the place of a token."""
+        """Return whether `certificate` is the one of this record."""
         if self.certificate == ANY_CERTIFICATE:
             return self.caller in certificate.names
         return bool(self.certificate) and self.certificate == certificate.fingerprint
 
     def continues(self, former: "TokenRecord") -> bool:
-        """Whether all that `former` lets its caller do, this record does, the time aside."""
+        """Return whether this record still gives its caller everything that `former` gave, the expiry aside."""
         is_same = self.proof == former.proof and (self.id, self.caller) == (former.id, former.caller)
         return is_same and self.scopes >= former.scopes
 
     @property
     def proof(self) -> tuple[str, str]:
-        """What a caller has to show."""
+        """Return what a caller has to show, as digest and certificate."""
         return self.digest, self.caller if self.certificate == ANY_CERTIFICATE else self.certificate
 
 
 Tokens: TypeAlias = Mapping[str, str] | Iterable[TokenRecord]
-"""Tokens, or their digests, by caller, each good for everything and for ever; or records, as a token file holds them."""
+"""Tokens, or their digests, by caller, valid for everything and for ever; or the records of a token file."""
 
 
 def token_records(tokens: Tokens) -> tuple[TokenRecord, ...]:
-    """The records of `tokens`. Raises `ConfigError`, which quotes none, for one that cannot be a token, and for one of two callers."""
+    """Return the records of `tokens`. Raise `ConfigError`, which quotes none, for a malformed token and for one that two callers share."""
     records = tuple(_records(tokens) if isinstance(tokens, Mapping) else tokens)
     if len({record.proof for record in records}) != len(records):
         raise ConfigError("two callers share a token or a certificate", hint="give each its own, so that the log can tell them apart")
@@ -95,18 +95,18 @@ def _records(tokens: Mapping[str, str]) -> Iterable[TokenRecord]:
 
 
 def token_digest(token: str) -> str:
-    """What a server keeps of `token`, "sha256:" and hex digits; of a digest, itself.
+    """Return the digest of `token`, "sha256:" and hex digits; return a digest unchanged.
 
-    One round suffices: the tokens that nearfar makes are 256 random bits, which nobody guesses however fast the hash is.
+    One round of hashing suffices: nearfar's tokens are 256 random bits, which cannot be guessed however fast the hash is.
     """
     return token if is_digest(token) else hashed(token)
 
 
 def hashed(token: str) -> str:
-    """The digest of what a caller shows, whatever it is: to show a digest must let nobody in."""
+    """Return the digest of the text that a caller shows, even if it is a digest: showing a digest must not give access."""
     return f"sha256:{sha256(token.encode()).hexdigest()}"
 
 
 def is_digest(text: str) -> bool:
-    """Whether `text` is what `hashed` makes."""
+    """Return whether `text` has the form of a digest by `hashed`."""
     return _DIGEST.fullmatch(text) is not None

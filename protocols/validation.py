@@ -1,6 +1,6 @@
-"""JSON and JSON Schema checks that every agent shares, so that all of them enforce the same thing.
+"""Checks of JSON and JSON Schema that all agents share.
 
-Schemas are draft 2020-12. References are resolved inside the document only: nothing is ever fetched.
+Schemas are draft 2020-12. References are resolved inside the document only; nothing is ever downloaded.
 """
 
 import json
@@ -26,9 +26,9 @@ _SHOWN = 200
 
 
 def parse_json(text: str) -> JsonValue:
-    """The value of a JSON text, strictly: no NaN or infinity, no number too large for a float, nothing nested beyond `JSON_DEPTH`.
+    """Parse a JSON text strictly: no NaN or infinity, no number too large for a float, no nesting beyond `JSON_DEPTH`.
 
-    Raises `ValueError`, whose message says where the text goes wrong.
+    Raise `ValueError`, whose message says where the text goes wrong.
     """
     try:
         value = cast(JsonValue, json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float))
@@ -44,10 +44,10 @@ def parse_json(text: str) -> JsonValue:
 
 
 def check_request(card: AgentCard, request: StepRequest) -> None:
-    """What every agent refuses before it computes or sends anything.
+    """Refuse the requests that every agent refuses before it computes or sends anything.
 
-    Raises `PrivacyViolation` for private text at a far agent, `Unsupported` for tools, a schema or an adapter that the agent does
-    not handle, `InvalidRequest` for an empty prompt or a broken schema. A seed is a hint: agents without seeds ignore it.
+    Raise `PrivacyViolation` for private text at a far agent, `Unsupported` for tools, a schema or an adapter that the agent does not
+    handle, `InvalidRequest` for an empty prompt or a broken schema. A seed is a hint: agents without seeds ignore it.
     """
     check_privacy(card, request)
     last = request.messages[-1]
@@ -109,9 +109,9 @@ def _schema_problem(schema_json: str) -> str | None:
 
 
 def parse_output(text: str, schema: JsonSchema) -> JsonValue:
-    """The JSON value of an agent's final text, valid against `schema`.
+    """Parse an agent's final text as JSON that is valid against `schema`.
 
-    Raises `InvalidOutput` if it is not JSON or not valid, `InvalidRequest` if the schema itself is at fault.
+    Raise `InvalidOutput` if it is not JSON or not valid, `InvalidRequest` if the schema itself is at fault.
     """
     try:
         value = parse_json(text)
@@ -135,7 +135,7 @@ def check_arguments(call: ToolCall, tools: Sequence[ToolSpec]) -> None:
 
 
 def _first_problem(value: JsonValue, schema: JsonSchema, what: str) -> str | None:
-    """What is most wrong with `value`, or None if it is valid."""
+    """Return the worst problem of `value`, or None if it is valid."""
     from jsonschema.exceptions import best_match
     from referencing.exceptions import Unresolvable
 
@@ -167,7 +167,7 @@ def _check_references(resource: "Resource[Any]", resolver: "Resolver[Any]") -> N
 
 
 def _is_deeper(value: JsonValue, levels: int) -> bool:
-    """Whether more containers than that are within each other."""
+    """Return whether containers are nested more than `levels` deep."""
     level: list[JsonValue] = [value]
     for _ in range(levels):
         level = [part for one in level if isinstance(one, dict | list) for part in (one.values() if isinstance(one, dict) else one)]

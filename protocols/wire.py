@@ -1,7 +1,7 @@
-"""Contract types to protobuf messages and back, without loss.
+"""Convert contract types to protobuf messages and back, without loss.
 
-What cannot be put on the wire, or came from it malformed, raises `InvalidRequest` where it belongs to a request and
-`InvalidOutput` where it belongs to an event or a card.
+A value that cannot be sent, or arrives malformed, raises `InvalidRequest` if it belongs to a request and `InvalidOutput` if it belongs
+to an event or a card.
 """
 
 import json
@@ -76,7 +76,7 @@ _REASON_OF = {number: reason for reason, number in _REASONS.items()}
 
 
 def request_to_proto(request: StepRequest) -> pb.StepRequest:
-    """`request` without its key and timeout, which travel beside it: the key in the call, the timeout as the call's deadline."""
+    """Write `request` without its key and timeout, which travel separately: the key in the call, the timeout as the call's deadline."""
     with _SENDING_REQUEST:
         return pb.StepRequest(
             messages=map(_message_to_proto, request.messages),
@@ -95,7 +95,7 @@ def request_to_proto(request: StepRequest) -> pb.StepRequest:
 
 
 def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout: float | None) -> StepRequest:
-    """The inverse of `request_to_proto`, fully validated. An unknown sensitivity counts as private."""
+    """Read and validate a request. An unknown sensitivity counts as private."""
     with _READING_REQUEST:
         _check_counts(message)
         return StepRequest(
@@ -117,7 +117,7 @@ def request_from_proto(message: pb.StepRequest, *, idempotency_key: str, timeout
 
 
 def event_to_proto(event: StepEvent) -> pb.StepEvent:
-    """Raises `InvalidOutput` if the event holds what JSON or UTF-8 cannot."""
+    """Write an event. Raise `InvalidOutput` if it holds text that JSON or UTF-8 cannot represent."""
     with _SENDING_EVENT:
         match event:
             case TextDelta():
@@ -129,7 +129,7 @@ def event_to_proto(event: StepEvent) -> pb.StepEvent:
 
 
 def event_from_proto(message: pb.StepEvent) -> StepEvent:
-    """Raises `InvalidOutput` for an event that is empty, unknown or malformed."""
+    """Read an event. Raise `InvalidOutput` if it is empty, unknown or malformed."""
     with _READING_EVENT:
         match message.WhichOneof("event"):
             case "text":
@@ -143,7 +143,7 @@ def event_from_proto(message: pb.StepEvent) -> StepEvent:
 
 
 def card_to_proto(card: AgentCard) -> pb.AgentCard:
-    """Raises `InvalidOutput` if the card holds a number too large for the wire."""
+    """Write a card. Raise `InvalidOutput` if it holds a number too large for the wire."""
     with _SENDING_CARD:
         return pb.AgentCard(
             name=card.name,
@@ -162,7 +162,7 @@ def card_to_proto(card: AgentCard) -> pb.AgentCard:
 
 
 def card_from_proto(message: pb.AgentCard) -> AgentCard:
-    """The inverse of `card_to_proto`. An unknown side counts as far."""
+    """Read a card. An unknown side counts as far."""
     with _READING_CARD:
         flags, limits = message.capabilities, message.limits
         return AgentCard(
@@ -186,7 +186,7 @@ def card_from_proto(message: pb.AgentCard) -> AgentCard:
 
 
 def _check_counts(message: pb.StepRequest) -> None:
-    """Before anything is made of it: what a stranger's machine sends may hold any number of anything."""
+    """Refuse a message with too many parts before anything is built from it: untrusted callers may send any number of them."""
     _check_most("messages", len(message.messages), MESSAGES)
     _check_most("tools", len(message.tools), TOOLS)
     names = [message.adapter, message.call_adapter, *message.stop]
@@ -290,7 +290,7 @@ def _performance_from_proto(message: pb.Performance) -> Performance:
 
 
 def _present(message: ProtobufMessage) -> dict[str, Any]:
-    """The fields of a flat message that are set."""
+    """Return the fields of a flat message that are set."""
     return {field.name: value for field, value in message.ListFields()}
 
 

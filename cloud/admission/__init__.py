@@ -1,1 +1,1 @@
-"""Whom a gateway lets ask its agents, how often, and in which order."""
+"""Admission of a gateway's callers: their rates, and the order in which they are served."""

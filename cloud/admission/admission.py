@@ -1,4 +1,4 @@
-"""`Admission`: the rates and the queue in front of one agent of a gateway."""
+"""`Admission`: the rate limits and the queue in front of one agent of a gateway."""
 
 import math
 from collections.abc import AsyncIterator, Callable
@@ -14,19 +14,19 @@ from .settings import GatewayLimits
 
 _BYTES_PER_TOKEN = 4
 _USUAL_OUTPUT = 512
-"""Tokens that a step is taken to write when its share of the agent is reckoned."""
+"""Tokens of output that are assumed for a step when the agent's time is shared out."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """A step that was let in."""
+    """A step that was admitted."""
 
     usage: Usage | None = None
-    """What it took, once that is known."""
+    """Tokens that the step took, once known."""
 
 
 class Admission:
-    """Lets steps in: each caller at its rates, and all in equal shares."""
+    """Admits steps: each caller within its rates, and all callers in equal shares."""
 
     def __init__(self, rates: Rates, queue: FairQueue) -> None:
         self._rates = rates
@@ -34,7 +34,7 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self, caller: str, request: StepRequest) -> AsyncIterator[Turn]:
-        """Around the step. Raises `RateLimited`, in which case nothing was asked of anybody, and no tokens count."""
+        """Hold a turn during the step. Raise `RateLimited` if it is refused; the agent is not asked then, and no tokens count."""
         prompt = _prompt_tokens(request)
         self._rates.take(caller, prompt)
         turn: Turn | None = None
@@ -52,12 +52,12 @@ class Admission:
 def admissions(
     limits: GatewayLimits, slots: dict[str, int], *, monotonic: Callable[[], float] = anyio.current_time
 ) -> dict[str, Admission]:
-    """For each agent by name, of which each takes so many steps at the same time: a queue of its own behind the rates of all."""
+    """Return an admission for each agent, given the steps that it takes at the same time: one queue per agent, behind shared rates."""
     rates = Rates(limits, monotonic)
     return {name: Admission(rates, FairQueue(count, limits, monotonic)) for name, count in slots.items()}
 
 
 def _prompt_tokens(request: StepRequest) -> int:
-    """About how long the prompt is; agents count in their own ways."""
+    """Return the approximate length of the prompt; agents count in their own ways."""
     text = request.model_dump_json(include={"messages", "tools", "output_schema"}, exclude_defaults=True)
     return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""`FairQueue`: who is served next. A caller that asks a lot waits behind itself, and not others behind it."""
+"""`FairQueue`: serves callers in equal shares, so that a caller with many steps delays only itself."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -11,9 +11,9 @@ from ...protocols import RateLimited
 from .settings import GatewayLimits
 
 _SMOOTHING = 0.1
-"""Weight of the latest step in the usual length of one."""
+"""Weight of the latest step in the average length of a step."""
 _LEAST_WAIT = 1.0
-"""Seconds after which whoever is refused may try again, at the least."""
+"""Shortest time in seconds after which a refused caller is told to try again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,27 +21,29 @@ class _Waiting:
     """A step that waits for its turn."""
 
     start: float
-    """On the queue's own clock, which counts the work that is given out: who begins earlier is served earlier."""
+    """Start time on the queue's own clock, which counts the work that is given out; the earliest is served first."""
     turn: anyio.Event = field(default_factory=anyio.Event)
 
 
 @dataclass(slots=True)
 class _Caller:
-    """What one caller has under way."""
+    """The steps of one caller that wait or run."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     running: int = 0
     finish: float = 0.0
-    """On the queue's clock: when all that it has asked for would be done if it had its equal share."""
+    """Time on the queue's clock at which all of the caller's steps would be done if it had its equal share."""
 
 
 class FairQueue:
-    """Gives out `slots` turns at a time, in equal shares of work to all callers that wait (start-time fair queueing: Goyal, Vin and
-    Cheng, 1996): a caller's steps are spaced by what they cost, and whose step would begin first in such a schedule is next.
+    """Gives out `slots` turns at a time, in equal shares of work to all waiting callers (start-time fair queueing: Goyal, Vin and Cheng,
+    1996).
+
+    A caller's steps are spaced by their cost, and the step with the earliest start in this schedule is next.
 
     Args:
         slots: steps at the same time, of all callers.
-        limits: of each caller.
+        limits: limits of each caller.
         monotonic: seconds that never run backwards.
     """
 
@@ -52,14 +54,14 @@ class FairQueue:
         self._monotonic = monotonic
         self._callers: dict[str, _Caller] = {}
         self._now = 0.0
-        """The start of the step that was let in last."""
+        """Start time of the step that was admitted last."""
         self._usual_seconds = _LEAST_WAIT
 
     @asynccontextmanager
     async def turn(self, caller: str, cost: float) -> AsyncIterator[None]:
-        """Wait for a turn, and hold it while the context lasts. `cost` is what the step is expected to take, in any unit.
+        """Wait for a turn, and hold it until the context ends. `cost` is the expected work of the step, in any unit.
 
-        Raises `RateLimited` where too many steps of the caller wait already, or its turn does not come in time.
+        Raise `RateLimited` if too many steps of the caller wait already, or its turn does not come in time.
         """
         own = self._callers.setdefault(caller, _Caller())
         step = self._line_up(own, cost)
@@ -90,10 +92,10 @@ class FairQueue:
         with anyio.move_on_after(self._limits.longest_wait):
             await step.turn.wait()
         if not step.turn.is_set():
-            raise self._refusal(f"the step's turn did not come within {self._limits.longest_wait:g} s")
+            raise self._refusal(f"the step's turn did not arrive within {self._limits.longest_wait:g} s")
 
     def _let_in(self) -> None:
-        """Give free turns to whoever is next."""
+        """Give free turns to the next callers."""
         while self._free and (ready := [each for each in self._callers.values() if self._may_begin(each)]):
             own = min(ready, key=lambda each: each.waiting[0].start)
             step = own.waiting.popleft()

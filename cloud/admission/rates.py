@@ -1,4 +1,4 @@
-"""`Rates`: how much each caller may still ask in this second and this minute."""
+"""`Rates`: the requests and tokens that each caller may still use in this second and this minute."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .settings import GatewayLimits
 
 @dataclass(slots=True)
 class Bucket:
-    """Fills at a steady rate up to its capacity. What is taken may leave it in debt, which has to be made up for first."""
+    """A token bucket: fills at a steady rate up to its capacity. Its level may be negative, and the debt has to be filled first."""
 
     capacity: float
     per_second: float
@@ -17,12 +17,12 @@ class Bucket:
     looked_at: float
 
     def look(self, now: float) -> None:
-        """Let in what has come since the last look."""
+        """Add the tokens that have come in since the last look."""
         self.level = min(self.level + (now - self.looked_at) * self.per_second, self.capacity)
         self.looked_at = now
 
     def wait_for(self, amount: float) -> float:
-        """Seconds until so much is there, or as much as ever will be."""
+        """Return the seconds until `amount` is there, or the bucket is full."""
         return max(min(amount, self.capacity) - self.level, 0.0) / self.per_second
 
 
@@ -30,7 +30,7 @@ class Rates:
     """The buckets of all callers of one gateway.
 
     Args:
-        limits: of each caller.
+        limits: limits of each caller.
         monotonic: seconds that never run backwards.
     """
 
@@ -41,18 +41,18 @@ class Rates:
         self._tokens: dict[str, Bucket] = {}
 
     def take(self, caller: str, tokens: int) -> None:
-        """Count a step whose prompt is about so long. Raises `RateLimited`, and counts nothing, where it is too early for it."""
+        """Count a step with this length of prompt. Raise `RateLimited`, and count nothing, if it comes too early."""
         requests, used = self._of(caller)
         for bucket, amount, unit in ((requests, 1, "requests per second"), (used, tokens, "tokens per minute")):
             wait = 0.0 if bucket is None else bucket.wait_for(amount)
             if wait > 0:
-                raise RateLimited(f"the gateway lets this caller have no more {unit}", hint="its operator sets the limit", retry_after=wait)
+                raise RateLimited(f"the caller has used up its {unit}", hint="its operator sets the limit", retry_after=wait)
         for bucket, amount in ((requests, 1), (used, tokens)):
             if bucket is not None:
                 bucket.level -= amount
 
     def settle(self, caller: str, tokens: int) -> None:
-        """Count what a step took beyond what `take` was told; less where it is negative."""
+        """Count the tokens that a step took beyond those given to `take`; a negative number gives tokens back."""
         _, used = self._of(caller)
         if used is not None:
             used.level = min(used.level - tokens, used.capacity)
@@ -67,7 +67,7 @@ class Rates:
 def _bucket(
     buckets: dict[str, Bucket], caller: str, per_second: float | None, now: float, *, seconds: float, least: float
 ) -> Bucket | None:
-    """The caller's bucket, which holds what comes in so many seconds; None where there is no limit."""
+    """Return the caller's bucket, which holds the inflow of so many seconds; None if there is no limit."""
     if per_second is None:
         return None
     capacity = max(per_second * seconds, least)

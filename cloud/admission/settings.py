@@ -1,4 +1,4 @@
-"""How much a gateway's callers may ask of it."""
+"""Limits of a gateway's callers."""
 
 from pydantic import Field
 
@@ -6,12 +6,12 @@ from ...protocols.messages import Value
 
 
 class GatewayLimits(Value):
-    """What each caller may ask: the `[gateway]` section. Callers are told apart by their tokens."""
+    """Limits of each caller, the `[gateway]` section. Callers are identified by their tokens."""
 
     requests_per_second: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Steps that a caller may begin, of which those of one second may come at once; None: as many as it likes."""
+    """Steps that a caller may begin, those of one second at once; None: no limit."""
     tokens_per_minute: int | None = Field(default=None, gt=0)
-    """Read and written. A prompt counts when it comes, the rest when it is known: what went beyond has to be made up for before more."""
+    """Tokens read and written. A prompt counts when it arrives, the rest when it is known; any excess delays the next steps."""
     concurrent: int | None = Field(default=None, gt=0)
     """Steps of one caller at the same time; further ones wait. None: as many as the agent takes."""
     waiting: int = Field(default=1024, ge=0)

@@ -1,1 +1,1 @@
-"""What an implementation of `Agent` is tested with: the conformance suite, its transports and a chaos proxy."""
+"""Test tools for implementations of `Agent`: the conformance suite, its transports and a chaos proxy."""

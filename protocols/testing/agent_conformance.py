@@ -348,7 +348,7 @@ def _cancellation_can_be_proved(case: Case) -> None:
 
 
 async def _compute_has_stopped(case: Case) -> None:
-    """No step is live, and while a further step runs no tokens but its own are generated."""
+    """Assert that no step is live, and that a further step runs without tokens of an earlier one."""
     await case.until_idle()
     before = case.tokens_decoded
     reply = await complete(case.agent, case.request(case.subject.prompt))

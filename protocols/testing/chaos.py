@@ -14,7 +14,7 @@ _CHUNK = 64 * 1024
 
 
 class ChaosProxy:
-    """Forwards connections to a target until it is told otherwise. Made by `chaos_proxy`."""
+    """Forwards connections to a target until told otherwise. Created by `chaos_proxy`."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -25,7 +25,7 @@ class ChaosProxy:
         self._flowing.set()
         self._reset_after: int | None = None
         self.address = ""
-        """Where to connect instead of to the target."""
+        """Address to connect to instead of the target."""
         self.latency = 0.0
         """Seconds by which every chunk is delayed, in both directions."""
         self.connections = 0
@@ -140,7 +140,7 @@ class _Link:
 
 @asynccontextmanager
 async def chaos_proxy(target: str) -> AsyncIterator[ChaosProxy]:
-    """A proxy in front of `target` (`host:port`), stopped with the context."""
+    """Run a proxy in front of `target` (`host:port`) until the context ends."""
     proxy = ChaosProxy(*_split(target))
     await proxy.start()
     try:

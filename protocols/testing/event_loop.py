@@ -1,4 +1,4 @@
-"""An event loop for tests that each have their own, beside gRPC."""
+"""An event loop for tests with one loop each, together with gRPC."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,8 +11,8 @@ Ts = TypeVarTuple("Ts")
 class EventLoop(asyncio.SelectorEventLoop):
     """The loop of one test, as `loop_factory` of pytest's anyio plugin.
 
-    gRPC has one queue of answers for all loops. One that comes when its test is over, as of a call that was cancelled in the end, would
-    fail whichever test runs then.
+    gRPC has one queue of answers for all loops. A late answer, as of a call that was cancelled at the end of its test, would fail the
+    test that runs next.
     """
 
     def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:

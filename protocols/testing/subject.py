@@ -1,4 +1,4 @@
-"""What the conformance suite must be told about the agent that it tests."""
+"""Description of the agent that the conformance suite tests."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -19,7 +19,7 @@ Transport: TypeAlias = Callable[[Agent], AbstractAsyncContextManager[Agent]]
 
 @dataclass(frozen=True, kw_only=True)
 class ToolUse:
-    """A prompt that makes the agent call one of `tools`, and what the tool then returns."""
+    """A prompt that makes the agent call one of `tools`, and the result that the tool then returns."""
 
     prompt: str
     tools: tuple[ToolSpec, ...]
@@ -82,10 +82,10 @@ class Case:
     agent: Agent
     """The agent at the user's end of the transport."""
     local: Agent
-    """The same agent as `Subject.create` made it."""
+    """The same agent as `Subject.create` returned it."""
 
     def request(self, prompt: str, **fields: object) -> StepRequest:
-        """A request with one user message, or with `messages` if they are given, that this agent may see."""
+        """Return a request with one user message, or with `messages` if they are given, that this agent may see."""
         fields.setdefault("messages", (Message.user(prompt),))
         fields.setdefault("sensitivity", Sensitivity.PUBLIC if self.agent.card.side is Side.FAR else Sensitivity.PRIVATE)
         return StepRequest.model_validate(fields)
@@ -104,14 +104,14 @@ class Case:
 
 
 def expect(condition: object, otherwise: str) -> None:
-    """An assertion that also holds under `python -O`."""
+    """Assert a condition, also under `python -O`."""
     if not condition:
         raise AssertionError(otherwise)
 
 
 @contextmanager
 def expect_error(*expected: type[NearfarError]) -> Iterator[None]:
-    """The body must raise one of `expected`."""
+    """Assert that the body raises one of `expected`."""
     names = " or ".join(error.__name__ for error in expected)
     try:
         yield

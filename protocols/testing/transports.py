@@ -17,20 +17,20 @@ from .subject import Transport
 
 @asynccontextmanager
 async def in_process(agent: Agent) -> AsyncIterator[Agent]:
-    """The agent itself."""
+    """Yield the agent itself."""
     yield agent
 
 
 @asynccontextmanager
 async def grpc_tcp(agent: Agent) -> AsyncIterator[Agent]:
-    """The agent behind a server on a free loopback port."""
+    """Yield the agent behind a server on a free loopback port."""
     async with _served(agent, "localhost:0") as remote:
         yield remote
 
 
 @asynccontextmanager
 async def grpc_unix(agent: Agent) -> AsyncIterator[Agent]:
-    """The agent behind a server on a unix socket."""
+    """Yield the agent behind a server on a unix socket."""
     with TemporaryDirectory(prefix="nearfar-") as folder:
         async with _served(agent, f"unix:{Path(folder) / 'agent.sock'}") as remote:
             yield remote
@@ -38,7 +38,7 @@ async def grpc_unix(agent: Agent) -> AsyncIterator[Agent]:
 
 @asynccontextmanager
 async def attached(agent: Agent) -> AsyncIterator[Agent]:
-    """The agent on a worker that has dialled out to a hub, which takes it for the user's own device."""
+    """Yield the agent on a worker that attached to a hub, which treats the worker as the user's own device."""
     name, token = agent.card.name, "the worker's own token"
     hub = Hub({name: token}, policies={name: WorkerTerms(side=Side.NEAR)})
     async with serve_hub(hub) as address:

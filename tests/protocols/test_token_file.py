@@ -208,7 +208,7 @@ def test_a_caller_has_two_good_tokens_at_most(path: Path) -> None:
     add_token(path, "phone", scopes=EVERY_SCOPE, now=now)
     add_token(path, "laptop", scopes=EVERY_SCOPE, now=now)
     rotate_token(path, "laptop", overlap=DAY, now=now)
-    with pytest.raises(ConfigError, match="has 2 tokens"):
+    with pytest.raises(ConfigError, match="has 2 valid tokens"):
         rotate_token(path, "laptop", overlap=DAY, now=now)
     third = rotate_token(path, "laptop", overlap=timedelta(), now=now)
     assert [record.id for record in read_tokens(path) if record.caller == "laptop"] == [third.record.id]
