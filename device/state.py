@@ -15,9 +15,9 @@ _IFF_UP: Final = 0x1
 
 
 def read_device_state(root: Path = Path("/")) -> DeviceState:
-    """One look: battery, power source, heat, free memory, and whether any network interface is up.
+    """Read battery, power source, heat, free memory, and whether any network interface is up.
 
-    What Linux does not tell, and what needs psutil elsewhere where it is not installed, is unknown.
+    Facts that Linux does not report are unknown, and so are all that need psutil on other systems if it is not installed.
     """
     battery, power = read_power(root)
     return DeviceState(
@@ -41,7 +41,7 @@ def _is_offline(root: Path) -> bool | None:
 
 
 def _is_up(interface: Path) -> bool:
-    """Tunnels do not know their state; they count as up where they are switched on."""
+    """Return True for an interface that is up. Tunnels do not know their state; they count as up if they are switched on."""
     if read_integer(interface / "type") == _LOOPBACK:
         return False
     state = read_text(interface / "operstate")

@@ -1,4 +1,4 @@
-"""What computing takes of the machine's energy: readers of its counters, and a meter that reads one of them over intervals."""
+"""Measure the energy that computing takes: readers of the machine's counters, and a meter that reads one of them over intervals."""
 
 from .look import EnergyReader, ReaderLook
 from .meter import Interval, Meter

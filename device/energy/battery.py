@@ -30,7 +30,7 @@ class BatteryReader:
         """When the power was last read, and what it was."""
 
     def lap(self) -> float | None:
-        """Joules since the last call, with the mean of the power at both ends; None where the device was not on battery at both."""
+        """Return the joules since the last call, by the mean of the power at both ends; None if the device was not on battery at both."""
         last, (now, watts) = self._last, (self._clock(), self._watts())
         self._last = (now, watts)
         if last is None or last[1] is None or watts is None:
@@ -47,19 +47,19 @@ class BatteryReader:
 
 
 def look_for_battery(root: Path = Path("/")) -> ReaderLook:
-    """The device's batteries, where they tell their power; `root` is that of the file system."""
+    """Look for batteries that report their power; `root` is that of the file system."""
     batteries = linux_batteries(root)
     if not batteries:
         return ReaderLook(BatteryReader.name, Presence.ABSENT, f"/{_CLASS} lists no battery")
     silent = next((battery for battery in batteries if _watts(battery) is None), None)
     if silent is not None:
-        return ReaderLook(BatteryReader.name, Presence.UNKNOWN, f"/{_CLASS}/{silent.name} does not tell its power")
+        return ReaderLook(BatteryReader.name, Presence.UNKNOWN, f"/{_CLASS}/{silent.name} does not report its power")
     names = ", ".join(battery.name for battery in batteries)
     return ReaderLook(BatteryReader.name, Presence.PRESENT, f"/{_CLASS}, {names}, while discharging", BatteryReader(batteries))
 
 
 def _watts(battery: Path) -> float | None:
-    """Some drivers give a discharge as a negative number."""
+    """Return the power that a battery reports, in watts. Some drivers give a discharge as a negative number."""
     power = read_integer(battery / "power_now")
     if power is not None:
         return abs(power) / 1e6

@@ -1,4 +1,4 @@
-"""What a reader of energy is, and what looking for one comes to."""
+"""The interface of an energy reader, and the result of looking for one."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,18 +7,18 @@ from ..hardware.components import Presence
 
 
 class EnergyReader(Protocol):
-    """Tells the energy that a part of the machine draws, whoever has it drawn."""
+    """A reader of the energy that a part of the machine draws, for all programs together."""
 
     @property
     def name(self) -> str:
-        """`nvml`, `rapl` or `battery`."""
+        """The reader's name: `nvml`, `rapl` or `battery`."""
 
     @property
     def least_seconds(self) -> float:
-        """Intervals shorter than this say nothing: its figures are refreshed no more often."""
+        """The shortest interval that can be measured: the figures are refreshed no more often."""
 
     def lap(self) -> float | None:
-        """Joules since the last call; None at the first one, and where it could not read all the while."""
+        """Return the joules since the last call; None at the first call, and if a figure could not be read in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,6 @@ class ReaderLook:
     name: str
     presence: Presence
     reason: str
-    """What it reads, or what is missing and how to get it."""
+    """The source that it reads; or the missing part, and how to get it."""
     reader: EnergyReader | None = None
-    """Where it is present."""
+    """The reader itself, if it is present."""

@@ -9,15 +9,15 @@ from .look import EnergyReader
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What one interval took."""
+    """The time and energy of one interval."""
 
     seconds: float
     joules: float | None
-    """None: nobody measured them."""
+    """None: not measured."""
 
     @property
     def watts(self) -> float | None:
-        """The mean power; None where it is unknown."""
+        """The mean power; None if it is unknown."""
         return None if self.joules is None or not self.seconds else self.joules / self.seconds
 
 
@@ -31,7 +31,7 @@ class Meter:
 
     @property
     def least_seconds(self) -> float:
-        """What is shorter cannot be measured."""
+        """The shortest interval that can be measured."""
         return self._reader.least_seconds
 
     def start(self) -> None:

@@ -8,7 +8,7 @@ from .look import ReaderLook
 
 
 class Nvml(Protocol):
-    """What is used of the module `pynvml`."""
+    """The part of the module `pynvml` that is used."""
 
     @property
     def NVMLError(self) -> type[Exception]: ...
@@ -17,7 +17,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetCount(self) -> int: ...
     def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Any: ...  # noqa: ANN401 - a pointer of the library's own
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, /) -> int:  # noqa: ANN401 - see above
-        """Millijoules since the driver was loaded."""
+        """Return the millijoules since the driver was loaded."""
 
 
 class NvmlReader:
@@ -33,9 +33,9 @@ class NvmlReader:
         self._last: int | None = None
 
     def lap(self) -> float | None:
-        """Joules since the last call."""
+        """Return the joules since the last call."""
         last, self._last = self._last, self._millijoules()
-        if last is None or self._last is None or self._last < last:  # The counter begins anew with the driver.
+        if last is None or self._last is None or self._last < last:  # The counter restarts with the driver.
             return None
         return (self._last - last) / 1e3
 
@@ -47,7 +47,7 @@ class NvmlReader:
 
 
 def look_for_nvml(nvml: Nvml | None = None) -> ReaderLook:
-    """The GPUs that count their energy. `nvml` stands in for `pynvml`."""
+    """Look for GPUs that count their energy. `nvml` replaces `pynvml`, for tests."""
     found = nvml or _installed()
     if found is None:
         reason = "the Python package nvidia-ml-py is not installed: pip install 'nearfar[nvidia]'"
@@ -56,7 +56,7 @@ def look_for_nvml(nvml: Nvml | None = None) -> ReaderLook:
         found.nvmlInit()
         gpus = [found.nvmlDeviceGetHandleByIndex(index) for index in range(found.nvmlDeviceGetCount())]
         for gpu in gpus:
-            found.nvmlDeviceGetTotalEnergyConsumption(gpu)  # Not before the Volta generation.
+            found.nvmlDeviceGetTotalEnergyConsumption(gpu)  # Raises on GPUs older than Volta.
     except found.NVMLError as error:
         return ReaderLook(NvmlReader.name, Presence.ABSENT, f"NVML: {error}")
     if not gpus:

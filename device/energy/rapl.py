@@ -29,7 +29,7 @@ class RaplReader:
         self._zones = [_Zone(zone) for zone in zones]
 
     def lap(self) -> float | None:
-        """Joules since the last call."""
+        """Return the joules since the last call."""
         laps = [zone.lap() for zone in self._zones]
         known = [lap for lap in laps if lap is not None]
         return sum(known) / 1e6 if len(known) == len(laps) else None
@@ -54,7 +54,7 @@ class _Zone:
 
 
 def look_for_rapl(root: Path = Path("/")) -> ReaderLook:
-    """The counters of all packages; `root` is that of the file system."""
+    """Look for the counters of all processor packages; `root` is that of the file system."""
     zones = list(_zones(root / _CLASS))
     if not zones:
         return ReaderLook(RaplReader.name, Presence.ABSENT, f"/{_CLASS} lists no package: no such counters, or a virtual machine")
@@ -65,7 +65,7 @@ def look_for_rapl(root: Path = Path("/")) -> ReaderLook:
 
 
 def _zones(folder: Path) -> Iterator[Path]:
-    """Packages, and memory where it has a counter of its own. What else is there is part of a package, or holds the packages in it."""
+    """Yield the packages, and memory that has a counter of its own. Other zones are part of a package, or contain the packages."""
     for entry in entries(folder):
         name = read_text(entry / "name") or ""
         if (_ZONE.fullmatch(entry.name) and name.startswith("package")) or (_PART.fullmatch(entry.name) and name == "dram"):

@@ -20,7 +20,7 @@ _IN_THE_PACKAGE: Final = frozenset({"cpu", "openvino"})
 
 
 def open_reader(execution: Execution | None, root: Path = Path("/")) -> EnergyReader | None:
-    """The first reader of the chain that there is and that sees what runs the model; None: nobody measures."""
+    """Return the first reader of the chain that is present and sees the processor of the model; None: the energy cannot be measured."""
     looks: list[Callable[[], ReaderLook]] = [lambda: look_for_battery(root)]
     if execution is not None and execution.provider in _IN_THE_PACKAGE:
         looks.insert(0, lambda: look_for_rapl(root))

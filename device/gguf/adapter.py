@@ -11,7 +11,7 @@ from .tensors import TENSOR_TYPES, Tensor
 _DOWN: Final = ".lora_a"
 _UP: Final = ".lora_b"
 _TYPES: Final = ("F32", "F16", "BF16", "Q8_0")
-"""Those that llama.cpp's own converter writes; others would end the worker in the middle of a pass."""
+"""The types that llama.cpp's own converter writes; others would end the worker in the middle of a pass."""
 
 _HINT: Final = "give an adapter that was trained on exactly this base"
 
@@ -43,10 +43,10 @@ def _fault(adapter: GgufFile, base: GgufFile) -> str | None:
 
 
 def _tensor_fault(tensor: Tensor, own: _Tensors, adapted: _Tensors) -> str | None:
-    """What is wrong with one tensor, if anything: its type, its name, its other half, or its shape."""
+    """Return the fault of one tensor, or None: its type, its name, its missing other half, or its shape."""
     stem = tensor.name.removesuffix(_DOWN).removesuffix(_UP)
     if stem == tensor.name:
-        return f"{stem} is no part of a low-rank adapter"
+        return f"{stem} is not part of a low-rank adapter"
     if (kind := TENSOR_TYPES[tensor.kind].name) not in _TYPES:
         return f"{tensor.name} is stored as {kind}"
     if stem not in adapted:
@@ -58,7 +58,7 @@ def _tensor_fault(tensor: Tensor, own: _Tensors, adapted: _Tensors) -> str | Non
 
 def _shape_fault(down: tuple[int, ...], up: tuple[int, ...], adapted: Tensor) -> str | None:
     if len(down) != 2 or len(up) != 2:
-        return f"what it adds to {adapted.name} are no matrices"
+        return f"its tensors for {adapted.name} are not matrices"
     # An embedding is looked up, not multiplied: the matrices for it lie the other way round.
     inputs, outputs = (up[1], down[1]) if adapted.name.startswith("token_embd.") else (down[0], up[1])
     if (inputs, outputs) != adapted.dimensions:

@@ -14,7 +14,8 @@ from ...protocols import ModelError
 
 DOWNLOAD_AGAIN: Final = "download or copy the file again and compare its size or checksum with the source"
 _MOST_TEXTS: Final = 1 << 22
-"""Of a file. The largest vocabularies have a quarter of a million tokens, and about as many merges; each takes a microsecond or two."""
+"""Most texts in the arrays of a file. The largest vocabularies have a quarter of a million tokens, and about as many merges; each takes
+a microsecond or two."""
 _MOST_NUMBERS: Final = 1 << 12
 """Longer arrays are vocabularies and the like, of which only kind and length matter here."""
 
@@ -50,7 +51,7 @@ _CODES: Final = {
     Kind.INT64: "q",
     Kind.FLOAT64: "d",
 }
-"""How `struct` calls the scalars."""
+"""Format characters of `struct` for the scalars."""
 
 Scalar = int | float | bool | str
 
@@ -64,7 +65,8 @@ class Array:
     numbers: tuple[int | float | bool, ...] = ()
     """The elements; none of texts, or where there are very many."""
     distinct: int = 0
-    """Of the vocabulary, how many texts llama.cpp can tell apart: it reads them up to a NUL, and numbers those that are empty."""
+    """For the vocabulary: the number of texts that llama.cpp can tell apart. It reads them up to a NUL, and numbers those that are
+    empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +86,18 @@ class FieldReader:
         self.size = len(data)
         self.position = 0
         self._texts = 0
-        """Those in arrays up to here."""
+        """Number of texts in the arrays read so far."""
 
     def bytes(self, length: int) -> bytes:
         at = self._take(length)
         return self._data[at : at + length]
 
     def count(self) -> int:
-        """An unsigned 64-bit number."""
+        """Read an unsigned 64-bit number."""
         return int.from_bytes(self.bytes(8), "little")
 
     def number(self) -> int:
-        """An unsigned 32-bit number."""
+        """Read an unsigned 32-bit number."""
         return int.from_bytes(self.bytes(4), "little")
 
     def text(self, longest: int) -> str:
@@ -105,7 +107,7 @@ class FieldReader:
         return self.bytes(length).decode("utf-8", "replace")
 
     def field(self, *, is_vocabulary: bool) -> Field:
-        """A value behind its type; of a vocabulary, the distinct texts are counted."""
+        """Read a type and a value of that type. For a vocabulary, count its distinct texts."""
         kind = self._kind()
         if kind is Kind.STRING:
             return Field(kind, self.text(self.size))
@@ -165,7 +167,7 @@ class FieldReader:
         return len(set(texts)) + max(empty - 1, 0)
 
     def _take(self, length: int) -> int:
-        """Position of the next `length` bytes, which are then behind."""
+        """Move past the next `length` bytes and return the position of the first."""
         at = self.position
         if at + length > self.size:
             raise self.truncated()

@@ -23,7 +23,7 @@ _DEFAULT_ALIGNMENT: Final = Field(Kind.UINT32, 32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufFile:
-    """What stands in front of the weights."""
+    """The header of a GGUF file: everything in front of the weights."""
 
     path: Path
     size: int
@@ -32,12 +32,12 @@ class GgufFile:
     tensors: tuple[Tensor, ...]
 
     def text(self, key: str) -> str | None:
-        """The text under `key`; None where there is none, or an empty one."""
+        """Return the text under `key`; None if there is none, or an empty one."""
         field = self.fields.get(key)
         return field.value if field is not None and isinstance(field.value, str) and field.value else None
 
     def count(self, key: str) -> int | None:
-        """The positive whole number under `key`; None where there is none."""
+        """Return the positive whole number under `key`; None if there is none."""
         field = self.fields.get(key)
         return field.value if field is not None and type(field.value) is int and field.value > 0 else None
 
@@ -58,18 +58,16 @@ def read_gguf(path: Path) -> GgufFile:
         if path.is_dir():
             raise ModelError(f"{path} is a folder, not a model file", hint="give the path of a .gguf file inside it")
         if path.exists() and not path.is_file():
-            # To open a pipe is to wait until somebody writes to it.
-            raise ModelError(f"{path} is no file but a device or a pipe", hint="give the path of a .gguf file")
+            # Opening a pipe would wait until another process writes to it.
+            raise ModelError(f"{path} is a device or a pipe, not a file", hint="give the path of a .gguf file")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _read(FieldReader(data, path), path)
     except FileNotFoundError as error:
-        raise ModelNotFound(
-            f"there is no model file {path}", hint="check the path; `nearfar models list` shows the names that there are"
-        ) from error
+        raise ModelNotFound(f"there is no model file {path}", hint="check the path; `nearfar models list` shows the known names") from error
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", hint="check the file's permissions") from error
     except ValueError as error:
-        # mmap refuses to map nothing.
+        # mmap refuses to map an empty file.
         raise ModelError(f"{path} is empty", hint=DOWNLOAD_AGAIN) from error
 
 
@@ -93,7 +91,7 @@ def _read(reader: FieldReader, path: Path) -> GgufFile:
 
 
 def _preamble(reader: FieldReader, path: Path) -> tuple[int, int]:
-    """Counts of tensors and of keys."""
+    """Read magic bytes and version, and return the counts of tensors and of keys."""
     if reader.size < len(_MAGIC) or reader.bytes(len(_MAGIC)) != _MAGIC:
         raise ModelError(f"{path} is not a GGUF file", hint="give a .gguf model, or convert the model to GGUF")
     version = reader.number()
@@ -107,7 +105,7 @@ def _preamble(reader: FieldReader, path: Path) -> tuple[int, int]:
 
 def _alignment(fields: Mapping[str, Field], reader: FieldReader) -> int:
     field = fields.get("general.alignment", _DEFAULT_ALIGNMENT)
-    # llama.cpp aborts where the number has another type, and asks for a power of two.
+    # llama.cpp aborts if the number has another type, and requires a power of two.
     if field.kind is not Kind.UINT32 or not isinstance(field.value, int) or field.value.bit_count() != 1:
         raise reader.damaged(f"its alignment is {field.value}")
     return field.value

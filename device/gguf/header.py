@@ -14,7 +14,7 @@ from .file import VOCABULARY, GgufFile, read_gguf
 _MODEL_KINDS: Final = (None, "model")
 """Values of `general.type`; others are adapters, image encoders and the like, which have no layers of their own."""
 _REQUIRED: Final = ("block_count", "embedding_length", "context_length")
-"""What every architecture of llama.cpp states."""
+"""Keys that every architecture of llama.cpp states."""
 _NO_VOCABULARY: Final = (None, "none", "no_vocab")
 _VOCABULARY_KINDS: Final = {"token_type": Kind.INT32, "scores": Kind.FLOAT32}
 """Arrays with one number per token, which llama.cpp reads without a look at their type or length."""
@@ -24,7 +24,7 @@ _MOST_LAYERS: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """What the header says about the model."""
+    """The header's description of a model."""
 
     architecture: str
     name: str | None
@@ -70,7 +70,7 @@ def check_part(path: Path) -> None:
     """Check a further part of a split model, which holds tensors and no description of the model. Raises as `read_header` does."""
     file = read_gguf(path)
     if file.fields.get("split.no") is None or not file.tensors:
-        raise file.damaged("it is no part of a split model")
+        raise file.damaged("it is not a part of a split model")
 
 
 def _checked_architecture(file: GgufFile) -> str:
@@ -90,20 +90,20 @@ def _check_vocabulary(file: GgufFile) -> None:
     tokens = file.array(VOCABULARY)
     if tokens is None:
         if file.text("tokenizer.ggml.model") not in _NO_VOCABULARY:
-            raise file.damaged("it names a tokenizer and has no vocabulary")
+            raise file.damaged("it names a tokenizer but has no vocabulary")
         return
     if tokens.kind is not Kind.STRING or not tokens.count:
-        raise file.damaged("its vocabulary is no list of texts")
+        raise file.damaged("its vocabulary is not a list of texts")
     if tokens.distinct < tokens.count:
         # llama.cpp aborts over this.
-        raise file.damaged(f"{tokens.count - tokens.distinct} of its {tokens.count} tokens are there twice")
+        raise file.damaged(f"{tokens.count - tokens.distinct} of its {tokens.count} tokens occur twice")
     for name, kind in _VOCABULARY_KINDS.items():
         field = file.fields.get(f"tokenizer.ggml.{name}")
         if field is not None and not (isinstance(field.value, Array) and (field.value.kind, field.value.count) == (kind, tokens.count)):
             raise file.damaged(f"tokenizer.ggml.{name} does not fit its {tokens.count} tokens")
     merges = file.fields.get("tokenizer.ggml.merges")
     if merges is not None and not (isinstance(merges.value, Array) and merges.value.kind is Kind.STRING):
-        raise file.damaged("tokenizer.ggml.merges is no list of texts")
+        raise file.damaged("tokenizer.ggml.merges is not a list of texts")
 
 
 def _kv_elements(file: GgufFile, architecture: str) -> int | None:

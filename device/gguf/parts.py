@@ -11,7 +11,7 @@ PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>(?!00000)
 
 
 def model_parts(path: Path) -> list[Path]:
-    """All files of the model at `path`, which is the only one or the first of several. Raises `ModelNotFound` if one is missing."""
+    """Return all files of the model at `path`, which is the only one or the first of several. Raises `ModelNotFound` if one is missing."""
     part = PART.fullmatch(path.name)
     numbers = range(1, int(part["count"]) + 1) if part else ()
     files = [path.with_name(f"{part['stem']}-{number:05}-of-{part['count']}.gguf") for number in numbers] if part else [path]

@@ -11,7 +11,7 @@ _MOST_ELEMENTS: Final = (1 << 63) - 1
 
 
 class TensorType(NamedTuple):
-    """How ggml stores a tensor: in blocks of so many weights, each of so many bytes."""
+    """A storage format of ggml: blocks of `block` weights, each of `block_bytes` bytes."""
 
     name: str
     block: int
@@ -80,7 +80,7 @@ class Tensor:
 
 
 def tensor_fault(tensors: Sequence[Tensor], *, alignment: int, data_bytes: int) -> str | None:
-    """What is wrong with the tensors of a file that has `data_bytes` of data behind its header; None: nothing."""
+    """Return the fault of the tensors of a file that has `data_bytes` of data after its header; None: they are sound."""
     names: set[str] = set()
     end = 0
     for tensor in sorted(tensors, key=lambda tensor: tensor.offset):
@@ -91,10 +91,10 @@ def tensor_fault(tensors: Sequence[Tensor], *, alignment: int, data_bytes: int) 
         if fault is not None:
             return f"tensor {tensor.name!r} {fault}"
         if tensor.offset < end:
-            return f"tensor {tensor.name!r} overlaps the one in front of it"
+            return f"tensor {tensor.name!r} overlaps the previous one"
         end = tensor.offset + tensor.bytes
         if end > data_bytes:
-            return f"tensor {tensor.name!r} ends {end - data_bytes} bytes behind the file"
+            return f"tensor {tensor.name!r} ends {end - data_bytes} bytes after the end of the file"
     return None
 
 

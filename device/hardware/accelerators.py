@@ -33,7 +33,7 @@ _NPU_DRIVERS: Final = {
 
 
 def read_accelerators(root: Path = Path("/")) -> tuple[tuple[Accelerator, ...], tuple[Accelerator, ...]]:
-    """GPUs and NPUs. Where there is none of a kind, one entry says so."""
+    """Return the GPUs and the NPUs. A kind that the machine lacks has one entry that says so."""
     if is_linux(root):
         return _or_absent(_linux_gpus(root), ProcessorKind.GPU, root), _or_absent(_linux_npus(root), ProcessorKind.NPU, root)
     return _other_accelerators()
@@ -55,7 +55,7 @@ def _linux_gpus(root: Path) -> Iterator[Accelerator]:
             name = names.pop(0) if vendor == "NVIDIA" and names else f"{vendor} GPU"
             yield _found(ProcessorKind.GPU, name, device, f"/{_PCI}/{device.name}")
     for card in entries(root / "sys/class/drm"):
-        # Graphics on the chip of a phone or a board are no PCI devices.
+        # The GPU on the chip of a phone or a board is not a PCI device.
         if re.fullmatch(r"card\d+", card.name) and not is_there(card / "device/vendor") and _driver(card / "device") not in _SHOWS_ONLY:
             name = f"{_driver(card / 'device') or 'unnamed'} GPU"
             yield _found(ProcessorKind.GPU, name, card / "device", f"/sys/class/drm/{card.name}")
@@ -74,7 +74,7 @@ def _found(kind: ProcessorKind, name: str, device: Path, where: str) -> Accelera
 
 
 def _nvidia_names(root: Path) -> Iterator[str]:
-    """In the order of the PCI bus, as NVIDIA's driver has them."""
+    """Yield the GPUs' names in the order of the PCI bus, as NVIDIA's driver lists them."""
     for card in entries(root / "proc/driver/nvidia/gpus"):
         model = re.search(r"^Model:\s*(.+)$", read_text(card / "information") or "", re.MULTILINE)
         if model is not None:
@@ -105,7 +105,7 @@ def _other_accelerators() -> tuple[tuple[Accelerator, ...], tuple[Accelerator, .
         gpu = Accelerator(presence=Presence.PRESENT, reason=reason, kind=ProcessorKind.INTEGRATED_GPU, name="Apple GPU")
         npu = Accelerator(presence=Presence.PRESENT, reason=reason, kind=ProcessorKind.NPU, name="Apple Neural Engine")
         return (gpu,), (npu,)
-    reason = f"nothing here reads what {sys.platform} lists"
+    reason = f"nearfar cannot list accelerators on {sys.platform}"
     kinds = (ProcessorKind.GPU, ProcessorKind.NPU)
     gpu, npu = (Accelerator(presence=Presence.UNKNOWN, reason=reason, kind=kind, name="") for kind in kinds)
     return (gpu,), (npu,)

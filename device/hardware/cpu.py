@@ -17,7 +17,7 @@ _FEATURES: Final = (
     *("sse4_2", "avx", "f16c", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("amx_tile", "amx_int8", "amx_bf16", "neon", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme", "rvv", "vsx"),
 )
-"""Those that llama.cpp and onnxruntime have kernels for."""
+"""Instruction sets that llama.cpp and onnxruntime have kernels for."""
 _ALIASES: Final = {"asimd": "neon", "fphp": "asimdhp"}
 _SYSCTL_FEATURES: Final = {
     "hw.optional.AdvSIMD": "neon",
@@ -33,7 +33,7 @@ _SYSCTL_SECONDS: Final = 2.0
 
 
 def usable_cores(root: Path = ROOT) -> int:
-    """Logical cores that affinity and the control group leave to this process, at least 1."""
+    """Return the logical cores that affinity and the control group leave to this process, at least 1."""
     return _usable(cpu_quota(root))
 
 
@@ -46,7 +46,7 @@ def _usable(quota: float | None) -> int:
 
 
 def read_cpu(root: Path = ROOT) -> Cpu:
-    """One look at the processor."""
+    """Read the processor's model, cores and instruction sets."""
     return _linux_cpu(root) if is_linux(root) else cpu_of_sysctl(_sysctl())
 
 
@@ -58,7 +58,7 @@ def _linux_cpu(root: Path) -> Cpu:
         reason = "/proc/cpuinfo cannot be read"
         return Cpu(presence=Presence.UNKNOWN, reason=reason, architecture=architecture, usable_cores=usable, quota=quota)
     first = cores[0]
-    # x86 says "flags", ARM "Features"; what a phone's or a board's kernel calls its processor stands at the end of the file.
+    # x86 says "flags", ARM "Features"; the kernel of a phone or a board names its processor at the end of the file.
     names = {_ALIASES.get(name, name) for name in (first.get("flags") or first.get("Features") or "").split()}
     return Cpu(
         presence=Presence.PRESENT,
@@ -94,7 +94,7 @@ def _sysctl() -> str:
 
 
 def cpu_of_sysctl(text: str) -> Cpu:
-    """What macOS says, as lines of `name: value`; other systems have only what Python knows."""
+    """Parse macOS's `sysctl` output, lines of `name: value`; on other systems, take what Python knows."""
     fields = _fields(text)
     physical, logical = fields.get("hw.physicalcpu", ""), fields.get("hw.logicalcpu", "")
     return Cpu(

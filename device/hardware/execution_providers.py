@@ -1,4 +1,4 @@
-"""What can be said of onnxruntime's execution providers before a model is loaded."""
+"""Availability of onnxruntime's execution providers before a model is loaded."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -8,7 +8,7 @@ from ..onnx.providers import PROVIDERS
 from .components import EngineProvider, Presence
 
 _SHOWN_WHERE_ABSENT: Final = ("cuda", "coreml", "qnn", "openvino", "webgpu")
-"""Those that people ask for by name."""
+"""Providers that people ask for by name."""
 _CPU: Final = "CPUExecutionProvider"
 
 
@@ -16,13 +16,13 @@ class ProviderDevice(NamedTuple):
     """One entry of onnxruntime's list of devices."""
 
     provider: str
-    """As onnxruntime writes it."""
+    """Its name, as onnxruntime writes it."""
     kind: ProcessorKind
     device: str
 
 
 def execution_providers(built_with: Sequence[str], devices: Sequence[ProviderDevice]) -> Iterator[EngineProvider]:
-    """The CPU's, then those that run language models: present where they are listed, unknown where they are merely built in."""
+    """Yield the CPU's provider, then those that run language models: present if onnxruntime lists a device, unknown if only built in."""
     processor = next((entry.device for entry in devices if entry.provider == _CPU), "")
     yield EngineProvider(presence=Presence.PRESENT, reason="part of onnxruntime", name=CPU, kind=ProcessorKind.CPU, device=processor)
     for name, provider in PROVIDERS.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def read_text(path: Path) -> str | None:
-    """The text without blanks around it; None where there is none."""
+    """Return the file's text, stripped; None if it is missing, unreadable or empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
@@ -14,7 +14,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_integer(path: Path) -> int | None:
-    """The number; None where there is none."""
+    """Return the file's number; None if there is none."""
     text = read_text(path)
     try:
         return None if text is None else int(text)
@@ -23,7 +23,7 @@ def read_integer(path: Path) -> int | None:
 
 
 def entries(folder: Path) -> Iterator[Path]:
-    """What is in a folder, in a fixed order; nothing where there is no such folder."""
+    """Yield the paths in a folder, sorted; none if there is no such folder."""
     try:
         found = sorted(folder.iterdir())
     except OSError:
@@ -32,10 +32,10 @@ def entries(folder: Path) -> Iterator[Path]:
 
 
 def is_linux(root: Path) -> bool:
-    """Whether this is the root of a system whose kernel is Linux."""
+    """Return True if `root` is the root of a Linux system."""
     return is_there(root / "proc")
 
 
 def is_there(path: Path) -> bool:
-    """Whether it exists and may be looked at: Android forbids apps parts of /sys, which `Path.exists` raises an error for."""
+    """Return True if the path exists and may be looked at. Android forbids apps parts of /sys, for which `Path.exists` raises an error."""
     return os.path.exists(path)

@@ -31,12 +31,12 @@ _HALF_SPEED: Final = 50
 
 
 def read_heat(root: Path = Path("/")) -> Heat:
-    """One look at all sensors."""
+    """Read all temperature sensors."""
     if is_linux(root):
         return _judged([*_zones(root), *_chips(root)])
     if sys.platform == "darwin":
         return heat_of_pmset(_pmset(int(time.monotonic() / _PMSET_FRESH_SECONDS)))
-    return Heat(presence=Presence.UNKNOWN, reason=f"{sys.platform} does not tell temperatures")
+    return Heat(presence=Presence.UNKNOWN, reason=f"{sys.platform} does not report temperatures")
 
 
 def _judged(sensors: Sequence[Sensor]) -> Heat:
@@ -59,7 +59,7 @@ def _zones(root: Path) -> Iterator[Sensor]:
 
 
 def _trip_points(zone: Path) -> Iterator[tuple[str, float]]:
-    """The lowest temperature of each kind; an `active` one only starts a fan."""
+    """Yield the lowest temperature of each kind of trip point; an `active` one only starts a fan."""
     found: dict[str, float] = {}
     for kind in zone.glob("trip_point_*_type"):
         celsius, name = _celsius(zone / kind.name.replace("_type", "_temp")), read_text(kind)
@@ -86,9 +86,9 @@ def _celsius(path: Path) -> float | None:
 
 
 def level(celsius: float, held_back: float | None, dangerous: float | None) -> Thermal | None:
-    """How a temperature stands to the point where performance is held back and the one where the device must cool down.
+    """Compare a temperature with the limit at which performance is held back and the one at which the device must cool down.
 
-    Where only the second is known, the first is taken to lie shortly below it.
+    If only the second is known, the first is taken to lie shortly below it.
     """
     if dangerous is not None and celsius >= dangerous:
         return Thermal.CRITICAL
@@ -103,7 +103,7 @@ def level(celsius: float, held_back: float | None, dangerous: float | None) -> T
 
 @lru_cache(maxsize=1)
 def _pmset(_period: int) -> str:
-    """The command's answer in a period of time: decisions must not each wait for a process."""
+    """Return the command's output, cached for a period of time, so that not every decision waits for a process."""
     try:
         command = ["/usr/bin/pmset", "-g", "therm"]
         return subprocess.run(command, capture_output=True, text=True, timeout=_PMSET_SECONDS, check=True).stdout
@@ -112,10 +112,10 @@ def _pmset(_period: int) -> str:
 
 
 def heat_of_pmset(text: str) -> Heat:
-    """What `pmset -g therm` says: the limit, or that there has been none since the machine started."""
+    """Parse `pmset -g therm`: the speed limit, or that there has been none since the machine started."""
     limit = re.search(r"CPU_Speed_Limit\s*=\s*(\d+)", text)
     if limit is None and "No thermal warning" not in text:
-        return Heat(presence=Presence.UNKNOWN, reason="pmset -g therm does not tell")
+        return Heat(presence=Presence.UNKNOWN, reason="pmset -g therm reports no limit")
     speed = 100 if limit is None else int(limit[1])
     thermal = Thermal.NOMINAL if speed >= 100 else Thermal.SERIOUS if speed >= _HALF_SPEED else Thermal.CRITICAL
     return Heat(presence=Presence.PRESENT, reason="pmset -g therm", thermal=thermal)

@@ -19,13 +19,13 @@ _LLAMA_BACKENDS: Final = {
     "metal": ProcessorKind.INTEGRATED_GPU,
     "vulkan": ProcessorKind.GPU,
 }
-"""Those that people ask for by name."""
+"""Backends that people ask for by name."""
 _REASON: Final = "loaded"
 
 
 def main() -> None:
     """Look at what the command line names."""
-    # Drivers print what they like; the answer has a way of its own.
+    # Drivers print to standard output, so the answer has a file descriptor of its own.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with answer:
@@ -65,7 +65,7 @@ def _look_at_llama() -> str:
 
 
 def _look_at_onnxruntime() -> str:
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # It reports to its maker otherwise, from 1.29 on.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # From 1.29 on, it sends telemetry otherwise.
     import onnxruntime
 
     kinds = {

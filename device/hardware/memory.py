@@ -10,12 +10,12 @@ ROOT = Path("/")
 
 
 def free_memory_bytes(root: Path = ROOT) -> int | None:
-    """What can be taken without swapping, and within the limits of the control groups; None: unknown."""
+    """Return the bytes that can be taken without swapping, and within the limits of the control groups; None: unknown."""
     return read_memory(root).free_bytes
 
 
 def read_memory(root: Path = ROOT) -> Memory:
-    """One look at the memory."""
+    """Read total, free and limited memory."""
     return _linux_memory(root) if is_linux(root) else _other_memory()
 
 
@@ -35,7 +35,7 @@ def _linux_memory(root: Path) -> Memory:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """Bytes by name; the file counts in kibibytes."""
+    """Return bytes by name; the file counts in kibibytes."""
     lines = (line.split() for line in (read_text(root / "proc/meminfo") or "").splitlines())
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) > 1 and words[1].isdecimal()}
 

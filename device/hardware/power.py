@@ -15,7 +15,7 @@ _PERIPHERAL: Final = "Device"
 
 
 def read_power(root: Path = Path("/")) -> tuple[Battery, Power]:
-    """The batteries, and what the machine runs on."""
+    """Return the batteries, and the power source of the machine."""
     return _linux_power(root) if is_linux(root) else _other_power()
 
 
@@ -30,7 +30,7 @@ def _linux_power(root: Path) -> tuple[Battery, Power]:
 
 
 def linux_batteries(root: Path) -> list[Path]:
-    """The folders of the machine's own batteries."""
+    """Return the folders of the machine's own batteries."""
     return [supply for supply in _supplies(root) if read_text(supply / "type") == "Battery" and read_integer(supply / "present") != 0]
 
 
@@ -43,12 +43,12 @@ def _battery(batteries: Sequence[Path]) -> Battery:
         return Battery(presence=Presence.ABSENT, reason=f"/{_CLASS} lists none")
     charge = _charge(batteries)
     if charge is None:
-        return Battery(presence=Presence.UNKNOWN, reason=f"{batteries[0].name} does not tell its charge")
+        return Battery(presence=Presence.UNKNOWN, reason=f"{batteries[0].name} does not report its charge")
     return Battery(presence=Presence.PRESENT, reason=f"/{_CLASS}/{batteries[0].name}", charge=min(max(charge, 0.0), 1.0))
 
 
 def _charge(batteries: Sequence[Path]) -> float | None:
-    """Of all batteries together where they tell what they hold, in one unit; else the mean of what each shows."""
+    """Return the share of all batteries together if they state their contents in one unit; else the mean of their own figures."""
     for unit in ("energy", "charge"):
         held = [(read_integer(battery / f"{unit}_now"), read_integer(battery / f"{unit}_full")) for battery in batteries]
         known = [(now, full) for now, full in held if now is not None and full]
@@ -59,7 +59,7 @@ def _charge(batteries: Sequence[Path]) -> float | None:
 
 
 def _source(batteries: Sequence[Path], online: Sequence[int | None]) -> Power:
-    """A mains that is plugged in decides; else the batteries know whether they are charged or drained."""
+    """Find the power source: mains that is plugged in decides, else the batteries' state of charging."""
     states = {read_text(battery / "status") for battery in batteries}
     reason = f"/{_CLASS}"
     if any(online) or states & {"Charging", "Full"}:
@@ -77,7 +77,7 @@ def _other_power() -> tuple[Battery, Power]:
         reason = "psutil is not installed"
         return Battery(presence=Presence.UNKNOWN, reason=reason), Power(presence=Presence.UNKNOWN, reason=reason)
     if not hasattr(psutil, "sensors_battery"):
-        reason = f"psutil tells nothing of batteries on {sys.platform}"
+        reason = f"psutil does not report batteries on {sys.platform}"
         return Battery(presence=Presence.UNKNOWN, reason=reason), Power(presence=Presence.UNKNOWN, reason=reason)
     found = psutil.sensors_battery()
     if found is None:

@@ -1,4 +1,4 @@
-"""LoRA adapters in llama.cpp, which has them set for a whole context; a change makes it plan its next pass anew.
+"""LoRA adapters in llama.cpp. It sets them for a whole context, and a change makes it plan its next pass again.
 
 Only the worker process imports this module.
 """
@@ -28,11 +28,11 @@ class Adapters:
         """Set one adapter, or none for 0, for the passes of a context. Raises `ModelError` if it does not suit the context."""
         handles = None if number == 0 else self._handles[number - 1]
         if llama_cpp.llama_set_adapters_lora(context, handles, 0 if handles is None else 1, self._strength):
-            raise ModelError(f"llama.cpp does not take the adapter: {explanation()}", hint="load the model without it")
+            raise ModelError(f"llama.cpp cannot use the adapter: {explanation()}", hint="load the model without it")
 
 
 def _loaded(model: llama_cpp.llama_model_p, path: str) -> "ctypes.Array[ctypes._Pointer[ctypes.c_void_p]]":
-    """A list of one adapter, as llama.cpp wants it."""
+    """Load an adapter and return a list of one, the form that llama.cpp takes."""
     handle = llama_cpp.llama_adapter_lora_init(model, path.encode())
     if not handle:
         hint = "give an adapter that was trained on exactly this base, converted to GGUF"

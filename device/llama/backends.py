@@ -35,22 +35,22 @@ class BackendDevice:
 
     handle: int
     name: str
-    """As llama.cpp's log has it: `CUDA0`."""
+    """Its name in llama.cpp's log: `CUDA0`."""
     description: str
     provider: str
     """Its backend, in lower case: `cuda`."""
     kind: ProcessorKind
     free_memory: Callable[[], int]
-    """Bytes; to ask takes some of a GPU's memory itself, so that nobody asks one that is not used."""
+    """Return the free bytes. The question itself takes some of a GPU's memory, so ask only a device that is used."""
 
     def as_provider(self) -> Provider:
-        """What can be chosen."""
+        """Return the provider that this device belongs to."""
         return Provider(name=self.provider, kind=self.kind, device=self.description)
 
 
 @cache
 def backend_devices() -> tuple[BackendDevice, ...]:
-    """All processors of this machine that llama.cpp can use."""
+    """Return all processors of this machine that llama.cpp can use."""
     return tuple(_devices())
 
 
@@ -91,7 +91,7 @@ def _call(name: str, *arguments: Any, result: Any = _Handle) -> Any:  # noqa: AN
 def execution_of(
     layers: Sequence[str] | None, devices: Sequence[BackendDevice], *, threads: int, extra_buffers_off: str = ""
 ) -> Execution | None:
-    """What runs a model whose `layers` llama.cpp has put on the devices of these names; None where its log did not say.
+    """Describe the execution of a model whose `layers` llama.cpp has put on the devices of these names; None if its log did not say.
 
     The provider is the one that has most of the layers that left the CPU.
     """

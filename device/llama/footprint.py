@@ -1,14 +1,15 @@
-"""How much memory a model will take, from its header alone.
+"""Predict the memory that a model will take, from its header alone.
 
-What a worker process holds is the sum of five parts. The formulas follow llama.cpp's log of its buffers (0.3.36 of llama-cpp-python), and
-`tests/device/test_fit.py` compares them with what real worker processes take:
+A worker process holds the sum of five parts. The formulas follow llama.cpp's log of its buffers (0.3.36 of llama-cpp-python), and
+`tests/device/test_fit.py` compares them with the memory of real worker processes:
 
 * weights: the tensors as they lie in the file, which is mapped and read at once;
 * cache: layers x key-value heads x (key length + value length) x 2 bytes per cell, rounded up to 256 cells, cleared when it is made;
-* computing: what a pass over 128 tokens holds between two layers: three feed-forward vectors and four of the model's width as 32-bit
+* computing: the state of a pass over 128 tokens between two layers: three feed-forward vectors and four of the model's width as 32-bit
   floats, a copy of the widest at 8 bits for the matrix product, and flash attention's mask of 2 bytes per token and cell. The scheduler
-  begins with so many and takes as many more, up to 512, as the machine computes in a fifth of a second, so that this part may become four
-  times as large where the model is small for the machine. llama.cpp reserves room for the logits of 512 tokens, too, and never touches it;
+    begins with so many and takes as many more, up to 512, as the machine computes in a fifth of a second, so that this part may become
+  four
+  times as large if the model is small for the machine. llama.cpp reserves room for the logits of 512 tokens, too, and never touches it;
 * vocabulary: llama.cpp's tables, and those of llguidance, for each token;
 * runtime: Python and the libraries, whatever the model.
 """
@@ -48,7 +49,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What of a model decides how much memory it takes, beside its weights."""
+    """The dimensions of a model that decide how much memory it takes in addition to its weights."""
 
     trained_tokens: int
     """Context that it was trained for."""
@@ -61,7 +62,7 @@ class Shape:
 
     @classmethod
     def of(cls, file: GgufFile, header: GgufHeader) -> "Shape":
-        """The shape that a header states."""
+        """Read the shape from a model's header."""
         width = file.count(f"{header.architecture}.embedding_length") or 0
         tokens = file.array("tokenizer.ggml.tokens")
         return cls(
@@ -73,7 +74,7 @@ class Shape:
         )
 
     def footprint(self, weights: int, *, context_tokens: int, parallel: int) -> Footprint:
-        """What a worker takes with steps of `context_tokens`, `parallel` of them side by side, on the CPU."""
+        """Predict a worker's memory for steps of `context_tokens`, `parallel` of them at the same time, on the CPU."""
         cells = -(-cache_cells(context_tokens, parallel) // _CELLS) * _CELLS
         per_token = _FLOAT * (3 * self.widest + 4 * self.width) + int(_Q8_PER_WEIGHT * self.widest) + _HALF * cells
         return Footprint(
@@ -84,14 +85,14 @@ class Shape:
         )
 
     def largest_context(self, weights: int, free: int, *, parallel: int) -> int | None:
-        """The largest power of two, or else the trained context, that fits `free` bytes; None: not even 256 tokens do."""
+        """Return the largest power of two, or else the trained context, that fits `free` bytes; None: not even 256 tokens do."""
         sizes = {self.trained_tokens, *(1 << bits for bits in range(8, self.trained_tokens.bit_length()))}
         fitting = (size for size in sizes if self.footprint(weights, context_tokens=size, parallel=parallel).total <= free)
         return max(fitting, default=None)
 
 
 def _numbers(file: GgufFile, key: str) -> list[int]:
-    """The number under a key, or one for each layer."""
+    """Return the number under a key, or the list with one for each layer."""
     array = file.array(key)
     single = file.count(key)
     return [number for number in array.numbers if type(number) is int] if array is not None else [single] if single else []
@@ -104,7 +105,8 @@ def _widest(file: GgufFile, architecture: str) -> int:
 
 
 def _layerwise_kv_elements(file: GgufFile, architecture: str, width: int) -> int:
-    """Numbers per cell where the layers differ in their heads; layers without attention state none. 0: there is no such cache."""
+    """Return the numbers per cell if the layers differ in their heads; layers without attention state none. 0: the model has no such
+    cache."""
     heads = max(_numbers(file, f"{architecture}.attention.head_count"), default=0)
     head_width = width // heads if heads else 0
     key = file.count(f"{architecture}.attention.key_length") or head_width

@@ -1,4 +1,4 @@
-"""What llama.cpp writes to its log: why something failed, and on which device it has put each layer."""
+"""llama.cpp's log: the reasons of failures, and the device of each layer."""
 
 import ctypes
 import re
@@ -28,7 +28,7 @@ def keep_log() -> None:
 
 
 def explanation() -> str:
-    """llama.cpp's own last words, the most telling line first."""
+    """Return llama.cpp's own last words, the most telling line first."""
     for line in _errors:
         if "error loading model:" in line:
             return line.split("error loading model:", 1)[1].strip()
@@ -36,6 +36,6 @@ def explanation() -> str:
 
 
 def layer_devices(layers: int) -> list[str] | None:
-    """The device that llama.cpp has put each of a model's `layers` on, when it last loaded one; None where its log does not say."""
+    """Return the device that llama.cpp put each of a model's `layers` on, when it last loaded one; None if its log does not say."""
     devices = [_layers.get(layer) for layer in range(layers)]
     return None if None in devices else [device for device in devices if device is not None]

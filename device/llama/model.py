@@ -34,7 +34,7 @@ _NO_SPACE: Final = 1
 
 def start_backend() -> None:
     """Prepare llama.cpp once per process; its log is kept to explain what happens, and is not printed."""
-    # What ggml says before it aborts is then its last word, and no debugger is started for a backtrace.
+    # ggml's message before it aborts is then its last line, and no debugger is started for a backtrace.
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     keep_log()
     llama_cpp.llama_backend_init()
@@ -62,11 +62,11 @@ class Model:
         self.layers = int(llama_cpp.llama_model_n_layer(handle))
         self.parameters = int(llama_cpp.llama_model_n_params(handle))
         if not llama_cpp.llama_model_has_decoder(handle) or not self.trained_context_tokens:
-            raise ModelError(f"{path} is no text generator", hint="give a decoder model, such as a Llama or Qwen chat model")
+            raise ModelError(f"{path} is not a text-generating model", hint="give a decoder model, such as a Llama or Qwen chat model")
 
     @property
     def forgets(self) -> bool:
-        """Whether the last tokens of a sequence can be taken back; recurrent layers keep one state for all of them."""
+        """True if the last tokens of a sequence can be taken back; recurrent layers keep one state for all of them."""
         return not (llama_cpp.llama_model_is_recurrent(self.handle) or llama_cpp.llama_model_is_hybrid(self.handle))
 
     @property
@@ -110,11 +110,11 @@ class Vocabulary:
         return max((len(self._literal(token).encode()) for token in range(self.size)), default=1)
 
     def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
+        """Return the token ids of `text`, in which the texts of control tokens count as those tokens. No start token is added."""
         return self._tokenized(text.encode())
 
     def tokenize_inside(self, text: str) -> list[int]:
-        """The same for text that follows other text: without the blank that SentencePiece puts in front of the first word."""
+        """Tokenize text that follows other text: without the blank that SentencePiece puts in front of the first word."""
         if not self._guard:
             return self.tokenize(text)
         tokens = self._tokenized(_GUARD + text.encode())
@@ -122,7 +122,7 @@ class Vocabulary:
 
     @cached_property
     def puts_blank_in_front(self) -> bool:
-        """Whether it writes the first word of a text as it writes further ones, with a blank, as SentencePiece does."""
+        """True if the tokenizer puts a blank in front of the first word of a text, as SentencePiece does."""
         return bool(llama_cpp.llama_vocab_type(self.handle) == llama_cpp.LLAMA_VOCAB_TYPE_SPM)
 
     @cached_property
@@ -141,14 +141,14 @@ class Vocabulary:
             room = -count
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for in text; none for control tokens but the markers of reasoning."""
+        """Return the bytes that a token stands for in text; none for control tokens, except the markers of reasoning."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._render(token)
         return piece
 
     def guidance_tokenizer(self) -> LLTokenizer:
-        """This vocabulary as llguidance wants it."""
+        """Return this vocabulary as llguidance's tokenizer."""
         return lltokenizer_from_vocab(self.handle, eos_token=sorted(self.ends))
 
     def _render(self, token: int) -> bytes:
@@ -186,7 +186,7 @@ class Context:
             hint = "give a smaller context_tokens or parallel"
             raise ModelError(f"llama.cpp cannot make a context of {cells} tokens: {explanation()}", hint=hint)
         self._handle = handle
-        # What the process leaves behind at its end, the system takes back sooner.
+        # At the end of the process, the system frees the memory sooner than this would.
         weakref.finalize(self, llama_cpp.llama_free, handle).atexit = False
         self._threads = threads
         self._tuner = None if threads.single == threads.batch else ThreadTuner(few=threads.single, many=threads.batch)
@@ -227,7 +227,7 @@ class Context:
         return bool(code == 0)
 
     def logits(self, index: int) -> Logits:
-        """Logits at one position of the decoded batch, valid until the next `decode`."""
+        """Return the logits at one position of the decoded batch, valid until the next `decode`."""
         pointer = llama_cpp.llama_get_logits_ith(self._handle, index)
         address = ctypes.addressof(pointer.contents)
         view = self._views.get(address)
@@ -239,7 +239,7 @@ class Context:
         """Drop a sequence's cells from position `start` on; False if what remains cannot be continued."""
         if not llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, -1):
             return False  # Recurrent models keep one state for all positions, which cannot be cut.
-        # Layers that attend to a sliding window only may have lost the cells in front of their last window.
+        # Layers that only attend to a sliding window may have lost the cells in front of their last window.
         needed = start - self._window
         return not self._window or needed <= 0 or 0 <= llama_cpp.llama_memory_seq_pos_min(self._memory, sequence) <= needed
 

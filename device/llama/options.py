@@ -1,4 +1,4 @@
-"""How a llama.cpp worker loads its model."""
+"""Options with which a llama.cpp worker loads its model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _MOST_DEFAULT_CELLS: Final = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaOptions(WorkerOptions):
-    """What the agent tells its worker process."""
+    """Options that the agent gives to its worker process."""
 
     compute: str = FASTEST
     """`fastest`, `lowest_power`, or a provider's name."""
@@ -23,11 +23,11 @@ class LlamaOptions(WorkerOptions):
     kv_bytes_per_token: int | None = None
     """By the file's header; None: unknown."""
     tokens_per_second: Mapping[str, float] = field(default_factory=dict)
-    """What was measured with this model, by provider."""
+    """Measured output speeds of this model, by provider."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """Paths of LoRA adapters by name."""
 
 
 def cache_cells(tokens: int, parallel: int) -> int:
-    """Tokens that the cache is made for: steps that run side by side share what a few full contexts take."""
+    """Return the tokens that the cache is made for: parallel steps share the room of a few full contexts."""
     return max(tokens, min(tokens * parallel, _MOST_DEFAULT_CELLS))

@@ -1,4 +1,4 @@
-"""Where a model's layers are to go: on which devices, and how many of them."""
+"""Place a model's layers: on which devices, and how many of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _POLICIES: Final = (FASTEST, LOWEST_POWER)
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What llama.cpp is told."""
+    """Devices and number of layers, as llama.cpp is told."""
 
     devices: tuple[BackendDevice, ...] = ()
     """None but the CPU where empty: llama.cpp would otherwise hand long prompts to a GPU even where no layer is on it."""
     layers: int = 0
-    """Of the model, the last ones, that go to the devices; `ALL_LAYERS`: each."""
+    """Number of the model's last layers that go to the devices; `ALL_LAYERS`: each."""
 
 
 CPU_ONLY: Final = Placement()
@@ -38,15 +38,15 @@ def place(options: LlamaOptions, devices: Sequence[BackendDevice]) -> Placement:
     """
     if len(devices) == 1 and options.compute in (*_POLICIES, CPU) and not options.gpu_layers:
         return CPU_ONLY
-    header = read_header(Path(options.path))  # not where nothing is to choose: it takes a while with a large vocabulary
+    header = read_header(Path(options.path))  # only if there is a choice: it takes a while with a large vocabulary
     provider = _provider(options, header, devices)
     if provider.kind is ProcessorKind.CPU or options.gpu_layers == 0:
         return CPU_ONLY
     chosen = tuple(device for device in devices if device.provider == provider.name)
     layers = options.gpu_layers if options.gpu_layers is not None else _layers_for(options, header, chosen)
     if not layers and options.compute == provider.name and not options.allow_fallback:
-        hint = "close what else uses it, take a smaller model or context, or set allow_fallback = true"
-        raise ConfigError(f"{provider.name} has no room for a single layer of this model", hint=hint)
+        hint = "close other programs that use it, take a smaller model or context, or set allow_fallback = true"
+        raise ConfigError(f"{provider.name} has not enough free memory for one layer of this model", hint=hint)
     return Placement(chosen, layers) if layers else CPU_ONLY
 
 
@@ -62,7 +62,7 @@ def _provider(options: LlamaOptions, header: GgufHeader, devices: Sequence[Backe
     is_free = options.allow_fallback or options.gpu_layers is None or (options.gpu_layers == 0 and options.compute in _POLICIES)
     if not is_free and takes_layers != bool(options.gpu_layers):
         hint = "leave gpu_layers out, or set allow_fallback = true; `nearfar doctor` says which GPUs there are"
-        raise ConfigError(f"gpu_layers is {options.gpu_layers}, and {choice.provider.name} is what computes", hint=hint)
+        raise ConfigError(f"gpu_layers is {options.gpu_layers}, but the model would run on {choice.provider.name}", hint=hint)
     return choice.provider
 
 
@@ -77,9 +77,9 @@ def _layers_for(options: LlamaOptions, header: GgufHeader, devices: Sequence[Bac
 
 
 def layers_that_fit(free: int, *, model_bytes: int, cache_bytes: int, layers: int | None) -> int:
-    """How many layers a GPU with `free` bytes takes; `ALL_LAYERS` where all fit, or nobody can tell.
+    """Return how many layers a GPU with `free` bytes takes; `ALL_LAYERS` if all fit, or a size is unknown.
 
-    Layers are taken to be alike, and the output layer to be one more of them. Each brings its share of the cache with it.
+    All layers count as equally large, and the output layer as one more of them. Each brings its share of the cache with it.
     """
     if not free or not layers:
         return ALL_LAYERS

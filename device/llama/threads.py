@@ -1,7 +1,7 @@
-"""How many threads a pass through the model takes, found out while working.
+"""Tune the number of threads of a pass through the model while working.
 
-llama.cpp's threads wait for each other by spinning. On idle cores, all of them together are fastest; where another process has a core,
-they spin for a partner that is not running, and one thread alone can be five times faster. Which of the two holds changes while we run.
+llama.cpp's threads wait for each other by spinning. On idle cores, all of them together are fastest. If another process has a core, they
+spin for a partner that is not running, and one thread alone can be five times faster. Which of the two holds changes while we run.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class _Contest:
     times: list[float] = field(default_factory=list)
     """Seconds per token of the latest passes with `used`."""
     trial_times: list[float] = field(default_factory=list)
-    """The same with `other`, during a trial."""
+    """Seconds per token of passes with `other`, during a trial."""
     rest: int = 0
     """Passes until the next trial."""
     next_rest: int = _SHORTEST_REST
@@ -39,7 +39,7 @@ class _Contest:
             return
         self.trial_times.append(seconds)
         fastest = min(self.times)
-        # What is this slow at once will not win: it is not worth the further passes.
+        # A number that is this slow at once will not win, and further passes with it would be wasted.
         if min(self.trial_times) > _HOPELESS * fastest or len(self.trial_times) == _MEASURED:
             self._decide(wins=min(self.trial_times) < _CLEARLY * fastest)
 
@@ -59,12 +59,12 @@ class ThreadTuner:
         self._contests: dict[int, _Contest] = {}
 
     def threads(self, tokens: int) -> int:
-        """For the next pass, which has so many tokens."""
+        """Return the number of threads for the next pass, which has `tokens` tokens."""
         contest = self._contest(tokens)
         return contest.other if contest.on_trial else contest.used
 
     def report(self, tokens: int, seconds: float) -> None:
-        """How long the pass took for which `threads` was asked last."""
+        """Take note of the duration of the pass for which `threads` was asked last."""
         self._contest(tokens).report(seconds / tokens)
 
     def _contest(self, tokens: int) -> _Contest:
@@ -75,7 +75,7 @@ class ThreadTuner:
         return contest
 
     def _opened(self, size: int) -> _Contest:
-        """Begins with what is in use for the nearest size: what other programs leave of the cores, they leave for all sizes."""
+        """Begin with the number that is in use for the nearest size: other programs leave the same cores to passes of all sizes."""
         nearest = min(self._contests, key=lambda known: abs(known - size), default=None)
         if nearest is None or self._contests[nearest].used == self._few:
             return _Contest(used=self._few, other=self._many)

@@ -67,7 +67,7 @@ def _pass(context: Context) -> Logits:
 
 
 def _execution(events: list[dict[str, Any]], layers: int, threads: int) -> Execution:
-    """The provider of most operators; a layer is where its attention is."""
+    """Return the provider of most operators; a layer counts where its attention is."""
     nodes = [event["args"] for event in events if event.get("cat") == "Node" and "provider" in event.get("args", {})]
     providers = Counter(str(node["provider"]) for node in nodes)
     attention = [node["provider"] for node in nodes if "Attention" in str(node.get("op_name"))]

@@ -86,7 +86,7 @@ class Context:
         self._adapter = number
 
     def logits(self, index: int) -> Logits:
-        """Logits behind one of the batch's parts."""
+        """Return the logits after one of the batch's parts."""
         return self._logits[index]
 
     def forget(self, sequence: int, start: int) -> bool:
@@ -103,11 +103,11 @@ class Context:
         return True
 
     def share(self, source: int, target: int, end: int) -> bool:
-        """No: a generator's cache is its own."""
+        """Return False: a generator's cache is its own."""
         return False
 
     def generator(self, sequence: int) -> Any:  # noqa: ANN401 - onnxruntime-genai carries no types
-        """The generator of a sequence."""
+        """Return the generator of a sequence; make it at the first call."""
         if sequence not in self._generators:
             parameters = genai.GeneratorParams(self._model)
             parameters.set_search_options(max_length=self._tokens)

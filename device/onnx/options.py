@@ -1,4 +1,4 @@
-"""How a worker of onnxruntime-genai loads its model."""
+"""Options with which a worker of onnxruntime-genai loads its model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from ..worker.protocol import WorkerOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxOptions(WorkerOptions):
-    """What the agent tells its worker process."""
+    """Options that the agent gives to its worker process."""
 
     compute: str
     """`fastest`, `lowest_power`, or a provider's name."""

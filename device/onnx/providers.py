@@ -1,7 +1,8 @@
-"""onnxruntime's execution providers under our names, as far as they run language models beside the CPU.
+"""onnxruntime's execution providers under our names: those that run language models, without the CPU.
 
-What onnxruntime calls *available* is what it was built with. Whether a provider's hardware and driver are there shows only when a model is
-loaded, unless the provider stands in onnxruntime's list of devices.
+onnxruntime calls a provider *available* if it was built in. Loading a model shows whether the provider's hardware and driver are
+present,
+unless the provider stands in onnxruntime's list of devices.
 """
 
 from typing import Final, NamedTuple
@@ -17,7 +18,7 @@ class ExecutionProvider(NamedTuple):
     full: str
     """Its name in onnxruntime."""
     kind: ProcessorKind
-    """What it mostly computes on."""
+    """The kind of processor that it mostly computes on."""
 
 
 PROVIDERS: Final = {
@@ -33,6 +34,6 @@ PROVIDERS: Final = {
 
 
 def short_name(full: str) -> str:
-    """Our name of a provider of onnxruntime."""
+    """Return our name of a provider of onnxruntime."""
     ours = next((name for name, provider in PROVIDERS.items() if provider.full == full), None)
     return ours or full.removesuffix("ExecutionProvider").lower()

@@ -26,15 +26,15 @@ class Field:
 
     @property
     def integer(self) -> int:
-        """As an int64."""
+        """The number as an int64."""
         if not isinstance(self.value, int):
-            raise Damaged(f"field {self.number} is no number")
+            raise Damaged(f"field {self.number} is not a number")
         return self.value - (1 << 64) if self.value >> 63 else self.value
 
     @property
     def message(self) -> memoryview:
         if isinstance(self.value, int):
-            raise Damaged(f"field {self.number} is no message")
+            raise Damaged(f"field {self.number} is not a message")
         return self.value
 
     @property
@@ -44,7 +44,7 @@ class Field:
 
 
 def fields(message: Buffer) -> Iterator[Field]:
-    """The fields of a message, in the order in which they are written. Raises `Damaged`."""
+    """Yield the fields of a message, in the order in which they are written. Raises `Damaged`."""
     data, at = memoryview(message), 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -64,7 +64,7 @@ def fields(message: Buffer) -> Iterator[Field]:
 
 
 def integers(field: Field) -> list[int]:
-    """A repeated int64, which may be packed into one field."""
+    """Return a repeated int64, which may be packed into one field."""
     if isinstance(field.value, int):
         return [field.integer]
     data, at, found = field.value, 0, []

@@ -26,7 +26,10 @@ _RUNTIME_BYTES: Final = 2 << 30
 
 
 def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
-    """The model and its scheduler. Raises `ModelError` if it cannot be loaded, `ConfigError` if what it is to compute on is absent."""
+    """Load the model and make its scheduler.
+
+    Raises `ModelError` if it cannot be loaded, `ConfigError` if the processor it is to compute on is absent.
+    """
     options = OnnxOptions(**values)
     path = Path(options.path)
     folder = read_folder(path)
@@ -45,7 +48,7 @@ def load(values: dict[str, Any]) -> tuple[Scheduler, WorkerReady]:
 
 
 def _opened(options: OnnxOptions, folder: OnnxFolder, tokens: int, provider: str) -> tuple[Model, Context, Execution]:
-    """On `provider`; else, where it was not asked for by name or a fallback is allowed, on whatever runs the model."""
+    """Load the model on `provider`, or on the CPU if that fails and the provider was not asked for by name, or a fallback is allowed."""
     binding = options.compute == provider and not options.allow_fallback
     try:
         opened = _opened_on(provider, options, folder, tokens)
@@ -54,8 +57,8 @@ def _opened(options: OnnxOptions, folder: OnnxFolder, tokens: int, provider: str
             raise
         return _opened_on(CPU, options, folder, tokens)
     if binding and opened[2].provider != provider:
-        message = f"the provider {provider!r} was asked for, and {opened[2].provider!r} runs the model"
-        raise ConfigError(message, hint="name that one, or allow the fallback")
+        message = f"the provider {provider!r} was asked for, but {opened[2].provider!r} runs the model"
+        raise ConfigError(message, hint="name that one in compute, or set allow_fallback = true")
     return opened
 
 
@@ -72,7 +75,7 @@ def _opened_on(provider: str, options: OnnxOptions, folder: OnnxFolder, tokens: 
 
 
 def _room(folder: OnnxFolder, cells: int) -> int:
-    """Bytes that loading may take. Raises `ModelError` if model and caches cannot fit."""
+    """Return the bytes that loading may take. Raises `ModelError` if model and caches cannot fit."""
     needed, free = folder.size + cells * (folder.kv_bytes_per_token or 0), free_memory_bytes()
     if free is not None and needed > free:
         message = f"the model and a context of {cells} tokens need {needed >> 20} MiB, and {free >> 20} MiB of memory are free"

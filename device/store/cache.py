@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Final
 
 _NAME_BYTES: Final = 255
-"""Of one part of a path, on all file systems in use."""
+"""Most bytes of one part of a path, on all file systems in use."""
 
 
 def stays_inside(name: str) -> bool:
-    """Whether a name with slashes, of a file or a revision, leads nowhere but below the folder that it is taken for."""
+    """Return True if a name with slashes, of a file or a revision, leads nowhere but below its folder."""
     parts = name.split("/")
     try:
         is_short = all(len(part.encode()) <= _NAME_BYTES for part in parts)
-    except UnicodeEncodeError:  # half of a pair of surrogates, which JSON can hold and a name cannot
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold and a file name cannot
         return False
     return is_short and not {"", ".", ".."} & set(parts) and "\\" not in name and "\0" not in name
 
 
 def content_of(path: Path) -> Path | None:
-    """Return where the content of a file in a cache lies. None: the file, or what it links to, is outside of its repository.
+    """Return where the content of a file in a cache lies. None: the file, or its link's target, is outside of its repository.
 
-    Such a file is not for the store to move or delete: somebody else put it, or the link to it, there.
+    The store must not move or delete such a file: another program put it, or the link to it, there.
     """
     snapshots = next((parent for parent in path.parents if parent.name == "snapshots"), None)
     if snapshots is None:
@@ -44,11 +44,11 @@ class HubCache:
         self._folder = folder
 
     def blob(self, repository: str, etag: str) -> Path:
-        """Where content lies, or would."""
+        """Return the path of a file's content, whether or not it exists."""
         return self._repository(repository) / "blobs" / etag
 
     def partial(self, repository: str, name: str, etag: str) -> Path:
-        """Where content grows until it is complete: in a folder that nothing else reads."""
+        """Return the path at which content grows until it is complete, in a folder that no other program reads."""
         flat = name.replace("/", "--")
         if len(flat.encode()) + 1 + len(etag) > _NAME_BYTES:
             flat = hashlib.sha256(flat.encode()).hexdigest()
@@ -70,7 +70,7 @@ class HubCache:
         partial.replace(blob)
 
     def link(self, repository: str, commit: str, name: str, etag: str) -> Path:
-        """The file under its own name, a link to its content."""
+        """Link the file's own name to its content, and return the link."""
         path = self._repository(repository) / "snapshots" / commit / name
         path.parent.mkdir(parents=True, exist_ok=True)
         target = os.path.relpath(self.blob(repository, etag), path.parent)
@@ -86,7 +86,7 @@ class HubCache:
             path.write_text(commit, encoding="utf-8")
 
     def commit(self, repository: str, revision: str) -> str | None:
-        """The commit that `revision` was when it was last looked up; None: unknown."""
+        """Return the commit that `revision` was when it was last looked up; None: unknown."""
         folder = self._repository(repository)
         try:
             return (folder / "refs" / revision).read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""What makes files a model: which ones belong to it, and whether they are sound enough to be loaded."""
+"""Check the files of a model: which ones belong to it, and whether they are sound enough to be loaded."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ def model_format(path: Path) -> Literal["gguf", "onnx"]:
 
 
 def model_files(path: Path) -> list[Path]:
-    """All files of the model at `path`: a GGUF file, all parts of a split one, or the files of an ONNX folder.
+    """Return all files of the model at `path`: a GGUF file, all parts of a split one, or the files of an ONNX folder.
 
     Raises `ModelNotFound` if there are none, or parts are missing, and `ModelError` for a folder that is no ONNX model.
     """
@@ -42,13 +42,13 @@ def check_model(path: Path) -> None:
 
 
 def store_file(path: Path, progress: Progress) -> StoredFile:
-    """The file as it is now, with its checksum."""
+    """Describe the file as it is now, with its checksum."""
     state = path.stat()
     return StoredFile(path=str(path), bytes=state.st_size, modified_ns=state.st_mtime_ns, sha256=sha256_of(path, progress))
 
 
 def fault_of(model: StoredModel, expected: Sequence[str | None]) -> str:
-    """What is wrong with a model whose files should have these checksums, None where no one knows; empty: nothing."""
+    """Return the fault of a model whose files should have these checksums, None for unknown ones; empty: the model is sound."""
     for file, checksum in zip(model.files, expected, strict=True):
         if checksum is not None and file.sha256 != checksum:
             return f"{Path(file.path).name} has the SHA-256 {file.sha256}, not {checksum}"

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import httpx
 
 _SECONDS: Final = 30.0
-"""Of silence after which a connection counts as broken."""
+"""Seconds of silence after which a connection counts as broken."""
 _LISTING_BYTES: Final = 64 << 20
-"""Of a listing: a file takes about 300."""
+"""Most bytes of a listing: a file takes about 300."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _ETAG: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """Git's name for a file, or the SHA-256 of a large one."""
@@ -40,7 +40,7 @@ class HubFile:
     name: str
     bytes: int
     etag: str
-    """What the cache calls its content: the SHA-256 of large files, such as all models are."""
+    """The cache's name for the content: the SHA-256 of large files, such as all models are."""
 
     @property
     def sha256(self) -> str | None:
@@ -64,13 +64,13 @@ class Hub:
         self._cache = HubCache(settings.cache)
 
     def snapshot(self, repository: str, revision: str) -> Snapshot:
-        """What the repository holds at `revision`: a branch, a tag or a commit.
+        """List the files of the repository at `revision`: a branch, a tag or a commit.
 
         Raises `ModelNotFound` if there is none, `Unauthenticated` if it wants a token, `Unavailable` if the hub cannot be reached, and
         `ConfigError` offline if the cache does not hold the revision.
         """
         if not stays_inside(revision):
-            raise ConfigError(f"{revision!r} is no revision", hint="give a branch, a tag or a commit of the repository")
+            raise ConfigError(f"{revision!r} is not a valid revision", hint="give a branch, a tag or a commit of the repository")
         if self._settings.is_offline:
             return self._cached(repository, revision)
         path = f"/api/models/{repository}/revision/{quote(revision, safe='')}"
@@ -84,7 +84,8 @@ class Hub:
             return _parse(repository, response, _first(response.iter_raw(), _LISTING_BYTES))
 
     def select(self, reference: HubReference, snapshot: Snapshot) -> list[HubFile]:
-        """The files that are meant. Raises as `HubReference.select` does, and `ConfigError` offline if the cache does not hold them."""
+        """Return the files that a reference means. Raises as `HubReference.select` does, and `ConfigError` offline if the cache lacks
+        them."""
         try:
             return [snapshot.files[name] for name in reference.select(snapshot.files)]
         except ModelNotFound as error:
@@ -93,13 +94,13 @@ class Hub:
             raise
 
     def holds(self, snapshot: Snapshot, file: HubFile) -> bool:
-        """Whether the cache has the file already."""
+        """Return True if the cache has the file already."""
         return self._cache.blob(snapshot.repository, file.etag).exists()
 
     def fetch(self, snapshot: Snapshot, file: HubFile, progress: Progress) -> Path:
-        """The file in the cache, fetched if it is not there; of two processes that want it, one fetches.
+        """Fetch a file that is not in the cache, and return its path there. If two processes want it, one fetches.
 
-        Raises as `snapshot` does, and `ConfigError` if the disk is full. What was fetched is kept for the next attempt.
+        Raises as `snapshot` does, and `ConfigError` if the disk is full. Bytes that were fetched are kept for the next attempt.
         """
         repository = snapshot.repository
         partial = self._cache.partial(repository, file.name, file.etag)
@@ -115,7 +116,7 @@ class Hub:
             return self._cache.link(repository, snapshot.commit, file.name, file.etag)
 
     def head(self, snapshot: Snapshot, file: HubFile, length: int) -> bytes:
-        """At most the first `length` bytes of a file. Raises as `snapshot` does."""
+        """Fetch at most the first `length` bytes of a file. Raises as `snapshot` does."""
         url = _url(snapshot, file)
         with self._client() as client, _reached(client):
             headers = {"Range": f"bytes=0-{length - 1}"}
@@ -163,20 +164,21 @@ class Hub:
 
         try:
             transport = PublicTransport(httpx.URL(self._settings.endpoint), self._settings.hosts)
-            # httpx drops the token where it is sent on to another host.
-            # Without compression, so that positions mean those of the file, and no kilobyte unpacks to gigabytes.
+            # httpx drops the token if it is redirected to another host.
+            # No compression: ranges then count the file's own bytes, and no kilobyte unpacks to gigabytes.
             headers = {"Accept-Encoding": "identity"} | _authorization(self._settings.token)
             return httpx.Client(base_url=self._settings.endpoint, headers=headers, timeout=_SECONDS, transport=transport)
         except httpx.InvalidURL:
-            raise ConfigError("HF_ENDPOINT is no address", hint="it is something like https://huggingface.co") from None
+            raise ConfigError("HF_ENDPOINT is not a valid URL", hint="it is something like https://huggingface.co") from None
 
 
 def _authorization(token: str | None) -> dict[str, str]:
-    """The header with the token. Raises `ConfigError` for what no header can carry, since httpx's own error would show it."""
+    """Return the header with the token. Raises `ConfigError` for a token that no header can carry, since httpx's own error would show
+    it."""
     if token is None:
         return {}
     if not (token.isascii() and token.isprintable()):
-        raise ConfigError("the Hugging Face token has characters that no token has", hint="set HF_TOKEN, or run `hf auth login`, again")
+        raise ConfigError("the Hugging Face token contains invalid characters", hint="set HF_TOKEN, or run `hf auth login`, again")
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -185,7 +187,7 @@ def _url(snapshot: Snapshot, file: HubFile) -> str:
 
 
 def _host(url: "httpx.URL") -> str:
-    """Without the user and password that may stand in front of it."""
+    """Return host and port, without the user and password that may stand in front of them."""
     return url.netloc.decode() or str(url)
 
 
@@ -195,13 +197,13 @@ def _reached(client: "httpx.Client") -> Iterator[None]:
 
     try:
         yield
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last two for places that are none
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last two for invalid URLs
         message = f"{_host(client.base_url)} cannot be reached: {str(error) or type(error).__name__}"
         raise Unavailable(message, hint="check the network and HF_ENDPOINT") from error
 
 
 def _first(blocks: Iterator[bytes], length: int) -> bytes:
-    """A server that does not know ranges sends the whole file, which nobody waits for."""
+    """Return the first bytes of a stream. A server that does not know ranges sends the whole file; the rest is not awaited."""
     data = bytearray()
     for block in blocks:
         data += block
@@ -215,7 +217,7 @@ def _written(file: HubFile) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{file.name} cannot be written: {error}", hint="check the folder of the cache, and who may write it") from error
+        raise ConfigError(f"{file.name} cannot be written: {error}", hint="check the cache folder and its permissions") from error
 
 
 def _parse(repository: str, response: "httpx.Response", content: bytes) -> Snapshot:
@@ -238,16 +240,16 @@ def _file(entry: Mapping[str, Any]) -> HubFile:
 
 
 def _is_plain(file: HubFile) -> bool:
-    """Whether what a server says of a file can be, and the file stays inside the cache."""
+    """Return True if the server's figures for a file are possible, and the file stays inside the cache."""
     return file.bytes >= 0 and bool(_ETAG.fullmatch(file.etag)) and stays_inside(file.name)
 
 
 def _refusal(response: "httpx.Response", repository: str) -> NearfarError:
     if response.status_code in (401, 403):
-        message = f"hf:{repository} does not exist, or is not open to you"
+        message = f"hf:{repository} does not exist, or you have no access to it"
         return Unauthenticated(message, hint=f"check the name; for a gated model, accept its terms at {response.url.host} and set HF_TOKEN")
     if response.status_code == 404:
         return ModelNotFound(f"there is no hf:{repository}, or not at this revision", hint="check the name, and --revision")
     error = from_http_status(response.status_code, f"{response.url.host} answered {response.status_code} for hf:{repository}")
-    error.hint = "run it again later: it goes on from here"
+    error.hint = "run it again later: the download resumes"
     return error

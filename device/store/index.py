@@ -24,7 +24,7 @@ class StoredFile(Value):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the file looks as it did when its checksum was taken; one that cannot be looked at does not."""
+        """True if size and time are as they were when the checksum was taken; False for a file that cannot be looked at."""
         try:
             state = Path(self.path).stat()
         except OSError:
@@ -37,17 +37,17 @@ class StoredModel(Value):
 
     name: str
     path: str
-    """What to load: a .gguf file, the first part of a split one, or an ONNX folder."""
+    """The path to load: a .gguf file, the first part of a split one, or an ONNX folder."""
     format: Literal["gguf", "onnx"]
     source: str
     """`hf:owner/repo:FILE`, or `file` for one that was added where it lies."""
     commit: str | None = None
-    """Of the repository."""
+    """Commit of the repository."""
     owned: bool
-    """Whether the store fetched the files, and so deletes them with the model."""
+    """True if the store fetched the files, and so deletes them with the model."""
     files: tuple[StoredFile, ...]
     quarantined: str = ""
-    """What a check has found wrong with it; empty: nothing."""
+    """The fault that a check has found; empty: none."""
 
     @property
     def bytes(self) -> int:
@@ -55,7 +55,7 @@ class StoredModel(Value):
 
     @property
     def obstacle(self) -> str:
-        """Why it must not be loaded; empty: it may."""
+        """The reason why the model must not be loaded; empty: it may."""
         if self.quarantined:
             return f"in quarantine: {self.quarantined}"
         changed = next((file.path for file in self.files if not file.is_unchanged), None)
@@ -74,7 +74,7 @@ class Index:
         self._path = folder / "index.json"
 
     def read(self) -> Models:
-        """All models by name. Raises `ConfigError` if the file is not what `change` wrote."""
+        """Return all models by name. Raises `ConfigError` if the file is not what `change` wrote."""
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:
@@ -87,7 +87,7 @@ class Index:
 
     @contextmanager
     def change(self) -> Iterator[Models]:
-        """The models, to be changed in place; written when the block ends without an error. Others wait meanwhile."""
+        """Yield the models, to be changed in place, and write them if the block ends without an error. Other processes wait meanwhile."""
         with locked(self._folder / "index.lock"):
             models = self.read()
             yield models

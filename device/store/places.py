@@ -1,4 +1,4 @@
-"""Where things lie: the store's own folder, and what Hugging Face's environment variables say."""
+"""Places of files: the store's own folder, and the folders of Hugging Face's environment variables."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _TRUE: Final = ("1", "on", "yes", "true")
 
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """`NEARFAR_HOME`, else `nearfar` in the user's data folder as the XDG base directory specification names it."""
+    """Return `NEARFAR_HOME`, else `nearfar` in the user's data folder as the XDG base directory specification names it."""
     if home := environment.get("NEARFAR_HOME"):
         return Path(home).expanduser()
     data = environment.get("XDG_DATA_HOME")
@@ -19,12 +19,12 @@ def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubSettings:
-    """How the hub is reached, and where its files are kept for all programs that use it."""
+    """The address of the hub, and the folder in which all programs that use it keep its files."""
 
     endpoint: str = "https://huggingface.co"
     token: str | None = None
     hosts: tuple[str, ...] = ()
-    """Where the hub may redirect to beside the public internet: `HOST` or `HOST:PORT`."""
+    """Hosts that the hub may redirect to in addition to the public internet: `HOST` or `HOST:PORT`."""
     cache: Path
     is_offline: bool = False
     pause: float = 0.5
@@ -32,9 +32,10 @@ class HubSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """What the variables `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE` say.
+        """Read `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE`.
 
-        And `NEARFAR_MODEL_HOSTS`, the `hosts` with commas between them. The others' meaning: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
+        And `NEARFAR_MODEL_HOSTS`, the `hosts` with commas between them. The others' meaning:
+        https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables
         """
         caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
         home = _folder(environment.get("HF_HOME") or f"{caches}/huggingface")
@@ -54,7 +55,7 @@ def _folder(text: str | Path) -> Path:
 
 
 def _read_token(path: Path) -> str | None:
-    """The token that `hf auth login` left."""
+    """Return the token that `hf auth login` saved."""
     try:
         return path.read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError):

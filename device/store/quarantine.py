@@ -1,4 +1,4 @@
-"""A folder for files that are not what they should be: out of the way of whatever loads models, with the reason beside them."""
+"""A folder for damaged or unexpected files: out of the way of programs that load models, with the reason in a note next to each."""
 
 import logging
 import shutil
@@ -22,10 +22,10 @@ class Quarantine:
         return tuple(self._take(file, reason) for file in files)
 
     def delete(self, path: Path) -> None:
-        """Delete a file that the store has fetched, with its content in the cache, or with the reason beside it here."""
+        """Delete a file that the store has fetched, with its content in the cache, or a file in quarantine, with its note."""
         content = path if self._holds(path) else content_of(path)
         if content is None:
-            logger.warning("%s stays: it, or what it links to, lies outside of the cache", path)
+            logger.warning("%s is not deleted: the file or the target of its link is outside of the cache", path)
             return
         for each in (path, _reason(path)) if self._holds(path) else (content, path):
             each.unlink(missing_ok=True)
@@ -40,7 +40,7 @@ class Quarantine:
             if self._holds(source) or not source.exists():
                 return file  # It is here already, or on a disk that may come back.
             if (content := content_of(source)) is None:
-                logger.warning("%s is not moved to %s: it, or what it links to, lies outside of the cache", source, self._folder)
+                logger.warning("%s is not moved to %s: the file or the target of its link is outside of the cache", source, self._folder)
                 return file
             self._folder.mkdir(parents=True, exist_ok=True)
             _reason(target).write_text(f"{file.path}\n{reason}\n", encoding="utf-8")
@@ -54,5 +54,5 @@ class Quarantine:
 
 
 def _reason(path: Path) -> Path:
-    """The note beside a file in quarantine."""
+    """Return the path of the note for a file in quarantine."""
     return path.with_name(f"{path.name}.reason.txt")

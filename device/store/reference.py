@@ -13,7 +13,7 @@ PREFIX: Final = "hf:"
 _REFERENCE: Final = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?::(?P<selector>[^\\\s]*))?", re.ASCII)
 _QUANT: Final = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d+\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|F16|FP16|F32))(?=$|[-._/])", re.IGNORECASE)
 _NO_MODEL: Final = re.compile(r"(^|/)(mmproj|imatrix)", re.IGNORECASE)
-"""Image encoders and calibration data, which lie beside the models they belong to."""
+"""Image encoders and calibration data, which lie next to the models they belong to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class HubReference:
         return f"{PREFIX}{self.repository}:{self.selector}" if self.selector else f"{PREFIX}{self.repository}"
 
     def select(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The files of the model that is meant, out of all files of the repository: one, or the parts of a split model in order.
+        """Choose the files of the model among all files of the repository: one, or the parts of a split model in order.
 
         Raises `ModelNotFound` if there is none, and `ConfigError` if several models fit; both name those that there are.
         """
@@ -53,7 +53,7 @@ class HubReference:
         return _complete(fitting[0])
 
     def means(self, file: str) -> bool:
-        """Whether the model whose first or only file this is fits."""
+        """Return True if the reference fits the model whose first or only file this is."""
         return any(self._fits(title, files) for title, files in models_among([file]).items())
 
     def _fits(self, title: str, files: Sequence[str]) -> bool:
@@ -63,7 +63,7 @@ class HubReference:
 
 
 def models_among(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The models among a repository's files, by their names without number and suffix; one that is split has several files."""
+    """Group a repository's files by model: names without number and suffix, each with one file, or several if it is split."""
     models: dict[str, list[str]] = {}
     for name in sorted(names):
         if name.lower().endswith(".gguf") and not _NO_MODEL.search(name):
@@ -73,13 +73,13 @@ def models_among(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def quant_of(title: str) -> str:
-    """The quantisation that a model's name tells, else the name."""
+    """Return the quantisation in a model's name, else the name."""
     found = _QUANT.findall(title)
     return str(found[-1]) if found else title
 
 
 def labels_of(titles: Iterable[str]) -> dict[str, str]:
-    """What tells a repository's models apart, by their names: the quantisation, or all of the name where several have the same."""
+    """Label a repository's models so that they can be told apart: by quantisation, or by the whole name if several have the same one."""
     quants = {title: quant_of(title) for title in titles}
     counts = Counter(quants.values())
     return {title: quant if counts[quant] == 1 else title for title, quant in quants.items()}

@@ -33,9 +33,9 @@ class Transfer:
     client: "httpx.Client"
     url: str
     partial: Path
-    """Where it grows."""
+    """The file that grows."""
     size: int
-    """Of the whole file."""
+    """Bytes of the whole file."""
     refuse: Callable[["httpx.Response"], NearfarError]
     """Makes the error for an answer that is no content."""
     progress: Progress
@@ -60,14 +60,14 @@ class Transfer:
             fault = "it ended too early"
             try:
                 self._continue(have)
-            except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:  # the last two for places that are none
+            except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:  # the last two for invalid URLs
                 fault = str(error) or type(error).__name__
             if self._have() > most:
                 failures, most = 0, self._have()
                 continue
             failures += 1
             if failures == _MOST_FAILURES:
-                hint = "check the network, then run it again: it goes on from here"
+                hint = "check the network, then run it again: the download resumes"
                 raise Unavailable(f"{self.title} cannot be fetched: {fault}", hint=hint)
             time.sleep(self.pause * 2 ** (failures - 1))
 
@@ -81,7 +81,7 @@ class Transfer:
             self.partial.unlink()
 
     def _have(self) -> int:
-        """Bytes that are there; none where there are too many, for those are of something else."""
+        """Return the bytes that are there; 0 if there are too many, for those belong to another file."""
         size = self.partial.stat().st_size if self.partial.exists() else 0
         return size if size <= self.size else 0
 
@@ -93,14 +93,14 @@ class Transfer:
                 return
             if not response.is_success:
                 raise self.refuse(response)
-            # A server that does not know ranges sends all of it.
+            # A server that does not know ranges sends the whole file.
             start = have if response.status_code == _PARTIAL_CONTENT else 0
             with self.partial.open("r+b" if start else "wb") as file:
                 file.seek(start)
                 self._write(response, file, start)
 
     def _is_other_part(self, response: "httpx.Response", have: int) -> bool:
-        """Whether it sends a part, and not of this file what is missing."""
+        """Return True if the server sends another part than the missing one of this file."""
         expected = f"bytes {have}-{self.size - 1}/{self.size}"
         return response.status_code == _PARTIAL_CONTENT and response.headers.get("Content-Range") != expected
 
@@ -126,11 +126,11 @@ class Transfer:
         if error.errno not in _FULL:
             return error
         message = f"the disk is full: {self._have()} of the {self.size} bytes of {self.title} are in {self.partial.parent}"
-        return ConfigError(message, hint="free some space and run it again: it goes on from there; or set HF_HUB_CACHE to another disk")
+        return ConfigError(message, hint="free some space and run it again: the download resumes; or set HF_HUB_CACHE to another disk")
 
 
 def sha256_of(path: Path, progress: Progress) -> str:
-    """The file's checksum, in hexadecimal."""
+    """Return the file's checksum, in hexadecimal."""
     digest, size, done = hashlib.sha256(), path.stat().st_size, 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

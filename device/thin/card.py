@@ -1,4 +1,4 @@
-"""What a llama-server says about itself, as an agent card. A capability is claimed if the server has shown it."""
+"""Describe a llama-server as an agent card. A capability is claimed if the server has shown it."""
 
 from datetime import UTC, datetime
 
@@ -54,7 +54,7 @@ async def _takes_tools(server: LlamaServer) -> bool:
 
 
 async def _is_sure(server: LlamaServer, context: int) -> bool:
-    """Whether an answer comes with log-probabilities."""
+    """Return True if an answer comes with log-probabilities."""
     answer = Answer(_TRIAL)
     async for chunk in server.stream("/v1/chat/completions", request_body(_TRIAL, context_tokens=context)):
         answer.feed(chunk)
@@ -63,7 +63,7 @@ async def _is_sure(server: LlamaServer, context: int) -> bool:
 
 
 def _model(properties: object, models: object) -> str:
-    """The alias that the server was given, else the file's name."""
+    """Return the alias that the server was given, else the file's name."""
     for found in (inner(properties, "model_alias"), inner(models, "data", 0, "id"), inner(properties, "model_path")):
         if isinstance(found, str) and (name := _shown(model_name(found))):
             return name
@@ -77,5 +77,5 @@ def _shown(name: str) -> str:
 
 def _positive(value: object, what: str) -> int:
     if type(value) is not int or not 0 < value <= _UINT32:
-        raise InvalidOutput(f"llama-server tells no {what}", hint="check that --server is a llama-server of 2025 or later")
+        raise InvalidOutput(f"llama-server reports no {what}", hint="check that --server is a llama-server of 2025 or later")
     return value

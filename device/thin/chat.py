@@ -28,7 +28,7 @@ def request_body(request: pb.StepRequest, *, context_tokens: int) -> JsonObject:
     """Raises `InvalidRequest` for what is malformed, and `Unsupported` for what llama-server could not keep to."""
     if request.HasField("adapter") or request.HasField("call_adapter"):
         raise Unsupported("this worker has no adapters", hint="leave adapter out, or ask another agent")
-    # With tools it has log-probabilities in a whole answer only, and without them nobody could tell how sure the answer is.
+    # With tools, llama-server sends log-probabilities in a whole answer only, and the confidence is computed from them.
     is_streamed = not request.tools
     body: JsonObject = {
         "messages": [_message(message) for message in request.messages],
@@ -54,7 +54,7 @@ def request_body(request: pb.StepRequest, *, context_tokens: int) -> JsonObject:
 
 
 class Answer:
-    """What the chunks of one answer, or a whole answer, add up to. Raises `InvalidOutput` for what breaks the contract."""
+    """The sum of the chunks of one answer, or a whole answer. Raises `InvalidOutput` if the answer breaks the contract."""
 
     def __init__(self, request: pb.StepRequest) -> None:
         self._request = request
@@ -67,14 +67,14 @@ class Answer:
         self._timings: object = None
 
     def feed(self, chunk: JsonObject) -> str:
-        """The text that a chunk adds."""
+        """Take a chunk and return the text that it adds."""
         self._model = model_name(_text(chunk, "model")) or self._model
         self._usage = chunk.get("usage") or self._usage
         self._timings = chunk.get("timings") or self._timings
         choice = inner(chunk, "choices", 0)
         self._reason = _text(choice, "finish_reason") or self._reason
         delta = inner(choice, "delta") or inner(choice, "message")
-        if not _text(delta, "reasoning_content"):  # thoughts wander; the confidence is the answer's
+        if not _text(delta, "reasoning_content"):  # the confidence is that of the answer, without the reasoning
             self._weigh(inner(choice, "logprobs", "content"))
         for position, piece in enumerate(_list(inner(delta, "tool_calls"))):
             index = inner(piece, "index")
@@ -82,7 +82,7 @@ class Answer:
         return _text(delta, "content")
 
     def events(self, *, first_token_seconds: float | None) -> Iterator[pb.StepEvent]:
-        """The calls, and what closes the step. `first_token_seconds`: as the worker has seen it."""
+        """Yield the calls, and the event that finishes the step. `first_token_seconds`: as the worker has measured it."""
         calls = [] if self._reason == "length" else [self._checked(call) for call in self._calls.values()]  # the last may be half a call
         self._check(calls)
         for call in calls:
@@ -120,7 +120,8 @@ class Answer:
                 raise InvalidOutput(f"the model called an unknown tool {call.name[:60]!r}", hint=f"known tools: {', '.join(sorted(names))}")
 
     def _checked(self, call: "_Call") -> pb.ToolCall:
-        """Templates number calls anew in every turn, or not at all, and ids must not repeat within a conversation."""
+        """Check a call and give it an id of its own: templates number calls again in every turn, or not at all, and ids must not repeat
+        within a conversation."""
         arguments = call.arguments.strip() or "{}"
         _object(arguments, InvalidOutput)
         identity = call.id if call.id and call.id not in self._taken else f"call_{uuid4().hex}"
@@ -136,7 +137,7 @@ class Answer:
         return pb.Usage(input_tokens=read, output_tokens=written, cached_tokens=min(cached, read))
 
     def _measured(self) -> pb.Performance:
-        """What llama-server has clocked; energy and memory it does not tell."""
+        """Return the speeds that llama-server has measured; it does not report energy and memory."""
         return pb.Performance(
             prefill_tokens_per_second=_rate(inner(self._timings, "prompt_per_second")),
             decode_tokens_per_second=_rate(inner(self._timings, "predicted_per_second")),
@@ -153,7 +154,7 @@ class _Call:
 
 
 def inner(value: object, *path: str | int) -> object:
-    """What stands at `path` inside a JSON value; None if nothing does."""
+    """Return the value at `path` inside a JSON value; None if there is none."""
     for step in path:
         if isinstance(value, dict):
             value = value.get(step)
@@ -165,12 +166,12 @@ def inner(value: object, *path: str | int) -> object:
 
 
 def model_name(path: str) -> str:
-    """A model's name without the folder that it is in, which may tell whose device it is."""
+    """Return a model's name without its folder, which may reveal the owner of the device."""
     return PurePosixPath(path).name
 
 
 def _text(value: object, key: str) -> str:
-    """The string under `key`, "" if there is none. Half of an escaped character becomes U+FFFD: protobuf takes whole ones only."""
+    """Return the string under `key`, "" if there is none. Half of an escaped character becomes U+FFFD: protobuf takes whole ones only."""
     found = inner(value, key)
     return whole_characters(found) if isinstance(found, str) else ""
 
@@ -189,7 +190,7 @@ def _count(value: object) -> int:
 
 
 def _rate(value: object) -> float | None:
-    """Tokens per second; llama-server writes 0 or null where it has had no time to measure."""
+    """Return tokens per second; None for the 0 or null that llama-server writes if it has had no time to measure."""
     return float(value) if isinstance(value, int | float) and 0 < value < _LARGEST_COUNT else None
 
 
@@ -212,18 +213,18 @@ def _tool(tool: pb.ToolSpec) -> JsonObject:
 
 def _known(meanings: Mapping[Number, Meaning], number: Number) -> Meaning:
     if number not in meanings:
-        raise InvalidRequest(f"the request holds a number {number!r} that this worker does not know", hint="update nearfar on the worker")
+        raise InvalidRequest(f"this worker does not know the enum value {number!r} of the request", hint="update nearfar on the worker")
     return meanings[number]
 
 
 def _object(text: str, error: type[InvalidOutput] | type[InvalidRequest]) -> JsonObject:
-    """The JSON object that `text` is, strictly."""
+    """Parse a JSON object strictly."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as problem:
-        raise error(f"what should be a JSON object is no JSON: {str(problem)[:100]}") from None
+        raise error(f"this should be a JSON object, but is not JSON: {str(problem)[:100]}") from None
     if not isinstance(value, dict):
-        raise error(f"what should be a JSON object is a {type(value).__name__}")
+        raise error(f"this should be a JSON object, but is a {type(value).__name__}")
     return value
 
 

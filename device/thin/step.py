@@ -16,7 +16,7 @@ _LONGEST_WHOLE_ANSWER = 3600.0
 
 
 async def run_step(server: LlamaServer, request: pb.StepRequest, *, context_tokens: int) -> AsyncGenerator[pb.StepEvent, None]:
-    """Closing it early stops the compute. Raises a `NearfarError`, and nothing else."""
+    """Run a step and yield its events. Closing it early stops the compute. Raises a `NearfarError`, and no other exception."""
     if not request.messages:
         raise InvalidRequest("the request has no messages")
     body = request_body(request, context_tokens=context_tokens)
@@ -34,18 +34,18 @@ async def run_step(server: LlamaServer, request: pb.StepRequest, *, context_toke
 
 
 def failure(error: NearfarError) -> hub_pb2.StepFailure:
-    """What the hub raises in place of `error`: the same class."""
+    """Describe `error` for the hub, which raises the same class."""
     reason = travelling_class(error).__name__
     message = error.message.encode(errors="replace").decode()  # it may quote half a character of llama-server's
     return hub_pb2.StepFailure(reason=reason, message=message, hint=error.hint, retry_after=error.retry_after)
 
 
 async def _chunks(server: LlamaServer, body: JsonObject) -> AsyncGenerator[JsonObject, None]:
-    """The answer's chunks; a whole answer is one."""
+    """Yield the answer's chunks; a whole answer is one."""
     if not body["stream"]:
         whole = await server.ask(_PATH, body, seconds=_LONGEST_WHOLE_ANSWER)
         if not isinstance(whole, dict):
-            raise InvalidOutput("llama-server's answer is no object", hint="check that --server is a llama-server")
+            raise InvalidOutput("llama-server's answer is not a JSON object", hint="check that --server is a llama-server")
         yield whole
         return
     async with aclosing(server.stream(_PATH, body)) as chunks:

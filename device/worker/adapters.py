@@ -18,23 +18,23 @@ _TOKEN: Final = (1 << _TOKEN_BITS) - 1
 
 
 def cells(tokens: Sequence[int], adapter: int) -> list[int]:
-    """Tokens as what they leave in the cache under one adapter."""
+    """Return tokens as the cells that they leave in the cache under one adapter."""
     mark = adapter << _TOKEN_BITS
     return [mark | token for token in tokens] if mark else list(tokens)
 
 
 def tokens_of(cells_: Sequence[int]) -> Sequence[int]:
-    """The tokens of cells that have one adapter."""
+    """Return the tokens of cells that have one adapter."""
     return [cell & _TOKEN for cell in cells_] if adapter_of(cells_) else cells_
 
 
 def adapter_of(cells_: Sequence[int]) -> int:
-    """The adapter that the first of some cells goes through."""
+    """Return the adapter of the first cell."""
     return cells_[0] >> _TOKEN_BITS
 
 
 def run(cells_: Sequence[int]) -> int:
-    """How many cells at the beginning have one adapter."""
+    """Return the number of cells at the beginning that have one adapter."""
     adapter = adapter_of(cells_)
     return next((index for index, cell in enumerate(cells_) if cell >> _TOKEN_BITS != adapter), len(cells_))
 
@@ -47,7 +47,7 @@ class Outfit:
     call: int
 
     def prompt(self, tokens: list[int], opener: Sequence[int], closer: Sequence[int]) -> list[int]:
-        """The cells of a prompt, in which earlier calls count as calls."""
+        """Return the cells of a prompt, in which earlier calls count as calls."""
         marked = cells(tokens, self.text)
         if self.call == self.text:
             return marked
@@ -56,7 +56,7 @@ class Outfit:
         return marked
 
     def output(self, tokens: Sequence[int], *, in_call: bool) -> list[int]:
-        """The cells of generated tokens."""
+        """Return the cells of generated tokens."""
         return cells(tokens, self.call if in_call else self.text)
 
 
@@ -67,13 +67,13 @@ class Adapters:
         self._numbers: dict[str | None, int] = {name: number for number, name in enumerate(names, start=1)}
 
     def outfit(self, request: StepRequest) -> Outfit:
-        """What a request asks for; the agent has checked that it is there."""
+        """Return the adapters that a request asks for; the agent has checked that they were loaded."""
         text = self._numbers[request.adapter] if request.adapter else 0
         return Outfit(text, self._numbers[request.call_adapter] if request.call_adapter else text)
 
 
 def _calls(tokens: list[int], opener: Sequence[int], closer: Sequence[int]) -> list[tuple[int, int]]:
-    """Where calls stand that are closed again, from the last token of the opener to behind the closer, as they are generated."""
+    """Find the calls that are closed again. Each runs from the last token of the opener to the end of the closer, as they are generated."""
     found = []
     start = _end_of(opener, tokens, 0)
     while start is not None and (end := _end_of(closer, tokens, start)) is not None:
@@ -83,6 +83,6 @@ def _calls(tokens: list[int], opener: Sequence[int], closer: Sequence[int]) -> l
 
 
 def _end_of(marker: Sequence[int], tokens: list[int], start: int) -> int | None:
-    """Position behind the first `marker` that begins at `start` or later."""
+    """Return the position after the first `marker` that begins at `start` or later."""
     places = (at for at in range(start, len(tokens)) if tokens[at] == marker[0])
     return next((at + len(marker) for at in places if tuple(tokens[at : at + len(marker)]) == tuple(marker)), None)

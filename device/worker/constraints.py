@@ -15,7 +15,7 @@ from ...protocols import InvalidOutput, JsonSchema, ToolSpec, Unsupported
 from .engine import Vocabulary
 from .sampling import Logits, Mask, Sampler
 
-# Free whitespace lets a small model write blanks without end.
+# With free whitespace, a small model may write blanks without end.
 _COMPACT: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _OPEN_OBJECT: Final = frozenset(
     {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
@@ -35,7 +35,7 @@ class Constraint:
 
         Raises `InvalidOutput` if llguidance gives up, as it does on a grammar that grows past its limits.
         """
-        # To draw freely, and again among the allowed ones if that is refused, has the same distribution as to draw among the allowed
+        # Drawing freely, and again among the allowed ones if that is refused, has the same distribution as drawing among the allowed
         # ones at once; and the free draw is mostly right, which saves computing the mask.
         token = sampler.pick(logits)
         if not self.accept(token):
@@ -49,10 +49,7 @@ class Constraint:
         return bool(self._matcher.try_consume_tokens([token]) == 1)
 
     def allowed(self) -> Mask:
-        """Which tokens may come next.
-
-        Raises `InvalidOutput` if there is none.
-        """
+        """Return a mask of the tokens that may come next. Raises `InvalidOutput` if there is none."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         mask = np.unpackbits(bits, bitorder="little", count=self._vocabulary_size).astype(np.bool_)
         if self._matcher.is_error() or not mask.any():
@@ -60,11 +57,11 @@ class Constraint:
         return mask
 
     def copy(self) -> "Constraint":
-        """The same grammar at the same place, to go ahead in."""
+        """Return the grammar at the same place, to go ahead in."""
         return Constraint(self._matcher.deep_copy(), self._vocabulary_size)
 
     def forced(self) -> str:
-        """The text that comes next whatever is chosen, as far as there is no choice."""
+        """Return the text that has to come next, as far as the grammar leaves no choice."""
         return self._matcher.compute_ff_bytes().decode("utf-8", "ignore")
 
     def follow(self, tokens: list[int]) -> int:
@@ -77,12 +74,12 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """The output so far is a whole; it may still be allowed to go on."""
+        """True if the output so far is whole; it may still be allowed to go on."""
         return self._matcher.is_accepting()
 
     @property
     def closed(self) -> bool:
-        """Nothing more may come."""
+        """True if nothing more may come."""
         return self._matcher.is_stopped()
 
 
@@ -94,14 +91,14 @@ class Grammars:
         self._compile = lru_cache(maxsize=_CACHED)(self._compiled)
 
     def answer(self, schema: JsonSchema) -> Constraint:
-        """JSON that is valid against `schema`.
+        """Return a constraint to JSON that is valid against `schema`.
 
         Raises `Unsupported` if the schema says something that cannot be enforced while decoding.
         """
         return self._constraint(f"start: %json {_dumped(schema)}", "output_schema")
 
     def call(self, tools: Sequence[ToolSpec]) -> Constraint:
-        """The inside of a tool call: blanks, then `{"name": ..., "arguments": ...}` of one of `tools`.
+        """Return a constraint to the inside of a tool call: blanks, then `{"name": ..., "arguments": ...}` of one of `tools`.
 
         Raises `Unsupported` if a tool's parameters say something that cannot be enforced while decoding.
         """
@@ -129,7 +126,7 @@ class Grammars:
 
 
 def opening_of_call(tool: str) -> str:
-    """What a call of a tool begins with, up to its name's last character."""
+    """Return the beginning of a call of a tool, up to its name's last character."""
     return f'{{"name": "{tool}'
 
 

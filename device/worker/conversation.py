@@ -28,19 +28,19 @@ Results come back between <tool_response> and </tool_response>."""
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a template is rendered with."""
+    """Messages and tools in the form in which a template takes them."""
 
     messages: tuple[TemplateMessage, ...]
     tools: tuple[TemplateMessage, ...] = ()
 
 
 def native(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversation:
-    """For templates that show tools and calls themselves."""
+    """Convert messages for templates that show tools and calls themselves."""
     return Conversation(tuple(_native(message) for message in messages), tuple(_tool(tool) for tool in tools))
 
 
 def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversation:
-    """For templates that know only system, user and assistant, in turn: tools are explained and calls are written as text."""
+    """Convert messages for templates that know only system, user and assistant, in turn: explain tools and write calls as text."""
     turns = [_plain(message) for message in messages]
     if tools:
         explanation = _EXPLANATION.format(tools="\n".join(_compact(_tool(tool)) for tool in tools), opener=OPENER, closer=CLOSER)
@@ -50,7 +50,7 @@ def plain(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Conversatio
 
 
 def without_system(conversation: Conversation) -> Conversation:
-    """The same with system text as part of the user's, for templates that show no system message."""
+    """Move system text into the user's, for templates that show no system message."""
     turns: list[TemplateMessage] = []
     for message in conversation.messages:
         turn = {**message, "role": "user"} if message["role"] == "system" else message
@@ -106,7 +106,7 @@ _SHOWN_CALL: Final = re.compile(rf"{OPENER}\s*(.*?)\s*{CLOSER}", re.DOTALL)
 
 
 def shows_probe(rendered: str) -> bool:
-    """Whether `PROBE` was rendered whole, with its call as the model is to write it."""
+    """Return True if `PROBE` was rendered whole, with its call in the format that the model is to write."""
     # Templates that explain the format show a pattern of it, too.
     return _PROBE_RESULT in rendered and any(_is_probe_call(text) for text in _SHOWN_CALL.findall(rendered))
 

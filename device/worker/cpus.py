@@ -1,4 +1,4 @@
-"""How many threads a model's passes get where nobody says."""
+"""Choose the number of threads of a model's passes if the user names none."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +21,7 @@ class Threads:
 
 
 def threads_for(parameters: int) -> Threads:
-    """The threads for a model of so many weights."""
+    """Return the threads for a model of so many weights."""
     if parameters < _SMALL_MODEL:
         return Threads(1, 1)
     usable = usable_cores()

@@ -11,11 +11,11 @@ Frame: TypeAlias = dict[str, JsonValue]
 
 _LENGTH: Final = struct.Struct("<I")
 _MOST_BYTES: Final = 1 << 28
-"""Of one frame: far more than the longest prompt."""
+"""Most bytes of one frame: far more than the longest prompt."""
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of one frame."""
+    """Return the bytes of one frame."""
     body = json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode()
     return _LENGTH.pack(len(body)) + body
 

@@ -7,7 +7,7 @@ import anyio
 from ...protocols.heartbeat import Heartbeat, Pulse
 
 BEAT: Final = Heartbeat(interval=1.0, silence_limit=3.0)
-"""How often a worker says that it lives, and how long it may be silent before its parent looks at it."""
+"""The interval of a worker's heartbeats, and the silence after which its parent looks at it."""
 
 
 class Liveness:
@@ -24,7 +24,7 @@ class Liveness:
         self._look_seconds = heartbeat.interval
 
     def heard(self) -> None:
-        """Something came from the worker."""
+        """Take note that something came from the worker."""
         self._pulse.heard()
 
     async def until_still(self) -> None:

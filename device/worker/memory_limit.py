@@ -23,5 +23,5 @@ def limited_memory(more: int) -> Iterator[None]:
 
 
 def _set(soft: int, hard: int) -> None:
-    with suppress(ValueError, OSError):  # Not on every system, nor beyond a limit that is set already.
+    with suppress(ValueError, OSError):  # Some systems have no such limit, and a limit cannot be raised beyond one that is set already.
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -1,4 +1,4 @@
-"""What the agent and its worker process say to each other, as frames.
+"""Messages between the agent and its worker process, as frames.
 
 `WorkerOptions` are given on the command line. To the worker: `{"step": id, "request": ..., "timeout": ...}`, `{"cancel": id}` and
 `{"statistics": id}`. From the worker: `{"ready": WorkerReady}` or `{"failed": error}` once, then `{"statistics": id, "values": ...}` and
@@ -23,7 +23,7 @@ DEFAULT_CONTEXT_TOKENS: Final = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How the worker loads the model; an engine adds what it needs beyond that."""
+    """Options for loading the model; an engine adds its own."""
 
     path: str
     context_tokens: int | None
@@ -34,11 +34,11 @@ class WorkerOptions:
 
 
 class WorkerReady(Value):
-    """What the worker knows once the model is loaded."""
+    """Facts that the worker knows once the model is loaded."""
 
     context_tokens: int
     execution: Execution | None = None
-    """What really runs the model."""
+    """The engine and processor that really run the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,28 +59,28 @@ class WorkerStatistics:
     active_steps: int
     queued_steps: int
     drafts: dict[str, dict[str, int]]
-    """Of tool calls, by what they were guessed from: `runs` of neighbouring tokens, tokens `drafted` and those `accepted`."""
+    """Drafts of tool calls, by the source of the guess: `runs` of neighbouring tokens, tokens `drafted` and those `accepted`."""
 
 
 class StepEventKind(StrEnum):
-    """What happened in a step."""
+    """The kind of an event of a step."""
 
     TEXT = "text"
     CALL = "call"
     FINISHED = "finished"
     ERROR = "error"
     CANCELLED = "cancelled"
-    """The parent asked for it, so nobody listens any more; it tells when the compute ended."""
+    """The parent asked for it and listens no more; the event marks the end of the compute."""
 
 
 def error_to_frame(error: NearfarError) -> Frame:
-    """The error as data."""
+    """Return the error as data."""
     return {"reason": type(error).__name__, "message": error.message, "hint": error.hint}
 
 
 def error_from_frame(frame: JsonValue) -> NearfarError:
-    """The inverse of `error_to_frame`."""
+    """Return the error that `error_to_frame` turned into data."""
     if not isinstance(frame, dict):
-        return InternalError(f"the worker sent an error that is none: {frame!r}")
+        return InternalError(f"the worker sent a malformed error: {frame!r}")
     error = BY_REASON.get(str(frame["reason"]), InternalError)
     return error(str(frame["message"]), hint=str(frame["hint"]))

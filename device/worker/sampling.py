@@ -26,10 +26,10 @@ class Sampler:
         self._temperature = temperature
         self._random = np.random.default_rng(seed)
         self.tolerance = 0.0
-        """How far logits may be off. Greedy choices that could be another token's are refused with `NearTie`."""
+        """Possible error of logits. A greedy choice that an error of this size could change is refused with `NearTie`."""
 
     def pick(self, logits: Logits, allowed: Mask | None = None) -> int:
-        """A token; one of `allowed`, if given, of which there must be at least one."""
+        """Choose a token; one of `allowed`, if given, of which there must be at least one."""
         if allowed is not None:
             logits = np.where(allowed, logits, np.float32(-np.inf))
         if self._temperature == 0:
@@ -44,13 +44,13 @@ class Sampler:
 
 
 def log_probability(logits: Logits, token: int) -> float:
-    """Natural logarithm of the model's own probability of `token`, before temperature and masks.
+    """Return the natural logarithm of the model's own probability of `token`, before temperature and masks.
 
     Raises `ModelError` if the logits are no numbers, as those of a damaged model.
     """
     highest = logits.max()
     if not math.isfinite(highest):
-        raise ModelError("the model computes logits that are no numbers", hint="it is damaged: download it again")
+        raise ModelError("the model computes logits that are not numbers", hint="it is damaged: download it again")
     return float(logits[token] - highest) - math.log(float(np.exp(logits - highest).sum()))
 
 
@@ -69,7 +69,7 @@ class Confidence:
 
     @property
     def value(self) -> float | None:
-        """Between 0 and 1; None before the first token."""
+        """The confidence, between 0 and 1; None before the first token."""
         if not self._window:
             return None
         lowest = self._lowest / _WINDOW if len(self._window) == _WINDOW else sum(self._window) / len(self._window)

@@ -101,7 +101,7 @@ class Scheduler:
                 self._events.append((identifier, StepEventKind.CANCELLED, None))
 
     def round(self) -> list[StepEvent]:
-        """One pass through the model, if there is a step; returns what happened."""
+        """Make one pass through the model, if there is a step; return the events."""
         self._expire()
         self._admit()
         if self._running:
@@ -169,7 +169,8 @@ class Scheduler:
         return fed
 
     def _next_adapter(self) -> int:
-        """A pass has one adapter: the last one again while a step needs it and no other has waited long, since a switch takes time."""
+        """Choose the adapter of a pass: the last one again while a step needs it and no other has waited long, since a switch takes
+        time."""
         longest = min(self._running, key=lambda step: step.last_turn)
         has_waited = self.decode_calls - longest.last_turn > _PATIENCE
         goes_on = not has_waited and any(adapter_of(step.queue) == self._adapter for step in self._running)
@@ -189,7 +190,7 @@ class Scheduler:
         return index
 
     def _planned(self, steps: list[Step]) -> Pass | None:
-        """A pass that may hold drafts; None if it is to read prompts, which are then cut into the same passes as without any."""
+        """Return a pass that may hold drafts; None if it is to read prompts, which are then cut into the same passes as without any."""
         if self._drafting is None or any(step.is_prefilling for step in steps):
             return None
         return self._drafting.payoff.plan(size=sum(len(step.queue) for step in steps), steps=len(steps))
@@ -250,9 +251,9 @@ class Scheduler:
             self._events.append((step.identifier, StepEventKind.FINISHED, step.summary(performance)))
 
     def _verified(self, step: Step, index: int) -> list[int]:
-        """What to compute next, behind the part of the draft that was right; the rest is taken out of the cache."""
+        """Take the right part of the draft, drop the rest from the cache, and return the cells to compute next."""
         drafter, sequence, drafted = step.drafter, step.sequence, step.drafted
-        assert drafter is not None, "nobody else drafts"
+        assert drafter is not None, "only a drafter drafts"
         assert sequence is not None, "running steps have a sequence"
         step.drafted = []
         verdict = drafter.verify(step.fed, drafted, lambda offset, tolerance: self._next_cells(step, index + offset, tolerance))
@@ -261,14 +262,14 @@ class Scheduler:
         if surplus:
             del sequence.cells[-surplus:]
             if not self._context.forget(sequence.identifier, len(sequence.cells)):
-                raise InternalError("tokens that were drafted in vain cannot be taken back", hint="report the model's name")
+                raise InternalError("rejected draft tokens cannot be removed from the cache", hint="report the model's name")
         return verdict.queue
 
     def _next_cells(self, step: Step, index: int, tolerance: float = 0.0) -> list[int]:
         generation = step.generation
         was_in_call = generation.in_call
         tokens = generation.advance(self._context.logits(index), tolerance)
-        # The call's opener and closer are the call's.
+        # Opener and closer belong to the call.
         return step.outfit.output(tokens, in_call=was_in_call or generation.in_call)
 
     def _remove(self, step: Step) -> None:

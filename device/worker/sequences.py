@@ -1,4 +1,4 @@
-"""Who uses which sequence of the key-value cache, and which prefixes lie there for the next step to reuse."""
+"""Assign the sequences of the key-value cache to steps, and keep the prefixes in them for the next steps to reuse."""
 
 from collections.abc import Sequence as Cells
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Sequence:
 
     identifier: int
     cells: list[int] = field(default_factory=list)
-    """What lies in the cache: tokens, each with its adapter; see `adapters`."""
+    """Contents of the cache: tokens, each with its adapter; see `adapters`."""
     reserved: int = 0
     """Cells that its step may come to need; 0 while it is idle."""
     last_used: int = 0
@@ -43,7 +43,8 @@ class Sequences:
         self._clock = 0
 
     def claim(self, prompt: Cells[int], *, reserve: int) -> Sequence | None:
-        """A sequence that holds a beginning of `prompt`, all but its last cell at most; None if all sequences or cells are taken."""
+        """Reserve a sequence that holds a beginning of `prompt`, all but its last cell at most; None if all sequences or cells are
+        taken."""
         idle = [sequence for sequence in self._all if not sequence.reserved]
         if not idle or sum(sequence.reserved for sequence in self._all) + reserve > self._cells:
             return None
@@ -100,7 +101,7 @@ class Sequences:
 
 
 def common_prefix(first: Cells[int], second: Cells[int]) -> int:
-    """Number of cells that both begin with."""
+    """Return the number of cells that both begin with."""
     low, high = 0, min(len(first), len(second))
     while low < high:
         middle = (low + high + 1) // 2

@@ -27,7 +27,7 @@ class Step:
     identifier: int
     request: StepRequest
     prompt: list[int]
-    """As cells; see `adapters`."""
+    """Cells of the prompt; see `adapters`."""
     outfit: Outfit
     most_tokens: int
     deadline: float | None
@@ -47,11 +47,11 @@ class Step:
 
     @property
     def is_prefilling(self) -> bool:
-        """No token was chosen yet."""
+        """True until the first token is chosen."""
         return self.measures.first_token is None
 
     def summary(self, performance: Performance) -> dict[str, JsonValue]:
-        """What is told about a step that has come to its end."""
+        """Return the payload of the event that finishes a step."""
         generation = self.generation
         return {
             "reason": generation.finished,
@@ -76,7 +76,7 @@ class Steps:
         self._drafting = drafting
 
     def step(self, identifier: int, request: StepRequest, deadline: float | None) -> Step:
-        """The step of a request. Raises a `NearfarError` for what is wrong with it."""
+        """Make the step of a request. Raises a `NearfarError` if the request is wrong."""
         prompt = self._prompts.prompt(request)
         room = self._context_tokens - len(prompt.tokens)
         if room < 1:

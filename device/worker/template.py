@@ -26,7 +26,7 @@ FALLBACK_STOP: Final = "<|im_end|>"
 """Ends a turn where the model has no template of its own, and so no end token for it."""
 
 _FAULTS: Final = (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What a template's own mistakes, or its refusal of a conversation, raise while it is rendered."""
+"""Exceptions of a template while it is rendered: its own mistakes, or its refusal of a conversation."""
 
 
 class ChatTemplate:
@@ -49,7 +49,7 @@ class ChatTemplate:
         """It shows tools, calls and results itself, and calls in our own format."""
 
     def render(self, conversation: Conversation, *, may_reason: bool = True) -> str:
-        """The prompt for the assistant's next turn. Where the model may not reason, it is told so, and reasoning is closed at once.
+        """Render the prompt for the assistant's next turn. If the model may not reason, tell it so, and close the reasoning at once.
 
         Raises `Unsupported` if the template refuses the conversation, `ModelError` if it computes without end.
         """
@@ -58,7 +58,7 @@ class ChatTemplate:
         return rendered if may_reason else without_reasoning(rendered)
 
     def _render_merged(self, conversation: Conversation, may_reason: bool) -> str:
-        """With the system text moved to the user where the template refuses it, or leaves it out without a word."""
+        """Move the system text to the user if the template refuses it, or leaves it out without a word."""
         merged, refusal = without_system(conversation), None
         try:
             rendered = self._render(conversation, may_reason)
@@ -69,23 +69,24 @@ class ChatTemplate:
         try:
             return self._render(merged, may_reason)
         except _FAULTS as error:
-            refusal = refusal or error  # The first refusal says more.
+            refusal = refusal or error  # The first refusal is the more telling one.
         hint = "check the order of roles in the messages, or use another model"
         raise Unsupported(
-            f"the model's chat template cannot show this conversation: {str(refusal) or type(refusal).__name__}", hint=hint
+            f"the model's chat template cannot render this conversation: {str(refusal) or type(refusal).__name__}", hint=hint
         ) from refusal
 
     def _render(self, conversation: Conversation, may_reason: bool) -> str:
         messages = [dict(message) for message in conversation.messages]
         tools = list(conversation.tools) or None
-        # Where it is undefined, each template has its own default.
+        # If it is undefined, each template has its own default.
         variables = self._variables if may_reason else {**self._variables, "enable_thinking": False}
         rendered = self._template.render(messages=messages, tools=tools, add_generation_prompt=True, **variables)
-        rendered.encode()  # Half a surrogate pair, written by the template, is none of a tokenizer's characters.
+        rendered.encode()  # Raises for half a surrogate pair written by the template, which no tokenizer takes.
         return rendered
 
     def _writes_calls_as_json(self) -> bool:
-        """Other templates write calls between the same markers in a format of their own, as Qwen3-Coder's and GLM's do."""
+        """Return True if the template writes calls in our own format. Others, as Qwen3-Coder's and GLM's, use the same markers with
+        another format."""
         try:
             with bounded():
                 return shows_probe(self._render(PROBE, True))

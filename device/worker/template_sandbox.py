@@ -1,4 +1,5 @@
-"""What a chat template, a stranger's program, may not do: reach Python, compute without end, or fill the memory with one operation.
+"""A sandbox for chat templates, which are untrusted programs: they cannot reach Python, compute without end, or fill the memory with one
+operation.
 
 Only the worker process imports this module.
 """
@@ -29,7 +30,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 - Jinja's signature
-        """Jinja's hook for the intercepted operators."""
+        """Refuse products and powers that are too large; Jinja calls this for the intercepted operators."""
         too_large = _is_large_product(left, right) if operator == "*" else _is_large_power(left, right)
         if too_large:
             raise jinja2.TemplateError(f"the template computes a value that is too large, with {operator}")

@@ -277,7 +277,7 @@ async def test_an_adapter_of_another_base_is_refused() -> None:
         ("no part", {"blk.0.attn_q.weight": (4, 128)}),
         ("no tensor blk.9", {"blk.9.attn_q.weight.lora_a": (4, 128), "blk.9.attn_q.weight.lora_b": (256, 4)}),
         ("missing", {"blk.0.attn_q.weight.lora_a": (4, 128)}),
-        ("no matrices", {"blk.0.attn_q.weight.lora_a": (128,), "blk.0.attn_q.weight.lora_b": (256, 4)}),
+        ("not matrices", {"blk.0.attn_q.weight.lora_a": (128,), "blk.0.attn_q.weight.lora_b": (256, 4)}),
         ("256x128", {"blk.0.attn_q.weight.lora_a": (4, 256), "blk.0.attn_q.weight.lora_b": (128, 4)}),
     ],
 )

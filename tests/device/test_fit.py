@@ -148,12 +148,12 @@ def test_an_adapter_is_no_model_that_fits(tmp_path: Path) -> None:
     store.add(adapter, name="adapter")
     assert stored_candidates(store, None) == []
     for name in ("adapter", str(adapter)):
-        with pytest.raises(ConfigError, match="is no language model of its own"):
+        with pytest.raises(ConfigError, match="is not a language model on its own"):
             stored_candidates(store, name)
 
 
 def test_a_folder_is_not_guessed_at(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no GGUF file"):
+    with pytest.raises(ConfigError, match="not a GGUF file"):
         local_candidate("onnx", tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What a worker and its steps keep for drafting."""
+"""The state that a worker and its steps keep for drafting."""
 
 from functools import lru_cache, partial
 from typing import Final
@@ -16,10 +16,10 @@ _CACHED: Final = 1024
 
 
 class Drafting:
-    """What a worker knows: past calls, how often each origin was right, and what passes cost."""
+    """A worker's knowledge: past calls, how often each origin was right, and the cost of passes."""
 
     def __init__(self, vocabulary: Vocabulary, *, tolerance: float, payoff: Payoff | None = None) -> None:
-        """`tolerance`: how far logits may differ between a pass of one token and one of several, by how the engine computes."""
+        """`tolerance`: difference between logits of a pass of one token and of one of several, which depends on the engine."""
         self.tolerance = tolerance
         self.memory = CallMemory()
         self.payoff = payoff or Payoff()
@@ -28,7 +28,8 @@ class Drafting:
         self.piece = vocabulary.piece
 
     def drafter(self, request: StepRequest) -> "Drafter | None":
-        """For a step that may write a call, or JSON, greedily: with a temperature, rounding could tip a draw, and nobody would see it."""
+        """Return a drafter for a step that may write a call, or JSON, greedily; else None. With a temperature, rounding could change a
+        draw unnoticed."""
         tools = () if request.tool_choice is ToolChoice.NONE else request.tools
         if request.temperature or not (tools or request.output_schema):
             return None
@@ -54,10 +55,10 @@ class Drafter:
         self._draft = Draft()
         self._pass: Pass | None = None
         self._undecided = False
-        """Whether the next token has to be chosen from a pass without a draft."""
+        """True if the next token has to be chosen from a pass without a draft."""
 
     def draft(self, generation: Generation, pass_: Pass, *, most: int) -> list[int]:
-        """Tokens worth a try behind those that were chosen, `most` at most."""
+        """Return tokens worth a try after those that were chosen, `most` at most."""
         constraint, undecided, self._undecided = generation.constraint, self._undecided, False
         if constraint is None or undecided or not pass_.trial.drafts:
             return []

@@ -1,4 +1,4 @@
-"""Where drafted tokens come from, and how often such tokens were right."""
+"""Origins of drafted tokens, and how often tokens of each origin were right."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _MOST_ORIGINS: Final = 4096
 
 
 class Source(StrEnum):
-    """What a token was guessed from."""
+    """The source that a token was guessed from."""
 
     SCHEMA = "schema"
     """The grammar: it leaves no choice, or few tools, or a value has to end some time."""
@@ -28,7 +28,7 @@ class Origin(NamedTuple):
 
     source: Source
     about: str
-    """What of: a kind of guess, or the parameter whose value begins or ends."""
+    """The subject: a kind of guess, or the parameter whose value begins or ends."""
     degree: int
     """Length of the match, or of the value."""
 
@@ -59,13 +59,13 @@ class Draft:
 
 
 class Records:
-    """How often tokens of each origin were right, lately."""
+    """Recent success rates of drafted tokens, by origin."""
 
     def __init__(self) -> None:
         self._tries: dict[Origin, tuple[float, float]] = {}
 
     def chance(self, origin: Origin) -> float:
-        """Of such a token to be right, given that those in front of it are."""
+        """Return the chance that a token of this origin is right, given that those in front of it are."""
         right, tries = self._tries.get(origin, (0.0, 0.0))
         return (right + _PRIOR_TRIES * _first_guess(origin)) / (tries + _PRIOR_TRIES)
 
@@ -86,7 +86,7 @@ def _first_guess(origin: Origin) -> float:
 
 @dataclass(slots=True)
 class SourceCounts:
-    """What drafts of one source came to."""
+    """Counts of the drafts of one source."""
 
     runs: int = 0
     """Runs of neighbouring tokens of this source whose beginning was reached."""

@@ -1,4 +1,4 @@
-"""Whether to draft, and how much: the chances that tokens are right, against what longer passes cost on this machine."""
+"""Decide whether to draft, and how much: the chances that tokens are right, against the cost of longer passes on this machine."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ _TRIED_AT_LEAST: Final = 8
 _HOPELESS: Final = 1.2
 _BASELINE: Final = 3
 _LEAST_SECONDS: Final = 0.001
-"""Of a pass, for a token, below which guessing takes longer than computing."""
+"""Seconds of a pass per token, below which guessing takes longer than computing."""
 _SHORTEST_REST: Final = 256
 _LONGEST_REST: Final = 1 << 14
 
 
 def _blended(known: float | None, seconds: float) -> float:
-    """A running mean."""
+    """Return the running mean."""
     if known is None:
         return seconds
     return known + (min(max(seconds, known / _MOST_CHANGE), known * _MOST_CHANGE) - known) * _WEIGHT
@@ -44,7 +44,7 @@ class PassCosts:
         """Seconds that a pass of so many tokens will take."""
 
     def add(self, size: int, seconds: float) -> None:
-        """How long a pass of `size` tokens took; sizes outside `SIZES` are not kept."""
+        """Take note of the seconds of a pass of `size` tokens; sizes outside `SIZES` are not kept."""
         if size in SIZES:
             new = size not in self._seconds
             self._seconds[size] = _blended(self._seconds.get(size), seconds)
@@ -53,12 +53,12 @@ class PassCosts:
                 self.expected.cache_clear()
 
     def least_chance(self, size: int, gained: int) -> float:
-        """Of a token to be right, below which it costs more than it brings, whatever else is in the pass."""
+        """Return the chance of being right below which a token costs more than it brings, whatever else is in the pass."""
         one_more = (self.expected(SIZES[-2]) - self.expected(SIZES[2])) / (SIZES[-2] - SIZES[2])
         return one_more * gained / self.expected(size)
 
     def _expected(self, size: int) -> float:
-        # Between those of the measured neighbours.
+        # Interpolate between the measured neighbours.
         measured = sorted(self._seconds)
         at = bisect_left(measured, size)
         if at == len(measured):
@@ -74,9 +74,9 @@ class PassCosts:
         return below + (above - below) * (size - low) / (high - low)
 
     def best_length(self, size: int, gained: int, chances: Sequence[float]) -> int:
-        """How many drafted tokens to add to a pass of `size` tokens, of which `gained` are gained anyway; 0 if none pays.
+        """Return how many drafted tokens to add to a pass of `size` tokens, of which `gained` are gained anyway; 0 if none pays.
 
-        `chances`: that a token is right, given that those before it are.
+        `chances`: of each token to be right, given that those before it are.
         """
         expected = [0.0, *accumulate(accumulate(chances, mul))]
         rate, best = _CLEARLY * gained / self.expected(size), 0
@@ -88,7 +88,7 @@ class PassCosts:
 
 
 class Trial:
-    """Whether drafting pays at all, everything included: it is tried, and rests for ever longer where tokens do not come faster by it."""
+    """A trial of drafting as a whole, overheads included. Drafting rests for longer and longer while tokens do not come faster by it."""
 
     def __init__(self) -> None:
         self._plain: float | None = None
@@ -100,7 +100,7 @@ class Trial:
         self._next_rest = _SHORTEST_REST
 
     def rests(self) -> bool:
-        """Whether the next pass is to be made as if there was no drafting."""
+        """Return True if the next pass is to be made without drafting; each call counts one pass of the rest."""
         if self._rest:
             self._rest -= 1
             return True
@@ -108,18 +108,18 @@ class Trial:
 
     @property
     def drafts(self) -> bool:
-        """Whether it is known what it has to beat."""
+        """True if the speed without drafts, which drafting has to beat, is known."""
         return self._plain_passes >= _BASELINE
 
     def add_plain(self, seconds: float, tokens: int) -> None:
-        """A pass for which nothing was guessed."""
+        """Count a pass for which nothing was guessed."""
         self._plain = _blended(self._plain, seconds / tokens)
         self._plain_passes += 1
         if self.drafts and self._plain < _LEAST_SECONDS:
             self._rest, self._plain_passes = _LONGEST_REST, 0
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
-        """A pass for which it was tried."""
+        """Count a pass for which a draft was tried."""
         assert self._plain is not None, "nothing is drafted before"
         self._tried += 1
         self._seconds += min(seconds, _MOST_CHANGE * self._plain * tokens)
@@ -148,10 +148,10 @@ class Pass:
     trial: Trial
     costs: PassCosts
     drafted: bool = False
-    """Whether it was tried."""
+    """True if a draft was tried."""
 
     def end(self, *, model_seconds: float, seconds: float) -> None:
-        """What it took in the model, and all in all."""
+        """Count the pass: its seconds in the model, and all in all."""
         self.costs.add(self.size, model_seconds)
         add = self.trial.add_drafted if self.drafted else self.trial.add_plain
         add(seconds, self.gained)
@@ -166,18 +166,18 @@ class Payoff:
         self._trials: dict[int, Trial] = {}
 
     def plan(self, *, size: int, steps: int) -> Pass | None:
-        """A pass in which so many steps decode `size` tokens; None if it is better made without drafts."""
+        """Return a pass in which so many steps decode `size` tokens; None if it is better made without drafts."""
         trial = self._trials.get(steps)
         if trial is None:
             trial = self._trials[steps] = Trial()
         return None if trial.rests() else Pass(size, steps, trial, self._costs)
 
     def least_chance(self, pass_: Pass) -> float:
-        """Of all tokens of a draft to be right, below which the last one is not worth its place."""
+        """Return the chance that all tokens of a draft are right below which the last one is not worth its place."""
         return self._costs.least_chance(pass_.size, pass_.gained)
 
     def cut(self, draft: Draft, pass_: Pass) -> Draft:
-        """The part of a draft that pays."""
+        """Return the part of a draft that pays."""
         chances = [self.records.chance(origin) for origin in draft.origins]
         return draft.first(self._costs.best_length(pass_.size, pass_.gained, chances))
 
@@ -201,4 +201,4 @@ class _EndlessTrial(Trial):
     drafts = True
 
     def add_drafted(self, seconds: float, tokens: int) -> None:
-        """Nothing is decided by it."""
+        """Ignore the pass: this trial never ends."""

@@ -1,4 +1,4 @@
-"""What a value was before: in past calls of the tool, token by token, or in the conversation, as text."""
+"""Find earlier values: in past calls of the tool, token by token, or in the conversation, as text."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,16 +16,16 @@ _TOOLS: Final = 64
 
 
 def as_text(tokens: Iterable[int]) -> str:
-    """Token ids as characters, so that looking for a run of tokens is a search for a substring."""
+    """Return token ids as characters, so that looking for a run of tokens is a search for a substring."""
     return "".join(map(chr, tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How a text went on where it held the same as now."""
+    """The continuation of an earlier text that equals the present one."""
 
     length: int
-    """How much is the same, at most `LONGEST_MATCH`."""
+    """Length of the equal part, at most `LONGEST_MATCH`."""
     following: str
 
 
@@ -36,7 +36,7 @@ class CallMemory:
         self._calls: dict[str, str] = {}
         self._successors: dict[str | None, Counter[str]] = {}
         self.on_new_line = False
-        """Whether the last call began on a line of its own."""
+        """True if the last call began on a line of its own."""
 
     def add(self, tool: str, tokens: Sequence[int], *, after: str | None) -> None:
         """Remember a call, and which tool was called before it in its conversation."""
@@ -49,12 +49,12 @@ class CallMemory:
         self._successors.setdefault(after, Counter())[tool] += 1
 
     def by_likelihood(self, tools: Iterable[str], *, after: str | None) -> list[str]:
-        """The tools, those first that were most often called after that one."""
+        """Return the tools, those first that were called most often after that one."""
         counts = self._successors.get(after, Counter())
         return sorted(tools, key=lambda tool: -counts[tool])
 
     def find(self, tool: str, context: str) -> Match | None:
-        """How a call of the tool went on where it last held the longest end of `context`, which is `as_text` as is what follows."""
+        """Find how a call of the tool went on after the longest end of `context` that it held. All texts are as `as_text` writes them."""
         calls = self._calls.get(tool, "")
         for length in range(min(LONGEST_MATCH, len(context)), 0, -1):
             at = calls.rfind(context[-length:], 0, len(calls) - 1)
@@ -64,18 +64,18 @@ class CallMemory:
 
 
 class Conversation:
-    """What was said and found so far, where values are often taken from."""
+    """Texts of a conversation, from which values are often taken."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._texts = [message.tool_result.content if message.tool_result else message.text for message in messages]
 
     def find(self, parameter: str, value: str) -> Match | None:
-        """How a value that begins so went on where it was last seen: as the value of a field of that name, or anywhere."""
+        """Find how a value with this beginning went on at its last occurrence: as the value of a field of that name, or anywhere."""
         for text, length in ((f'"{parameter}": "{value}', LONGEST_MATCH), (value, min(len(value), LONGEST_MATCH - 1))):
             for said in reversed(self._texts) if text else ():
                 at = said.rfind(text)
                 if at >= 0:
                     at += len(text)
                     return Match(length, said[at : at + _MOST_FOLLOWING])
-        # It is often all that was said last: an answer to a question, the result of a look-up.
+        # The value is often the whole last message: an answer to a question, the result of a look-up.
         return Match(0, self._texts[-1][:_MOST_FOLLOWING]) if self._texts and not value else None

@@ -1,4 +1,4 @@
-"""How much of a draft is what plain decoding would have written."""
+"""Verify a draft: find the part of it that plain decoding would have written."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -14,14 +14,14 @@ class Choose(Protocol):
 
 
 class Verdict(NamedTuple):
-    """What becomes of a pass that held a draft."""
+    """The result of a pass that held a draft."""
 
     kept: int
     """Cells of the draft that stay in the cache; negative if as many of those in front of it have to be computed again."""
     queue: list[int]
     """Cells to compute next."""
     undecided: bool
-    """Whether the choice behind them was too close to be made from a pass of several tokens; it has to be made from `queue` alone."""
+    """True if the choice after them was too close to be made from a pass of several tokens; it has to be made from `queue` alone."""
 
 
 def verify(fed: list[int], drafted: list[int], choose: Callable[[int], list[int]]) -> Verdict:

@@ -13,7 +13,7 @@ from .origins import NAME, Draft, Origin, Records, Source
 from .retrieval import LONGEST_MATCH, CallMemory, Conversation, as_text
 
 _ENDS: Final = ('"}}', '"]}}', '", ', "}}", "]}}", ", ")
-"""What may follow a value: the end of the call where the grammar allows it, else the next parameter."""
+"""Texts that may follow a value: the end of the call if the grammar allows it, else the next parameter."""
 _ARGUMENTS: Final = '", "arguments": '
 _LONGEST_VALUE: Final = 12
 """Tokens of a value beyond which its length says no more about its end."""
@@ -21,7 +21,7 @@ _LONGEST_VALUE: Final = 12
 
 @dataclass(slots=True, kw_only=True)
 class Knowledge:
-    """What guesses are made from."""
+    """The sources of guesses."""
 
     tools: Sequence[str]
     called_last: str | None
@@ -40,16 +40,17 @@ class _Value(NamedTuple):
     tokens: int
 
     def end(self, further: int) -> Origin:
-        """Of the guess that it ends after so many further tokens."""
+        """Return the origin of the guess that the value ends after so many further tokens."""
         return Origin(Source.SCHEMA, self.parameter, min(self.tokens + further, _LONGEST_VALUE))
 
     def going_on(self, source: Source, length: int) -> Origin:
-        """Of the guess that it goes on as it did there. How a value begins depends on what it is, and further on only on the match."""
+        """Return the origin of the guess that the value goes on as in a match. Its beginning depends on the parameter; further on only
+        the match counts."""
         return Origin(source, "" if self.text else self.parameter, length)
 
 
 class _Guess(NamedTuple):
-    """What may come next, and the tokens that this means; none if the grammar has no such way."""
+    """A possible continuation, and its tokens; none if the grammar has no such way."""
 
     origin: Origin
     run: Callable[[], Draft]
@@ -69,7 +70,7 @@ class Walk:
         self._draft = Draft()
 
     def draft(self, most: int, *, least_chance: float) -> Draft:
-        """At most so many tokens, that are all right with no less than this chance, and the call's closer if it is complete with them."""
+        """Draft at most so many tokens whose chance of all being right is at least this, with the call's closer if they complete it."""
         draft, constraint, chance = self._draft, self._constraint, 1.0
         while len(draft.tokens) < most and chance >= least_chance and not constraint.complete:
             run = self._run()
@@ -96,7 +97,7 @@ class Walk:
         return self._in_value(head.rpartition('"')[2], inside) if arguments else self._in_name()
 
     def _in_name(self) -> Draft:
-        """The rest of the name of the tool that is likely called."""
+        """Draft the rest of the name of the tool that is likely called."""
         known, written = self._known, self._text.lstrip(" \n")
         tools = known.memory.by_likelihood(known.tools, after=known.called_last)
         rests = [opening[len(written) :] for opening in map(opening_of_call, tools) if opening.startswith(written)]
@@ -154,7 +155,7 @@ class Walk:
         return Draft()
 
     def _continued(self, value: _Value, origin: Origin, following: str) -> Draft:
-        """As it once went on, up to where the value is likelier to end."""
+        """Draft the continuation of a match, up to where the value is likelier to end."""
         draft, chance = Draft(), self._known.records.chance
         for place, character in enumerate(following):
             if place:
