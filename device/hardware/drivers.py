@@ -17,8 +17,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import ValidationError
 
-from ..energy.battery import look_for_battery
-from ..energy.rapl import look_for_rapl
+from ..energy import look_for_battery, look_for_rapl
 from .components import Drivers, EnergyReader, Engine, Presence
 
 ROOT: Final = Path("/")

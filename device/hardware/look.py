@@ -83,7 +83,7 @@ def _look_at_onnxruntime() -> str:
 
 
 def _look_at_nvml() -> str:
-    from ..energy.nvml import look_for_nvml
+    from ..energy import look_for_nvml
 
     look = look_for_nvml()
     return EnergyReader(presence=look.presence, reason=look.reason, name=look.name).model_dump_json()
